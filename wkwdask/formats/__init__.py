@@ -1,0 +1,1 @@
+"""Stored bytes to arrays and JSON to records, and back. Opens nothing, knows no dask."""

@@ -1,0 +1,95 @@
+"""One table of the voxel types: how each format calls them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class VoxelType:
+    """One scalar type and its names."""
+
+    wkw_code: int
+    """``voxelType`` in a WKW header."""
+    dtype: np.dtype[Any]
+    """Little-endian numpy type."""
+    element_class: str
+    """``elementClass`` in ``datasource-properties.json`` for one channel."""
+
+
+# webknossos-wrap README, "Header fields", lists 1-6; 7-10 are what all its implementations and WEBKNOSSOS read and write.
+VOXEL_TYPES = tuple(
+    VoxelType(code, np.dtype(name).newbyteorder("<"), element_class)
+    for code, name, element_class in (
+        (1, "uint8", "uint8"),
+        (2, "uint16", "uint16"),
+        (3, "uint32", "uint32"),
+        (4, "uint64", "uint64"),
+        (5, "float32", "float"),
+        (6, "float64", "double"),
+        (7, "int8", "int8"),
+        (8, "int16", "int16"),
+        (9, "int32", "int32"),
+        (10, "int64", "int64"),
+    )
+)
+
+_BY_CODE = {voxel_type.wkw_code: voxel_type for voxel_type in VOXEL_TYPES}
+_BY_DTYPE = {voxel_type.dtype: voxel_type for voxel_type in VOXEL_TYPES}
+
+_CASTS = {"bool": "uint8", "float16": "float32", "float128": "float64", "complex64": "float32", "complex128": "float64"}
+
+
+def by_wkw_code(code: int) -> VoxelType | None:
+    """Look up the voxel type of a WKW header, None for a code that the format does not have."""
+    return _BY_CODE.get(code)
+
+
+def by_dtype(dtype: Any) -> VoxelType:
+    """Look up the voxel type of a numpy type of either byte order.
+
+    Parameters
+    ----------
+    dtype : dtype_like
+        A numpy type.
+
+    Returns
+    -------
+    VoxelType
+
+    Raises
+    ------
+    TypeError
+        No voxel type stores it; the message says what to cast to.
+
+    Examples
+    --------
+    >>> by_dtype(">u2").wkw_code
+    2
+    """
+    given = np.dtype(dtype)
+    found = _BY_DTYPE.get(given.newbyteorder("<"))
+    if found is None:
+        hint = _CASTS.get(given.name)
+        names = ", ".join(voxel_type.dtype.name for voxel_type in VOXEL_TYPES)
+        advice = f'cast with .astype("{hint}")' if hint else "cast to one of these"
+        raise TypeError(f"WKW has no voxel type for {given.name}; it stores {names}: {advice}")
+    return found
+
+
+def element_class(dtype: Any, num_channels: int) -> str:
+    """Name the element class of a layer: bits of all channels together, so that three channels of uint8 are ``uint24``.
+
+    Examples
+    --------
+    >>> element_class("uint8", 3), element_class("float32", 1)
+    ('uint24', 'float')
+    """
+    voxel_type = by_dtype(dtype)
+    if num_channels == 1:
+        return voxel_type.element_class
+    stem = voxel_type.dtype.name.rstrip("0123456789")
+    return f"{stem}{voxel_type.dtype.itemsize * 8 * num_channels}"

@@ -1,0 +1,109 @@
+"""One block: bytes to an array and back, by python-lz4. The plain reference for the compiled batches.
+
+A raw block holds its voxels in Fortran order with the channel fastest: the shape is (c, x, y, z).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import lz4.block
+import numpy as np
+
+from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.wkw.header import BlockType
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from wkwdask.formats.wkw.header import WkwHeader
+
+DEFAULT_LEVEL = 5
+MAX_LZ4_RATIO = 255  # no LZ4 block decodes to more than this many times its length
+
+
+def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset: int) -> npt.NDArray[Any]:
+    """Decode one block.
+
+    Parameters
+    ----------
+    raw : bytes
+        The stored block.
+    header : WkwHeader
+        Header of the file.
+    source : str
+        The file, for errors.
+    block : int
+        Morton code of the block, for errors.
+    offset : int
+        First byte of the block in the file, for errors.
+
+    Returns
+    -------
+    ndarray, shape (c, x, y, z), Fortran order
+
+    Raises
+    ------
+    TruncatedError
+        A raw block is too short.
+    CorruptError
+        An LZ4 block is broken or decodes to another length.
+    """
+    where = f"{source}: block {block} at byte {offset}"
+    if not header.is_compressed:
+        if len(raw) < header.block_nbytes:
+            raise TruncatedError(f"{where}: {len(raw)} bytes, expected {header.block_nbytes}")
+        voxels = raw[: header.block_nbytes]
+    else:
+        check_ratio(len(raw), header, where)
+        try:
+            voxels = lz4.block.decompress(raw, uncompressed_size=header.block_nbytes)
+        except lz4.block.LZ4BlockError as error:
+            raise CorruptError(f"{where}: {len(raw)} bytes are no LZ4 block of {header.block_nbytes} bytes ({error})") from None
+        if len(voxels) != header.block_nbytes:
+            raise CorruptError(f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected {header.block_nbytes}")
+    edge = header.block_len
+    return np.frombuffer(voxels, header.dtype).reshape((header.num_channels, edge, edge, edge), order="F")
+
+
+def check_ratio(stored_nbytes: int, header: WkwHeader, where: str) -> None:
+    """Refuse a block that cannot decode to its length, before memory is taken on its word.
+
+    Raises
+    ------
+    CorruptError
+        The decoded block would be more than 255 times as long as the stored one.
+    """
+    if header.block_nbytes > MAX_LZ4_RATIO * stored_nbytes:
+        raise CorruptError(f"{where}: {stored_nbytes} bytes cannot decode to {header.block_nbytes} bytes")
+
+
+def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
+    """Encode one block.
+
+    Parameters
+    ----------
+    voxels : ndarray, shape (c, x, y, z)
+        The block, any memory order, either byte order.
+    header : WkwHeader
+        Header of the file.
+    level : int
+        LZ4HC level, 1..12.
+
+    Returns
+    -------
+    bytes
+    """
+    raw = np.asarray(voxels, header.dtype).tobytes(order="F")
+    if len(raw) != header.block_nbytes:
+        raise ValueError(f"a block of this mag has {header.block_nbytes} bytes, got an array of shape {voxels.shape}")
+    return encode_raw_block(raw, header.block_type, level)
+
+
+def encode_raw_block(raw: bytes, block_type: BlockType, level: int) -> bytes:
+    """Encode the bytes of one block."""
+    if block_type is BlockType.RAW:
+        return raw
+    if block_type is BlockType.LZ4:
+        return lz4.block.compress(raw, store_size=False)
+    return lz4.block.compress(raw, mode="high_compression", compression=level, store_size=False)

@@ -1,0 +1,270 @@
+"""The 16 bytes at the start of ``header.wkw`` and of every data file.
+
+Bytes in, a record out, and back. Opens nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
+from wkwdask.formats.voxel_type import VoxelType, by_dtype, by_wkw_code
+
+if TYPE_CHECKING:
+    import numpy as np
+
+HEADER_NBYTES = 16
+_LAYOUT = struct.Struct("<3sBBBBBQ")  # magic, version, perDimLog2, blockType, voxelType, voxelSize, dataOffset
+_MAGIC = b"WKW"
+_VERSION = 1
+_INTEROPERABLE_LEN = 128  # the reference library holds the lengths in a byte: 256 and above do not survive it
+MAX_VOXEL_NBYTES = 255
+MAX_LZ4_NBYTES = 0x7E000000  # LZ4_MAX_INPUT_SIZE
+
+
+class BlockType(IntEnum):
+    """How the blocks of a file are encoded."""
+
+    RAW = 1
+    LZ4 = 2
+    LZ4HC = 3
+
+    @classmethod
+    def parse(cls, name: str) -> BlockType:
+        """Read a compression as people write it: ``"raw"``, ``"lz4"`` or ``"lz4hc"``.
+
+        Raises
+        ------
+        ValueError
+            It is none of these.
+        """
+        try:
+            return cls[name.upper()]
+        except (KeyError, AttributeError):
+            raise ValueError(f'compression must be "raw", "lz4" or "lz4hc", got {name!r}') from None
+
+    @property
+    def label(self) -> str:
+        """The name that people write."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class WkwHeader:
+    """What the header of a mag or of one file says."""
+
+    block_len: int
+    """Edge of a block [voxels], a power of two."""
+    file_len: int
+    """Edge of a file [blocks], a power of two."""
+    block_type: BlockType
+    """How blocks are encoded."""
+    voxel_type: VoxelType
+    """Type of one channel of one voxel."""
+    num_channels: int
+    """Values per voxel."""
+    data_offset: int = 0
+    """First byte of the first block [bytes from the start of the file]; 0 in ``header.wkw``."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Little-endian numpy type of one channel."""
+        return self.voxel_type.dtype
+
+    @property
+    def voxel_nbytes(self) -> int:
+        """Bytes of one voxel, all channels."""
+        return self.num_channels * self.dtype.itemsize
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of one decoded block."""
+        return self.block_len**3 * self.voxel_nbytes
+
+    @property
+    def blocks_per_file(self) -> int:
+        """Number of blocks in one file."""
+        return self.file_len**3
+
+    @property
+    def file_len_vx(self) -> int:
+        """Edge of a file [voxels]."""
+        return self.block_len * self.file_len
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether blocks are LZ4 and a jump table follows the header."""
+        return self.block_type is not BlockType.RAW
+
+    @property
+    def smallest_data_offset(self) -> int:
+        """Where the first block starts in a file without padding [bytes]."""
+        return HEADER_NBYTES + (8 * self.blocks_per_file if self.is_compressed else 0)
+
+    def with_block_type(self, block_type: BlockType) -> WkwHeader:
+        """Give the same header for another encoding of the blocks, as it stands in ``header.wkw``."""
+        return replace(self, block_type=block_type, data_offset=0)
+
+    def for_data_file(self) -> WkwHeader:
+        """Give the header of a data file of this mag, its blocks right behind the table."""
+        return replace(self, data_offset=self.smallest_data_offset)
+
+    def check_same_mag(self, other: WkwHeader, source: str) -> None:
+        """Make sure that a file's own header belongs to the mag that this header describes.
+
+        Parameters
+        ----------
+        other : WkwHeader
+            Header of the data file; only its block type and data offset may differ.
+        source : str
+            The file, for the error.
+
+        Raises
+        ------
+        CorruptError
+            Voxel type, channels or lengths differ.
+        """
+        for offset, what, mine, theirs in (
+            (4, "block_len", self.block_len, other.block_len),
+            (4, "file_len", self.file_len, other.file_len),
+            (6, "voxel type", self.dtype.name, other.dtype.name),
+            (7, "number of channels", self.num_channels, other.num_channels),
+        ):
+            if mine != theirs:
+                raise CorruptError(f"{source}: byte {offset}: {what} is {theirs}, but the mag's header.wkw says {mine}")
+
+
+def make_header(
+    dtype: Any, num_channels: int = 1, *, block_len: int = 32, file_len: int = 32, block_type: BlockType = BlockType.LZ4HC, any_length: bool = False
+) -> WkwHeader:
+    """Make the header of a mag that is to be written.
+
+    Parameters
+    ----------
+    dtype : dtype_like
+        Type of one channel, either byte order.
+    num_channels : int
+        Values per voxel; a voxel takes at most 255 bytes.
+    block_len : int
+        Edge of a block [voxels], a power of two in 1..128.
+    file_len : int
+        Edge of a file [blocks], a power of two in 1..128.
+    block_type : BlockType
+        How blocks are encoded.
+    any_length : bool
+        Allow lengths up to 32768, which the reference library cannot read.
+
+    Returns
+    -------
+    WkwHeader
+
+    Raises
+    ------
+    TypeError
+        WKW has no voxel type for the dtype.
+    ValueError
+        A length is no power of two or out of range, or a voxel is too large.
+    UnsupportedError
+        A block is too large for LZ4.
+    """
+    voxel_type = by_dtype(dtype)
+    limit = 1 << 15 if any_length else _INTEROPERABLE_LEN
+    for what, value in (("block_len", block_len), ("file_len", file_len)):
+        if not 1 <= value <= limit or value & (value - 1):
+            raise ValueError(f"{what} must be a power of two in 1..{limit}, got {value}")
+    if not 1 <= num_channels * voxel_type.dtype.itemsize <= MAX_VOXEL_NBYTES:
+        most = MAX_VOXEL_NBYTES // voxel_type.dtype.itemsize
+        raise ValueError(f"a WKW voxel takes 1..{MAX_VOXEL_NBYTES} bytes: {voxel_type.dtype.name} fits 1..{most} channels, got {num_channels}")
+    header = WkwHeader(block_len, file_len, block_type, voxel_type, num_channels)
+    _check_lz4_limit(header, "new mag")
+    return header
+
+
+def parse_header(raw: bytes, source: str, *, is_data_file: bool) -> WkwHeader:
+    """Read the first 16 bytes of ``header.wkw`` or of a data file.
+
+    Parameters
+    ----------
+    raw : bytes
+        At least the first 16 bytes of the file.
+    source : str
+        The file, for errors.
+    is_data_file : bool
+        Blocks follow, so that the data offset must make sense.
+
+    Returns
+    -------
+    WkwHeader
+
+    Raises
+    ------
+    TruncatedError
+        There are fewer than 16 bytes.
+    CorruptError
+        Magic, version, block type, voxel type, voxel size or data offset is impossible.
+    UnsupportedError
+        A compressed block is larger than LZ4 can hold.
+
+    Notes
+    -----
+    webknossos-wrap README, "File header".
+    """
+    if len(raw) < HEADER_NBYTES:
+        raise TruncatedError(f"{source}: header ends at byte {len(raw)}, expected {HEADER_NBYTES} bytes")
+    magic, version, per_dim_log2, block_code, voxel_code, voxel_nbytes, data_offset = _LAYOUT.unpack_from(raw)
+    if magic != _MAGIC:
+        raise CorruptError(f"{source}: byte 0: expected magic {_MAGIC!r}, found {magic!r}: not a WKW file")
+    if version != _VERSION:
+        raise CorruptError(f"{source}: byte 3: expected version {_VERSION}, found {version}")
+    if block_code not in BlockType.__members__.values():
+        raise CorruptError(f"{source}: byte 5: expected block type 1 (raw), 2 (lz4) or 3 (lz4hc), found {block_code}")
+    voxel_type = by_wkw_code(voxel_code)
+    if voxel_type is None:
+        raise CorruptError(f"{source}: byte 6: expected voxel type 1..10, found {voxel_code}")
+    if voxel_nbytes == 0 or voxel_nbytes % voxel_type.dtype.itemsize:
+        raise CorruptError(
+            f"{source}: byte 7: voxel size must be a positive multiple of {voxel_type.dtype.itemsize} ({voxel_type.dtype.name}), found {voxel_nbytes}"
+        )
+    header = WkwHeader(
+        block_len=1 << (per_dim_log2 & 0x0F),
+        file_len=1 << (per_dim_log2 >> 4),
+        block_type=BlockType(block_code),
+        voxel_type=voxel_type,
+        num_channels=voxel_nbytes // voxel_type.dtype.itemsize,
+        data_offset=data_offset,
+    )
+    if is_data_file and data_offset < header.smallest_data_offset:
+        raise CorruptError(
+            f"{source}: byte 8: data offset {data_offset} lies inside the header"
+            f"{' and jump table' if header.is_compressed else ''}, expected at least {header.smallest_data_offset}"
+        )
+    _check_lz4_limit(header, source)
+    return header
+
+
+def format_header(header: WkwHeader) -> bytes:
+    """Write a header as the 16 bytes that start a file.
+
+    Parameters
+    ----------
+    header : WkwHeader
+        The record; its data offset is written as it stands.
+
+    Returns
+    -------
+    bytes
+    """
+    per_dim_log2 = (header.file_len.bit_length() - 1) << 4 | (header.block_len.bit_length() - 1)
+    return _LAYOUT.pack(
+        _MAGIC, _VERSION, per_dim_log2, header.block_type, header.voxel_type.wkw_code, header.voxel_nbytes, header.data_offset
+    )
+
+
+def _check_lz4_limit(header: WkwHeader, source: str) -> None:
+    if header.is_compressed and header.block_nbytes > MAX_LZ4_NBYTES:
+        raise UnsupportedError(
+            f"{source}: a block of {header.block_len}^3 voxels has {header.block_nbytes} bytes, LZ4 holds at most {MAX_LZ4_NBYTES}"
+        )

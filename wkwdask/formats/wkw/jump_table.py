@@ -1,0 +1,112 @@
+"""The jump table of a compressed file: where each block ends.
+
+Slices of the table are parsed and checked one by one, so that a table of any size needs memory for one slice only. Opens nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.wkw.header import HEADER_NBYTES
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from wkwdask.formats.wkw.header import WkwHeader
+
+ENTRY_NBYTES = 8
+
+
+def slice_range(first: int, count: int) -> tuple[int, int]:
+    """Give the bytes of the file that :func:`parse_jump_table` needs for some blocks.
+
+    Parameters
+    ----------
+    first : int
+        First block.
+    count : int
+        Number of blocks.
+
+    Returns
+    -------
+    offset, nbytes : int
+        The entries of the blocks and the one before. Before block 0 stands the data offset, which the README calls ``jumpTable[-1]``
+        for this reason.
+    """
+    return HEADER_NBYTES + ENTRY_NBYTES * (first - 1), ENTRY_NBYTES * (count + 1)
+
+
+def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
+    """Read and check the boundaries of consecutive blocks.
+
+    Parameters
+    ----------
+    raw : bytes
+        The bytes that :func:`slice_range` names.
+    header : WkwHeader
+        Header of the same file; ``block_type`` is LZ4 or LZ4HC.
+    first, count : int
+        The blocks.
+    file_nbytes : int
+        Size of the whole file; bytes after the last block are allowed.
+    source : str
+        The file, for errors.
+
+    Returns
+    -------
+    ndarray of int64, shape (count + 1,)
+        Block ``first + i`` takes the bytes from entry ``i`` up to entry ``i + 1`` [bytes from the start of the file].
+
+    Raises
+    ------
+    TruncatedError
+        ``raw`` is shorter than the slice, or a block ends beyond the file.
+    CorruptError
+        A block ends before it starts, or starts inside the header and table.
+
+    Notes
+    -----
+    webknossos-wrap README, "LZ4 compressed blocks".
+    """
+    offset, nbytes = slice_range(first, count)
+    if len(raw) < nbytes:
+        raise TruncatedError(f"{source}: jump table ends at byte {offset + len(raw)}, expected {header.blocks_per_file} entries up to byte {header.smallest_data_offset}")
+    bounds = np.frombuffer(raw, "<u8", count + 1)
+    if bounds[0] < header.smallest_data_offset:
+        raise CorruptError(f"{source}: byte {offset}: block {first} starts at byte {bounds[0]}, inside the header and jump table")
+    falling = np.flatnonzero(bounds[1:] < bounds[:-1])
+    if falling.size:
+        at = int(falling[0])
+        raise CorruptError(
+            f"{source}: byte {offset + ENTRY_NBYTES * (at + 1)}: jump table falls: block {first + at} starts at byte {bounds[at]} and ends at byte {bounds[at + 1]}"
+        )
+    beyond = np.flatnonzero(bounds > file_nbytes)
+    if beyond.size:
+        at = int(beyond[0])
+        raise TruncatedError(
+            f"{source}: byte {offset + ENTRY_NBYTES * at}: block {first + max(at - 1, 0)} ends at byte {bounds[at]}, but the file has {file_nbytes} bytes"
+        )
+    return bounds.astype(np.int64)
+
+
+def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
+    """Write the table of a file whose blocks follow each other without gaps.
+
+    Parameters
+    ----------
+    header : WkwHeader
+        Header of the data file, with its data offset.
+    sizes : ndarray of int64, shape (blocks_per_file,)
+        Encoded length of each block in Morton order [bytes].
+
+    Returns
+    -------
+    bytes
+        ``8 * blocks_per_file`` bytes.
+    """
+    if sizes.shape != (header.blocks_per_file,):
+        raise ValueError(f"a file of this mag has {header.blocks_per_file} blocks, got sizes of shape {sizes.shape}")
+    return (np.cumsum(sizes, dtype=np.uint64) + np.uint64(header.data_offset)).astype("<u8").tobytes()

@@ -1,0 +1,165 @@
+"""Runs: encoded blocks and their Morton codes, cut out of a file or on their way into one.
+
+An aligned cube of blocks is one contiguous range of codes, and so one byte range of the file. Parts of coarser mags can be boxes whose
+codes interleave; joining then permutes whole segments. A block of size 0 stands for an all-zero block that takes no bytes.
+Nothing is decoded here. Opens nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, TruncatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+_MAGIC = b"WKWRUN01"
+_FOOTER = struct.Struct("<8sQQI")  # magic, number of blocks, payload bytes, crc32 of the tables
+FOOTER_NBYTES = _FOOTER.size
+
+
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """Which blocks a run holds and how long each one is."""
+
+    codes: npt.NDArray[np.uint64]
+    """Morton codes of the blocks in their file, in stored order, shape (n,)."""
+    sizes: npt.NDArray[np.int64]
+    """Encoded length of each block [bytes], 0 for an all-zero block, shape (n,)."""
+
+    @property
+    def payload_nbytes(self) -> int:
+        """Bytes of all blocks together."""
+        return int(self.sizes.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Consecutive blocks of a file that are copied from one place."""
+
+    run: int
+    """Index of the run that holds the blocks, -1 for all-zero blocks."""
+    offset: int
+    """First byte in the payload of that run."""
+    nbytes: int
+    """Bytes to copy; for all-zero blocks 0."""
+    num_blocks: int
+    """Number of blocks."""
+
+
+def format_run_tail(table: RunTable) -> bytes:
+    """Write what follows the payload in a part file: codes, sizes, footer."""
+    tables = table.codes.astype("<u8").tobytes() + table.sizes.astype("<u8").tobytes()
+    return tables + _FOOTER.pack(_MAGIC, table.codes.size, table.payload_nbytes, zlib.crc32(tables))
+
+
+def run_tail_nbytes(footer: bytes, file_nbytes: int, source: str) -> int:
+    """Read from the footer of a part file how long its tail is.
+
+    Parameters
+    ----------
+    footer : bytes
+        The last ``FOOTER_NBYTES`` bytes of the file.
+    file_nbytes : int
+        Size of the file.
+    source : str
+        The file, for errors.
+
+    Returns
+    -------
+    int
+        Length of codes, sizes and footer [bytes].
+
+    Raises
+    ------
+    TruncatedError
+        The file is shorter or longer than its footer says.
+    CorruptError
+        There is no footer.
+    """
+    if len(footer) < FOOTER_NBYTES:
+        raise TruncatedError(f"{source}: a part file has at least {FOOTER_NBYTES} bytes, found {len(footer)}")
+    magic, num_blocks, payload_nbytes, _ = _FOOTER.unpack(footer)
+    if magic != _MAGIC:
+        raise CorruptError(f"{source}: byte {file_nbytes - FOOTER_NBYTES}: expected the footer of a part file")
+    tail = 16 * int(num_blocks) + FOOTER_NBYTES
+    if payload_nbytes + tail != file_nbytes:
+        raise TruncatedError(f"{source}: {file_nbytes} bytes, its footer promises {payload_nbytes + tail}")
+    return tail
+
+
+def parse_run_tail(raw: bytes, source: str) -> RunTable:
+    """Read codes and sizes from the tail of a part file.
+
+    Raises
+    ------
+    CorruptError
+        The checksum does not fit.
+    """
+    _, num_blocks, _, crc = _FOOTER.unpack(raw[-FOOTER_NBYTES:])
+    if zlib.crc32(raw[:-FOOTER_NBYTES]) != crc:
+        raise CorruptError(f"{source}: the tables of the part file are damaged")
+    values = np.frombuffer(raw, "<u8", 2 * num_blocks)
+    return RunTable(values[:num_blocks].astype(np.uint64), values[num_blocks:].astype(np.int64))
+
+
+def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDArray[np.int64], list[Segment]]:
+    """Plan how runs become one file.
+
+    Parameters
+    ----------
+    runs : sequence of RunTable
+        The runs; no block may be in two of them. Blocks that are in none are all-zero.
+    blocks_per_file : int
+        Number of blocks of the file.
+
+    Returns
+    -------
+    sizes : ndarray of int64, shape (blocks_per_file,)
+        Length of each block in Morton order [bytes], 0 for all-zero blocks.
+    segments : list of Segment
+        What to copy, in the order of the file, all-zero stretches included.
+
+    Raises
+    ------
+    CorruptError
+        A block is in two runs, or its code lies beyond the file.
+
+    Examples
+    --------
+    >>> a = RunTable(np.array([0, 1], np.uint64), np.array([10, 20]))
+    >>> b = RunTable(np.array([3], np.uint64), np.array([5]))
+    >>> sizes, segments = join_order([a, b], 4)
+    >>> sizes.tolist(), [(s.run, s.offset, s.nbytes) for s in segments]
+    ([10, 20, 0, 5], [(0, 0, 30), (-1, 0, 0), (1, 0, 5)])
+    """
+    run_of = np.full(blocks_per_file, -1, np.int64)
+    offset_of = np.zeros(blocks_per_file, np.int64)
+    sizes = np.zeros(blocks_per_file, np.int64)
+    for index, run in enumerate(runs):
+        if run.codes.size and int(run.codes.max()) >= blocks_per_file:
+            raise CorruptError(f"run {index} holds block {int(run.codes.max())} of a file with {blocks_per_file} blocks")
+        if (run_of[run.codes] != -1).any() or np.unique(run.codes).size != run.codes.size:
+            raise CorruptError(f"run {index} holds a block that another run holds too")
+        run_of[run.codes] = index
+        sizes[run.codes] = run.sizes
+        offset_of[run.codes] = np.cumsum(run.sizes) - run.sizes
+    run_of[sizes == 0] = -1
+    ends = offset_of + sizes
+    continues = (run_of[1:] == run_of[:-1]) & ((run_of[1:] == -1) | (offset_of[1:] == ends[:-1]))
+    starts = np.concatenate([[0], np.flatnonzero(~continues) + 1, [blocks_per_file]])
+    segments = []
+    for first, last in zip(starts[:-1].tolist(), (starts[1:] - 1).tolist(), strict=True):
+        run_index = int(run_of[first])
+        offset = int(offset_of[first]) if run_index >= 0 else 0
+        nbytes = int(ends[last]) - offset if run_index >= 0 else 0
+        segments.append(Segment(run_index, offset, nbytes, last - first + 1))
+    return sizes, segments

@@ -1,0 +1,199 @@
+"""Boxes of voxels. A box says in which mag it counts, so that voxels of two mags are never mixed up."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wkwdask.geometry.mag import Mag, Vec3, vec3
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MAG_1 = Mag(1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundingBox:
+    """A half-open box of voxels.
+
+    Parameters
+    ----------
+    topleft : tuple of 3 int
+        Lowest corner along x, y, z [voxels of ``mag``], inclusive.
+    size : tuple of 3 int
+        Extent along x, y, z [voxels of ``mag``]; zero means an empty box.
+    mag : Mag
+        The mag whose voxels are counted.
+
+    Raises
+    ------
+    ValueError
+        A size is negative, or a value is not a whole number.
+
+    Examples
+    --------
+    >>> box = BoundingBox((10, 20, 30), (101, 67, 45))
+    >>> box.in_mag(Mag(2, 2, 1))
+    BoundingBox(topleft=(5, 10, 30), size=(51, 34, 45), mag=Mag(2, 2, 1))
+    """
+
+    topleft: Vec3
+    """Lowest corner along x, y, z [voxels], inclusive."""
+    size: Vec3
+    """Extent along x, y, z [voxels]."""
+    mag: Mag = MAG_1
+    """The mag whose voxels are counted."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "topleft", vec3(self.topleft, "topleft"))
+        object.__setattr__(self, "size", vec3(self.size, "size"))
+        if min(self.size) < 0:
+            raise ValueError(f"the size of a bounding box must not be negative, got {self.size}")
+
+    @classmethod
+    def from_corners(cls, topleft: Sequence[int], bottomright: Sequence[int], mag: Mag = MAG_1) -> BoundingBox:
+        """Make a box from its lowest corner and the corner just beyond its highest.
+
+        Parameters
+        ----------
+        topleft, bottomright : sequence of 3 int
+            Corners along x, y, z [voxels of ``mag``]; the second is exclusive.
+        mag : Mag
+            The mag whose voxels are counted.
+
+        Returns
+        -------
+        BoundingBox
+
+        Raises
+        ------
+        ValueError
+            The second corner lies below the first.
+        """
+        low, high = vec3(topleft, "topleft"), vec3(bottomright, "bottomright")
+        return cls(low, (high[0] - low[0], high[1] - low[1], high[2] - low[2]), mag)
+
+    @classmethod
+    def parse(cls, value: BoundingBox | str | Sequence[int] | Sequence[Sequence[int]]) -> BoundingBox:
+        """Read a box in mag-1 voxels as people write it.
+
+        Parameters
+        ----------
+        value : BoundingBox, str or sequence
+            Six numbers ``x, y, z, width, height, depth`` as WEBKNOSSOS shows them (in a string or a sequence), or a pair
+            of triples ``(topleft, size)``.
+
+        Returns
+        -------
+        BoundingBox
+
+        Raises
+        ------
+        ValueError
+            The value is none of these forms.
+
+        Examples
+        --------
+        >>> BoundingBox.parse("10, 20, 30, 101, 67, 45").bottomright
+        (111, 87, 75)
+        """
+        if isinstance(value, BoundingBox):
+            return value
+        numbers: list[int] = []
+        try:
+            if isinstance(value, str):
+                numbers = [int(part) for part in re.split(r"[\s,;]+", value.strip())]
+            elif len(value) == 2:
+                numbers = [*vec3(value[0]), *vec3(value[1])]  # type: ignore[arg-type]
+            elif len(value) == 6:
+                numbers = [*vec3(value[:3]), *vec3(value[3:])]
+        except (TypeError, ValueError):
+            numbers = []
+        if len(numbers) != 6:
+            raise ValueError(
+                f"a bounding box is six whole numbers (x, y, z, width, height, depth) or a pair (topleft, size), got {value!r}"
+            )
+        return cls((numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]))
+
+    def __str__(self) -> str:
+        return f"{self.topleft} + {self.size} in mag {self.mag}"
+
+    @property
+    def bottomright(self) -> Vec3:
+        """The corner just beyond the highest voxel, along x, y, z."""
+        (x, y, z), (width, height, depth) = self.topleft, self.size
+        return x + width, y + height, z + depth
+
+    @property
+    def volume(self) -> int:
+        """The number of voxels."""
+        return self.size[0] * self.size[1] * self.size[2]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the box holds no voxel."""
+        return 0 in self.size
+
+    def contains(self, other: BoundingBox) -> bool:
+        """Tell whether every voxel of ``other`` lies in this box; an empty box lies in any."""
+        self._same_mag(other)
+        return other.is_empty or (
+            all(a <= b for a, b in zip(self.topleft, other.topleft, strict=True))
+            and all(a >= b for a, b in zip(self.bottomright, other.bottomright, strict=True))
+        )
+
+    def intersection(self, other: BoundingBox) -> BoundingBox:
+        """Give the voxels that lie in both boxes, an empty box where there are none."""
+        self._same_mag(other)
+        low = tuple(max(a, b) for a, b in zip(self.topleft, other.topleft, strict=True))
+        high = tuple(min(a, b) for a, b in zip(self.bottomright, other.bottomright, strict=True))
+        return BoundingBox.from_corners(low, [max(a, b) for a, b in zip(low, high, strict=True)], self.mag)
+
+    def union(self, other: BoundingBox) -> BoundingBox:
+        """Give the smallest box around both; an empty box adds nothing."""
+        self._same_mag(other)
+        if self.is_empty or other.is_empty:
+            return self if other.is_empty else other
+        low = [min(a, b) for a, b in zip(self.topleft, other.topleft, strict=True)]
+        high = [max(a, b) for a, b in zip(self.bottomright, other.bottomright, strict=True)]
+        return BoundingBox.from_corners(low, high, self.mag)
+
+    def aligned(self, cell: Sequence[int]) -> BoundingBox:
+        """Grow the box outward to a grid of cells that starts at voxel 0.
+
+        Parameters
+        ----------
+        cell : sequence of 3 int
+            Edge lengths of one cell [voxels].
+
+        Returns
+        -------
+        BoundingBox
+            The smallest box of whole cells that contains this one.
+        """
+        low = [a // n * n for a, n in zip(self.topleft, cell, strict=True)]
+        high = [-(-b // n) * n for b, n in zip(self.bottomright, cell, strict=True)]
+        return BoundingBox.from_corners(low, high, self.mag)
+
+    def in_mag(self, mag: Mag) -> BoundingBox:
+        """Count the box in voxels of another mag, grown outward where it does not fit.
+
+        Parameters
+        ----------
+        mag : Mag
+            The mag to count in.
+
+        Returns
+        -------
+        BoundingBox
+            Floor of the lowest and ceiling of the highest corner, as WEBKNOSSOS does.
+        """
+        low = [a * m // n for a, m, n in zip(self.topleft, self.mag.factors, mag.factors, strict=True)]
+        high = [-(-b * m // n) for b, m, n in zip(self.bottomright, self.mag.factors, mag.factors, strict=True)]
+        return BoundingBox.from_corners(low, high, mag)
+
+    def _same_mag(self, other: BoundingBox) -> None:
+        if self.mag != other.mag:
+            raise ValueError(f"boxes of different mags do not compare: {self} and {other}")

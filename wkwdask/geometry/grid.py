@@ -1,0 +1,91 @@
+"""Regular grids of equal cells (blocks, files, chunks) that start at voxel 0."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import TYPE_CHECKING
+
+from wkwdask.geometry.bounding_box import BoundingBox
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from wkwdask.geometry.mag import Vec3
+
+
+def cell_range(box: BoundingBox, cell: Sequence[int]) -> tuple[range, range, range]:
+    """Give the indices of all cells that a box touches, one range an axis.
+
+    Parameters
+    ----------
+    box : BoundingBox
+        The box; an empty one touches nothing.
+    cell : sequence of 3 int
+        Edge lengths of one cell [voxels].
+
+    Returns
+    -------
+    tuple of 3 range
+        Cell indices along x, y, z.
+
+    Examples
+    --------
+    >>> cell_range(BoundingBox((30, 0, 0), (4, 32, 1)), (32, 32, 32))
+    (range(0, 2), range(0, 1), range(0, 1))
+    """
+    if box.is_empty:
+        return range(0), range(0), range(0)
+    x, y, z = (range(a // n, -(-b // n)) for a, b, n in zip(box.topleft, box.bottomright, cell, strict=True))
+    return x, y, z
+
+
+def cells(box: BoundingBox, cell: Sequence[int]) -> Iterator[Vec3]:
+    """Go through the indices of all cells that a box touches, x fastest.
+
+    Parameters
+    ----------
+    box : BoundingBox
+        The box.
+    cell : sequence of 3 int
+        Edge lengths of one cell [voxels].
+
+    Yields
+    ------
+    tuple of 3 int
+        Index of one cell along x, y, z.
+    """
+    x_range, y_range, z_range = cell_range(box, cell)
+    for z, y, x in product(z_range, y_range, x_range):
+        yield x, y, z
+
+
+def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox:
+    """Give the voxels of one cell, in the mag of ``like``."""
+    topleft = (index[0] * cell[0], index[1] * cell[1], index[2] * cell[2])
+    return BoundingBox(topleft, (cell[0], cell[1], cell[2]), like.mag)
+
+
+def borders(start: int, stop: int, step: int) -> tuple[int, ...]:
+    """Cut an interval at the multiples of ``step`` and give the lengths of its pieces.
+
+    Parameters
+    ----------
+    start, stop : int
+        The half-open interval [voxels].
+    step : int
+        Distance of two cuts [voxels], at least 1.
+
+    Returns
+    -------
+    tuple of int
+        Positive lengths that sum to ``stop - start``; ``(0,)`` for an empty interval, as dask writes one.
+
+    Examples
+    --------
+    >>> borders(30, 100, 32)
+    (2, 32, 32, 4)
+    """
+    if stop <= start:
+        return (0,)
+    cuts = [start, *range((start // step + 1) * step, stop, step), stop]
+    return tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))

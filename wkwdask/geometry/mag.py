@@ -1,0 +1,161 @@
+"""Resolution steps: how many voxels of the finest resolution one voxel spans along x, y and z."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Vec3 = tuple[int, int, int]
+"""Three integers along x, y, z."""
+
+_MAG_NAME = re.compile(r"(\d+)(?:-(\d+)-(\d+))?")
+
+
+def vec3(values: Sequence[Any], what: str = "vector") -> Vec3:
+    """Turn three integer-like values into a tuple of Python integers.
+
+    Parameters
+    ----------
+    values : sequence of 3 int
+        Along x, y, z; numpy integers are fine, fractions are not.
+    what : str
+        How an error calls the values.
+
+    Returns
+    -------
+    tuple of 3 int
+
+    Raises
+    ------
+    ValueError
+        There are not three values, or one of them is not a whole number.
+
+    Examples
+    --------
+    >>> vec3([1, 2.0, 3])
+    (1, 2, 3)
+    """
+    items = tuple(values)
+    if len(items) != 3 or any(int(item) != item for item in items):
+        raise ValueError(f"{what} must be three whole numbers (x, y, z), got {values!r}")
+    return int(items[0]), int(items[1]), int(items[2])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Mag:
+    """One resolution of a layer.
+
+    Parameters
+    ----------
+    x, y, z : int
+        Voxels of mag 1 that one voxel of this mag spans along the axis; powers of two.
+
+    Raises
+    ------
+    ValueError
+        A factor is not a power of two.
+
+    Examples
+    --------
+    >>> Mag.parse("2-2-1")
+    Mag(2, 2, 1)
+    >>> Mag.parse(4).name
+    '4'
+    """
+
+    x: int
+    """Factor along x [voxels of mag 1]."""
+    y: int
+    """Factor along y [voxels of mag 1]."""
+    z: int
+    """Factor along z [voxels of mag 1]."""
+
+    def __post_init__(self) -> None:
+        if any(factor < 1 or factor & (factor - 1) for factor in self.factors):
+            raise ValueError(f"the factors of a mag must be powers of two, got {self.x}-{self.y}-{self.z}")
+
+    def __repr__(self) -> str:
+        return f"Mag({self.x}, {self.y}, {self.z})"
+
+    def __str__(self) -> str:
+        return self.name
+
+    @classmethod
+    def parse(cls, value: Mag | str | int | Sequence[int]) -> Mag:
+        """Read a mag as people write it: ``2``, ``"2"``, ``"2-2-1"`` or ``[2, 2, 1]``.
+
+        Parameters
+        ----------
+        value : Mag, str, int or sequence of 3 int
+            One number stands for all three axes.
+
+        Returns
+        -------
+        Mag
+
+        Raises
+        ------
+        ValueError
+            The value is none of these forms, or a factor is not a power of two.
+        """
+        if isinstance(value, Mag):
+            return value
+        if isinstance(value, str):
+            match = _MAG_NAME.fullmatch(value)
+            if match is None:
+                raise ValueError(f'a mag looks like "2" or "2-2-1", got {value!r}')
+            x, y, z = match.groups()
+            return cls(int(x), int(y or x), int(z or x))
+        if isinstance(value, int):
+            return cls(value, value, value)
+        return cls(*vec3(value, "a mag"))
+
+    @property
+    def factors(self) -> Vec3:
+        """The factors along x, y, z."""
+        return self.x, self.y, self.z
+
+    @property
+    def maximum(self) -> int:
+        """The largest factor, by which WEBKNOSSOS orders mags."""
+        return max(self.factors)
+
+    @property
+    def name(self) -> str:
+        """The name of the mag's folder: ``"2"`` where all factors are equal, else ``"2-2-1"``."""
+        return str(self.x) if self.x == self.y == self.z else self.long_name
+
+    @property
+    def long_name(self) -> str:
+        """The name with all three factors, which readers accept for any mag."""
+        return f"{self.x}-{self.y}-{self.z}"
+
+    def step_to(self, coarser: Mag) -> Vec3:
+        """Compute how many voxels of this mag one voxel of a coarser mag spans.
+
+        Parameters
+        ----------
+        coarser : Mag
+            A mag whose factors are multiples of these.
+
+        Returns
+        -------
+        tuple of 3 int
+
+        Raises
+        ------
+        ValueError
+            The other mag is finer on some axis.
+
+        Examples
+        --------
+        >>> Mag(2, 2, 1).step_to(Mag(4, 4, 2))
+        (2, 2, 2)
+        """
+        if any(b % a for a, b in zip(self.factors, coarser.factors, strict=True)):
+            raise ValueError(f"mag {coarser} is not coarser than mag {self} on every axis")
+        return coarser.x // self.x, coarser.y // self.y, coarser.z // self.z

@@ -1,0 +1,84 @@
+"""Morton codes: the order of the blocks in a WKW file.
+
+Bit ``3 * i`` of a code is bit ``i`` of x, bit ``3 * i + 1`` that of y and bit ``3 * i + 2`` that of z
+(webknossos-wrap README, "High-level description").
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+MAX_BITS = 21
+"""Bits of one coordinate that fit a code of 64 bits three times."""
+
+
+def _spread(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Move bit ``i`` of each value to bit ``3 * i``."""
+    out = np.zeros_like(values)
+    for bit in range(MAX_BITS):
+        out |= (values >> np.uint64(bit) & np.uint64(1)) << np.uint64(3 * bit)
+    return out
+
+
+# Coordinates inside a file are small nearly always; one look-up is far faster than the bit loop.
+_TABLE_BITS = 10
+_TABLE = _spread(np.arange(1 << _TABLE_BITS, dtype=np.uint64))
+
+
+def encode(coordinates: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Compute the Morton codes of block coordinates.
+
+    Parameters
+    ----------
+    coordinates : array_like of int, shape (n, 3)
+        Coordinates along x, y, z, each below 2**21.
+
+    Returns
+    -------
+    ndarray of uint64, shape (n,)
+
+    Raises
+    ------
+    ValueError
+        A coordinate is negative or needs more than 21 bits.
+
+    Examples
+    --------
+    >>> encode([(29, 20, 3), (23, 20, 3)]).tolist()
+    [13029, 12525]
+    """
+    array = np.asarray(coordinates, dtype=np.int64).reshape(-1, 3)
+    if array.size and (array.min() < 0 or array.max() >> MAX_BITS):
+        raise ValueError(f"morton coordinates must lie in 0..2**{MAX_BITS} - 1")
+    if array.size and array.max() >> _TABLE_BITS:
+        x, y, z = (_spread(array[:, axis].astype(np.uint64)) for axis in range(3))
+    else:
+        x, y, z = (_TABLE[array[:, axis]] for axis in range(3))
+    return x | y << np.uint64(1) | z << np.uint64(2)
+
+
+def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Compute the block coordinates of Morton codes.
+
+    Parameters
+    ----------
+    codes : array_like of int, shape (n,)
+        Codes below 2**63.
+
+    Returns
+    -------
+    ndarray of int64, shape (n, 3)
+        Coordinates along x, y, z.
+
+    Examples
+    --------
+    >>> decode([0, 1, 2, 3, 4, 13]).tolist()
+    [[0, 0, 0], [1, 0, 0], [0, 1, 0], [1, 1, 0], [0, 0, 1], [3, 0, 1]]
+    """
+    array = np.asarray(codes, dtype=np.uint64).reshape(-1)
+    out = np.zeros((array.size, 3), np.uint64)
+    for bit in range(MAX_BITS):
+        for axis in range(3):
+            out[:, axis] |= (array >> np.uint64(3 * bit + axis) & np.uint64(1)) << np.uint64(bit)
+    return out.astype(np.int64)

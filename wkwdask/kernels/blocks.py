@@ -1,0 +1,209 @@
+"""The door to batches of blocks: decode many blocks into an array, encode many blocks out of one, each in one call without the GIL.
+
+Compiled loops where python-lz4 exports LZ4's functions, else the same work block by block; the results are equal.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import lz4.block
+import numpy as np
+
+from wkwdask.kernels.blocks_layout import UNSIGNED, flat_memory, is_plain
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+RAW, LZ4, LZ4HC = 1, 2, 3
+_scratch = threading.local()
+
+
+class Decoded(NamedTuple):
+    """What became of a batch of stored blocks."""
+
+    nonzero: int
+    """Blocks that are not all-zero."""
+    broken: int
+    """Index of the first block that did not decode to its length, -1 if all did."""
+    broken_nbytes: int
+    """What that block decoded to [bytes], negative for no LZ4 block at all."""
+
+
+def compress_bound(nbytes: int) -> int:
+    """Give the most bytes that LZ4 makes of so many (LZ4_COMPRESSBOUND)."""
+    return nbytes + nbytes // 255 + 16
+
+
+@cache
+def zero_encoding(nbytes: int, block_type: int, level: int) -> npt.NDArray[np.uint8]:
+    """Encode an all-zero block once.
+
+    Parameters
+    ----------
+    nbytes : int
+        Length of the decoded block [bytes].
+    block_type : int
+        1 raw, 2 LZ4, 3 LZ4HC.
+    level : int
+        LZ4HC level.
+
+    Returns
+    -------
+    ndarray of uint8
+    """
+    raw = bytes(nbytes)
+    if block_type == LZ4:
+        raw = lz4.block.compress(raw, store_size=False)
+    elif block_type == LZ4HC:
+        raw = lz4.block.compress(raw, mode="high_compression", compression=level, store_size=False)
+    return np.frombuffer(raw, np.uint8)
+
+
+def decode_into(
+    source: npt.NDArray[np.uint8],
+    starts: npt.NDArray[np.int64],
+    sizes: npt.NDArray[np.int64],
+    corners: npt.NDArray[np.int64],
+    out: npt.NDArray[Any],
+    *,
+    block_len: int,
+    num_channels: int,
+    first_channel: int = 0,
+    block_type: int,
+) -> Decoded:
+    """Decode stored blocks and copy what lies inside an array to its place.
+
+    Parameters
+    ----------
+    source : ndarray of uint8, shape (nbytes,)
+        Memory that holds the stored blocks.
+    starts, sizes : ndarray of int64, shape (n,)
+        Place and length of each block in ``source`` [bytes].
+    corners : ndarray of int64, shape (n, 3)
+        Lowest voxel of each block along x, y, z, relative to the array; may be negative.
+    out : ndarray, shape (c, x, y, z)
+        Array to fill, any memory order with positive strides, native byte order; its channels are those from ``first_channel`` on.
+    block_len : int
+        Edge of a block [voxels].
+    num_channels : int
+        Channels that a stored block holds.
+    first_channel : int
+        Stored channel that goes to channel 0 of the array.
+    block_type : int
+        1 raw, 2 LZ4, 3 LZ4HC.
+
+    Returns
+    -------
+    Decoded
+
+    Raises
+    ------
+    ValueError
+        A block lies outside ``source``, the array cannot be viewed, or its channels are not in the blocks.
+    """
+    nbytes = block_len**3 * num_channels * out.itemsize
+    if not starts.size or not out.size:
+        return Decoded(0, -1, 0)
+    if starts.min() < 0 or sizes.min() < 0 or int((starts + sizes).max()) > source.size or int(sizes.max()) > np.iinfo(np.int32).max:
+        raise ValueError("a stored block lies outside the memory that was read")
+    if first_channel < 0 or first_channel + out.shape[0] > num_channels or not is_plain(out):
+        raise ValueError(f"cannot decode {num_channels} channels into an array of shape {out.shape} and strides {out.strides}")
+    compressed = block_type != RAW
+    if not compressed and int(sizes.min()) < nbytes:
+        raise ValueError("a raw block is shorter than its voxels")
+    compiled = _compiled()
+    if compiled is None:
+        from wkwdask.kernels import blocks_python
+
+        return Decoded(*blocks_python.decode_into(source, starts, sizes, corners, block_len, num_channels, first_channel, compressed, out))
+    flat, strides = flat_memory(out)
+    block = _scratch_block(nbytes, out.itemsize)
+    zero = zero_encoding(nbytes, block_type, 9)
+    return Decoded(
+        *compiled.decode_into(
+            source, starts, sizes, corners, block_len, num_channels, first_channel, compressed, zero, block, block.view(np.uint8), flat, out.shape, strides
+        )
+    )
+
+
+def encode_from(
+    array: npt.NDArray[Any],
+    corners: npt.NDArray[np.int64],
+    out: npt.NDArray[np.uint8],
+    *,
+    block_len: int,
+    block_type: int,
+    level: int,
+) -> npt.NDArray[np.int64]:
+    """Cut blocks out of an array and encode them one behind the other.
+
+    Parameters
+    ----------
+    array : ndarray, shape (c, x, y, z)
+        Voxels with all channels of a block, any memory order, either byte order.
+    corners : ndarray of int64, shape (n, 3)
+        Lowest voxel of each block along x, y, z, relative to the array; voxels of a block outside the array are zero.
+    out : ndarray of uint8
+        Takes the encoded blocks: at least ``n`` times :func:`compress_bound`.
+    block_len : int
+        Edge of a block [voxels].
+    block_type : int
+        1 raw, 2 LZ4, 3 LZ4HC.
+    level : int
+        LZ4HC level, 1..12.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        Length of each encoded block [bytes]; 0 for an all-zero block, which takes no bytes.
+
+    Raises
+    ------
+    ValueError
+        ``out`` is too small.
+    """
+    nbytes = block_len**3 * array.shape[0] * array.itemsize
+    sizes = np.zeros(len(corners), np.int64)
+    if not sizes.size or not array.size:
+        return sizes
+    if out.size < len(corners) * compress_bound(nbytes):
+        raise ValueError(f"{len(corners)} blocks need {len(corners) * compress_bound(nbytes)} bytes to be encoded, got {out.size}")
+    if not is_plain(array):
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    compiled = _compiled()
+    if compiled is None:
+        from wkwdask.kernels import blocks_python
+
+        blocks_python.encode_from(array, corners, block_len, block_type, level, out, sizes)
+        return sizes
+    flat, strides = flat_memory(array)
+    block = _scratch_block(nbytes, array.itemsize)
+    end = compiled.encode_from(flat, array.shape, strides, corners, block_len, block_type, level, block, block.view(np.uint8), out, sizes)
+    if end < 0:
+        raise RuntimeError(f"LZ4 could not encode block {-1 - end} of a batch")
+    return sizes
+
+
+@cache
+def _compiled() -> Any:
+    """Import the compiled loops where LZ4's functions can be registered, else give None."""
+    from wkwdask.kernels import lz4_symbols
+
+    if not lz4_symbols.register():
+        return None
+    from wkwdask.kernels import blocks_compiled
+
+    return blocks_compiled
+
+
+def _scratch_block(nbytes: int, itemsize: int) -> npt.NDArray[Any]:
+    """Give this thread's memory for one decoded block."""
+    memory = getattr(_scratch, "memory", None)
+    if memory is None or memory.size < nbytes:
+        memory = np.empty(-(-nbytes // 8) * 8, np.uint8)
+        _scratch.memory = memory
+    view: npt.NDArray[Any] = memory[:nbytes].view(UNSIGNED[itemsize])
+    return view

@@ -1,0 +1,70 @@
+"""How a block lies in an array, and how an array (c, x, y, z) lies in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+"""Blocks are moved as bits, so that four types serve all voxel types."""
+
+_Slices = tuple[slice, slice, slice]
+
+
+def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Slices, _Slices]:
+    """Give the slices of the array (c, x, y, z) and of the block in which both lie.
+
+    Parameters
+    ----------
+    corner : sequence of 3 int
+        Lowest voxel of the block relative to the array; may be negative.
+    edge : int
+        Edge of the block [voxels].
+    shape : sequence of 4 int
+        Shape of the array, (c, x, y, z).
+
+    Returns
+    -------
+    in_array, in_block : tuple of 3 slice
+        Along x, y, z.
+    """
+    low = [max(0, -at) for at in corner]
+    high = [max(a, min(edge, n - at)) for a, at, n in zip(low, corner, shape[1:], strict=True)]
+    in_array = [slice(at + a, at + b) for at, a, b in zip(corner, low, high, strict=True)]
+    in_block = [slice(a, b) for a, b in zip(low, high, strict=True)]
+    return (in_array[0], in_array[1], in_array[2]), (in_block[0], in_block[1], in_block[2])
+
+
+def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
+    """View the memory of an array from its first element to its last, as unsigned integers.
+
+    Parameters
+    ----------
+    array : ndarray
+        Positive strides that are multiples of the item size, not empty, little-endian.
+
+    Returns
+    -------
+    flat : ndarray, shape (n,)
+        The memory.
+    strides : tuple of int
+        Strides of the array [elements].
+    """
+    itemsize = array.itemsize
+    strides = tuple(0 if n == 1 else stride // itemsize for n, stride in zip(array.shape, array.strides, strict=True))
+    span = 1 + sum((n - 1) * stride for n, stride in zip(array.shape, strides, strict=True))
+    flat = np.lib.stride_tricks.as_strided(array.view(UNSIGNED[itemsize]), (span,), (itemsize,))
+    return flat, strides
+
+
+def is_plain(array: npt.NDArray[Any]) -> bool:
+    """Tell whether :func:`flat_memory` can view the array."""
+    return array.dtype.isnative and all(
+        n == 1 or (stride > 0 and stride % array.itemsize == 0) for n, stride in zip(array.shape, array.strides, strict=True)
+    )

@@ -1,0 +1,53 @@
+"""The same batches as ``blocks_compiled``, block by block through python-lz4, for where LZ4's functions are not exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lz4.block
+import numpy as np
+
+from wkwdask.kernels.blocks_layout import overlap
+
+RAW, LZ4, LZ4HC = 1, 2, 3
+
+
+def decode_into(source: Any, starts: Any, sizes: Any, corners: Any, edge: int, channels: int, first_channel: int, compressed: bool, out: Any) -> tuple[int, int, int]:
+    """Decode blocks and copy them into an array (c, x, y, z); returns what the compiled kernel returns."""
+    nbytes = edge**3 * channels * out.itemsize
+    nonzero = 0
+    for n, (start, size, corner) in enumerate(zip(starts.tolist(), sizes.tolist(), corners.tolist(), strict=True)):
+        raw = source[start : start + size].tobytes()
+        if compressed:
+            try:
+                raw = lz4.block.decompress(raw, uncompressed_size=nbytes)
+            except lz4.block.LZ4BlockError:
+                return nonzero, n, -1
+            if len(raw) != nbytes:
+                return nonzero, n, len(raw)
+        block = np.frombuffer(raw, out.dtype, nbytes // out.itemsize).reshape((channels, edge, edge, edge), order="F")
+        nonzero += bool(block.any())
+        to, at = overlap(corner, edge, out.shape)
+        out[(slice(None), *to)] = block[(slice(first_channel, first_channel + out.shape[0]), *at)]
+    return nonzero, -1, 0
+
+
+def encode_from(array: Any, corners: Any, edge: int, block_type: int, level: int, out: Any, sizes: Any) -> int:
+    """Cut out blocks of an array (c, x, y, z) and encode them; returns what the compiled kernel returns."""
+    end = 0
+    for n, corner in enumerate(corners.tolist()):
+        block = np.zeros((array.shape[0], edge, edge, edge), array.dtype, order="F")
+        at, to = overlap(corner, edge, array.shape)
+        block[(slice(None), *to)] = array[(slice(None), *at)]
+        sizes[n] = 0
+        if not block.any():
+            continue
+        encoded = block.tobytes(order="F")
+        if block_type == LZ4:
+            encoded = lz4.block.compress(encoded, store_size=False)
+        elif block_type == LZ4HC:
+            encoded = lz4.block.compress(encoded, mode="high_compression", compression=level, store_size=False)
+        out[end : end + len(encoded)] = np.frombuffer(encoded, np.uint8)
+        sizes[n] = len(encoded)
+        end += len(encoded)
+    return end

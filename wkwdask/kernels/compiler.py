@@ -1,0 +1,109 @@
+"""How kernels are compiled and where their machine code is kept.
+
+Numba does not see that a function in another file changed, so the cache folder is named by a hash of all kernel sources and of the
+versions that the machine code depends on. Where no folder is writable (a read-only installation with an unwritable home), kernels compile in
+memory: a missing cache makes a first call slow, never wrong, and never an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numba
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CACHE_VARIABLE = "WKWDASK_CACHE_DIR"
+
+
+def _candidates() -> Iterator[Path]:
+    """Folders to try, best first: the user's choice, the user's cache, node-local scratch."""
+    if chosen := os.environ.get(CACHE_VARIABLE):
+        yield Path(chosen)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        yield Path(base) / "wkwdask"
+    try:
+        yield Path.home() / ".cache" / "wkwdask"
+    except RuntimeError:  # a user without an entry in the password database
+        pass
+    yield Path(tempfile.gettempdir()) / f"wkwdask-{os.getuid()}"
+
+
+def _is_private_and_writable(folder: Path) -> bool:
+    """Make the folder if need be, and tell whether only this user can put machine code into it."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        return False
+    return status.st_uid == os.getuid() and not status.st_mode & 0o002
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Find the folder for machine code.
+
+    Returns
+    -------
+    Path or None
+        None where no folder can be written.
+    """
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    for package in ("numba", "llvmlite", "lz4", "numpy"):
+        digest.update(f"{package}={version(package)};".encode())
+    name = f"kernels-{digest.hexdigest()[:16]}"
+    return next((folder / name for folder in _candidates() if _is_private_and_writable(folder) and _is_private_and_writable(folder / name)), None)
+
+
+def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function on its first call, without the GIL, and keep its machine code where that is possible.
+
+    Parameters
+    ----------
+    function : callable
+        A module-level function that numba can compile; the helpers it calls are compiled into it.
+
+    Returns
+    -------
+    callable
+    """
+    folder = cache_folder()
+    if folder is None:
+        return _njit(function, keep=False)
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder)  # read at decoration only, so that nobody else's kernels move
+    try:
+        dispatcher = _njit(function, keep=True)
+    finally:
+        numba.config.CACHE_DIR = before
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return dispatcher(*arguments)
+        except OSError:
+            # The cache could not be written (a full disk or quota). By then the machine code is loaded: the call is simply made.
+            return dispatcher(*arguments)
+
+    return call
+
+
+def _njit(function: Callable[..., Any], *, keep: bool) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = numba.njit(function, nogil=True, cache=keep, error_model="numpy")
+    return compiled
+
+
+def helper(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a function that kernels call; it is compiled into each of them."""
+    compiled: Callable[..., Any] = numba.njit(function, nogil=True, inline="never", error_model="numpy")
+    return compiled

@@ -1,0 +1,41 @@
+"""Make the LZ4 functions inside python-lz4 callable from compiled code.
+
+The extension module of python-lz4 exports LZ4's own functions on Linux and macOS. Their addresses are registered with LLVM by name,
+so that compiled kernels (and their cached machine code) call them directly. Where they are not exported, :func:`register` says so
+and the callers go through python-lz4 block by block.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+
+import llvmlite.binding
+import lz4.block
+
+FALLBACK_VARIABLE = "WKWDASK_LZ4"
+DECOMPRESS = "LZ4_decompress_safe"
+COMPRESS = "LZ4_compress_default"
+COMPRESS_HC = "LZ4_compress_HC"
+
+
+@cache
+def register() -> bool:
+    """Register the LZ4 functions.
+
+    Returns
+    -------
+    bool
+        False where python-lz4 does not export them, or where the environment variable ``WKWDASK_LZ4=python`` asks not to.
+    """
+    if os.environ.get(FALLBACK_VARIABLE) == "python":
+        return False
+    try:
+        library = ctypes.CDLL(lz4.block._block.__file__)
+        addresses = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in (DECOMPRESS, COMPRESS, COMPRESS_HC)}
+    except (AttributeError, OSError):
+        return False
+    for name, address in addresses.items():
+        llvmlite.binding.add_symbol(name, address)
+    return True
