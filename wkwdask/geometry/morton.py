@@ -6,8 +6,14 @@ Bit ``3 * i`` of a code is bit ``i`` of x, bit ``3 * i + 1`` that of y and bit `
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from wkwdask.geometry.mag import Vec3
 
 MAX_BITS = 21
 """Bits of one coordinate that fit a code of 64 bits three times."""
@@ -82,3 +88,34 @@ def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
         for axis in range(3):
             out[:, axis] |= (array >> np.uint64(3 * bit + axis) & np.uint64(1)) << np.uint64(bit)
     return out.astype(np.int64)
+
+
+@lru_cache(maxsize=16)
+def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """List the cells of a box in Morton order.
+
+    Parameters
+    ----------
+    low, high : tuple of 3 int
+        The half-open box along x, y, z [cells].
+
+    Returns
+    -------
+    codes : ndarray of uint64, shape (n,)
+        Morton codes, ascending; read-only.
+    coordinates : ndarray of int64, shape (n, 3)
+        The cells in that order; read-only.
+
+    Examples
+    --------
+    >>> codes, coordinates = ordered_box((1, 0, 0), (3, 2, 1))
+    >>> codes.tolist(), coordinates[:, :2].tolist()
+    ([1, 3, 8, 10], [[1, 0], [1, 1], [2, 0], [2, 1]])
+    """
+    axes = np.meshgrid(*(np.arange(a, b) for a, b in zip(low, high, strict=True)), indexing="ij")
+    coordinates = np.stack([axis.ravel() for axis in axes], axis=1)
+    codes = encode(coordinates)
+    order = np.argsort(codes)
+    codes, coordinates = codes[order], coordinates[order]
+    codes.flags.writeable = coordinates.flags.writeable = False
+    return codes, coordinates

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 RAW, LZ4, LZ4HC = 1, 2, 3
+_OUTSIDE = -(1 << 40)
 _scratch = threading.local()
 
 
@@ -64,9 +65,7 @@ def zero_encoding(nbytes: int, block_type: int, level: int) -> npt.NDArray[np.ui
 
 def decode_into(
     source: npt.NDArray[np.uint8],
-    starts: npt.NDArray[np.int64],
-    sizes: npt.NDArray[np.int64],
-    corners: npt.NDArray[np.int64],
+    table: npt.NDArray[np.int64],
     out: npt.NDArray[Any],
     *,
     block_len: int,
@@ -80,10 +79,9 @@ def decode_into(
     ----------
     source : ndarray of uint8, shape (nbytes,)
         Memory that holds the stored blocks.
-    starts, sizes : ndarray of int64, shape (n,)
-        Place and length of each block in ``source`` [bytes].
-    corners : ndarray of int64, shape (n, 3)
-        Lowest voxel of each block along x, y, z, relative to the array; may be negative.
+    table : ndarray of int64, shape (n, 7)
+        Place and length of each block in ``source`` [bytes], and its lowest voxel relative to the array (may be negative), in the
+        columns of ``wkwdask.kernels.locate``.
     out : ndarray, shape (c, x, y, z)
         Array to fill, any memory order with positive strides, native byte order; its channels are those from ``first_channel`` on.
     block_len : int
@@ -105,28 +103,28 @@ def decode_into(
         A block lies outside ``source``, the array cannot be viewed, or its channels are not in the blocks.
     """
     nbytes = block_len**3 * num_channels * out.itemsize
-    if not starts.size or not out.size:
+    if not len(table) or not out.size:
         return Decoded(0, -1, 0)
-    if starts.min() < 0 or sizes.min() < 0 or int((starts + sizes).max()) > source.size or int(sizes.max()) > np.iinfo(np.int32).max:
-        raise ValueError("a stored block lies outside the memory that was read")
     if first_channel < 0 or first_channel + out.shape[0] > num_channels or not is_plain(out):
         raise ValueError(f"cannot decode {num_channels} channels into an array of shape {out.shape} and strides {out.strides}")
     compressed = block_type != RAW
-    if not compressed and int(sizes.min()) < nbytes:
-        raise ValueError("a raw block is shorter than its voxels")
     compiled = _compiled()
     if compiled is None:
         from wkwdask.kernels import blocks_python
 
-        return Decoded(*blocks_python.decode_into(source, starts, sizes, corners, block_len, num_channels, first_channel, compressed, out))
-    flat, strides = flat_memory(out)
-    block = _scratch_block(nbytes, out.itemsize)
-    zero = zero_encoding(nbytes, block_type, 9)
-    return Decoded(
-        *compiled.decode_into(
-            source, starts, sizes, corners, block_len, num_channels, first_channel, compressed, zero, block, block.view(np.uint8), flat, out.shape, strides
+        decoded = Decoded(*blocks_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, out))
+    else:
+        flat, strides = flat_memory(out)
+        block = _scratch_block(nbytes, out.itemsize)
+        zero = zero_encoding(nbytes, block_type, 9)
+        decoded = Decoded(
+            *compiled.decode_into(
+                source, table, block_len, num_channels, first_channel, compressed, zero, block, block.view(np.uint8), flat, out.shape, strides
+            )
         )
-    )
+    if decoded.broken_nbytes == _OUTSIDE:
+        raise ValueError("a stored block lies outside the memory that was read")
+    return decoded
 
 
 def encode_from(

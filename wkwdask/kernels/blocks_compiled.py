@@ -13,14 +13,19 @@ from numba import types
 
 from wkwdask.kernels import lz4_symbols
 from wkwdask.kernels.compiler import helper, kernel
+from wkwdask.kernels.locate import SIZE, START, X, Y, Z
 
 _LZ4_ARGUMENTS = (types.intp, types.intp, types.int32, types.int32)
 _decompress = types.ExternalFunction(lz4_symbols.DECOMPRESS, types.int32(*_LZ4_ARGUMENTS))
+_decompress_partial = types.ExternalFunction(lz4_symbols.DECOMPRESS_PARTIAL, types.int32(*_LZ4_ARGUMENTS, types.int32))
 _compress = types.ExternalFunction(lz4_symbols.COMPRESS, types.int32(*_LZ4_ARGUMENTS))
 _compress_hc = types.ExternalFunction(lz4_symbols.COMPRESS_HC, types.int32(*_LZ4_ARGUMENTS, types.int32))
 
 RAW, LZ4, LZ4HC = 1, 2, 3
+OUTSIDE = -(1 << 40)  # a block that is not in the memory it is said to be in; LZ4 itself gives 32-bit codes
+_INT32_MAX = (1 << 31) - 1
 _TILE = 16
+_unsigned = np.uint64
 
 
 @helper
@@ -41,6 +46,9 @@ def _is_zero(values: Any) -> Any:
     return True
 
 
+# Indices into flat memory are unsigned: a signed index could be negative, and the code for that keeps loops from being vectorised.
+
+
 @helper
 def _scatter(block: Any, edge: Any, channels: Any, first_channel: Any, corner: Any, out: Any, shape: Any, strides: Any) -> None:
     """Copy the part of a block that lies inside the array."""
@@ -49,33 +57,35 @@ def _scatter(block: Any, edge: Any, channels: Any, first_channel: Any, corner: A
     sc, sx, sy, sz = strides
     base = corner[0] * sx + corner[1] * sy + corner[2] * sz
     row = channels * edge
-    if (shape[0] == channels and channels == 1 and sx == 1) or (shape[0] == channels and sc == 1 and sx == channels):
-        count = (x1 - x0) * channels
+    if shape[0] == channels and _rows_match(channels, sc, sx):
+        count = _unsigned(max(0, (x1 - x0) * channels))
         for z in range(z0, z1):
             for y in range(y0, y1):
-                to = base + x0 * sx + y * sy + z * sz
-                at = x0 * channels + (y + z * edge) * row
+                to = _unsigned(base + x0 * sx + y * sy + z * sz)
+                at = _unsigned(x0 * channels + (y + z * edge) * row)
                 for i in range(count):
                     out[to + i] = block[at + i]
         return
     for c in range(shape[0]):
         if sz == 1:
             # z is contiguous in the array and far apart in the block: go tile by tile, so that both sides stay in the cache
+            plane = _unsigned(row * edge)
             for y in range(y0, y1):
                 for z_tile in range(z0, z1, _TILE):
-                    z_end = min(z_tile + _TILE, z1)
+                    count = _unsigned(min(z_tile + _TILE, z1) - z_tile)
                     for x in range(x0, x1):
-                        to = base + c * sc + x * sx + y * sy
-                        at = first_channel + c + x * channels + y * row
-                        for z in range(z_tile, z_end):
-                            out[to + z] = block[at + z * row * edge]
+                        to = _unsigned(base + c * sc + x * sx + y * sy + z_tile)
+                        at = _unsigned(first_channel + c + x * channels + y * row + z_tile * row * edge)
+                        for i in range(count):
+                            out[to + i] = block[at + i * plane]
         else:
+            count, step, stored_step = _unsigned(max(0, x1 - x0)), _unsigned(sx), _unsigned(channels)
             for z in range(z0, z1):
                 for y in range(y0, y1):
-                    to = base + c * sc + y * sy + z * sz
-                    at = first_channel + c + (y + z * edge) * row
-                    for x in range(x0, x1):
-                        out[to + x * sx] = block[at + x * channels]
+                    to = _unsigned(base + c * sc + x0 * sx + y * sy + z * sz)
+                    at = _unsigned(first_channel + c + x0 * channels + (y + z * edge) * row)
+                    for i in range(count):
+                        out[to + i * step] = block[at + i * stored_step]
 
 
 @helper
@@ -87,60 +97,85 @@ def _gather(array: Any, shape: Any, strides: Any, corner: Any, edge: Any, block:
     sc, sx, sy, sz = strides
     base = corner[0] * sx + corner[1] * sy + corner[2] * sz
     row = channels * edge
-    if (x1 - x0) * (y1 - y0) * (z1 - z0) < edge * edge * edge:
+    if min(x1 - x0, y1 - y0, z1 - z0) < edge:
         for i in range(block.size):
             block[i] = 0
-    if (channels == 1 and sx == 1) or (sc == 1 and sx == channels):
-        count = (x1 - x0) * channels
+    if _rows_match(channels, sc, sx):
+        count = _unsigned(max(0, (x1 - x0) * channels))
         for z in range(z0, z1):
             for y in range(y0, y1):
-                at = base + x0 * sx + y * sy + z * sz
-                to = x0 * channels + (y + z * edge) * row
+                at = _unsigned(base + x0 * sx + y * sy + z * sz)
+                to = _unsigned(x0 * channels + (y + z * edge) * row)
                 for i in range(count):
                     block[to + i] = array[at + i]
         return
     for c in range(channels):
         if sz == 1:
+            plane = _unsigned(row * edge)
             for y in range(y0, y1):
                 for z_tile in range(z0, z1, _TILE):
-                    z_end = min(z_tile + _TILE, z1)
+                    count = _unsigned(min(z_tile + _TILE, z1) - z_tile)
                     for x in range(x0, x1):
-                        at = base + c * sc + x * sx + y * sy
-                        to = c + x * channels + y * row
-                        for z in range(z_tile, z_end):
-                            block[to + z * row * edge] = array[at + z]
+                        at = _unsigned(base + c * sc + x * sx + y * sy + z_tile)
+                        to = _unsigned(c + x * channels + y * row + z_tile * row * edge)
+                        for i in range(count):
+                            block[to + i * plane] = array[at + i]
         else:
+            count, step, stored_step = _unsigned(max(0, x1 - x0)), _unsigned(sx), _unsigned(channels)
             for z in range(z0, z1):
                 for y in range(y0, y1):
-                    at = base + c * sc + y * sy + z * sz
-                    to = c + (y + z * edge) * row
-                    for x in range(x0, x1):
-                        block[to + x * channels] = array[at + x * sx]
+                    at = _unsigned(base + c * sc + x0 * sx + y * sy + z * sz)
+                    to = _unsigned(c + x0 * channels + (y + z * edge) * row)
+                    for i in range(count):
+                        block[to + i * stored_step] = array[at + i * step]
+
+
+@helper
+def _needed(corner: Any, edge: Any, channels: Any, shape: Any) -> Any:
+    """Count the values of a block up to the last one that lies inside the array."""
+    x1, y1, z1 = min(edge, shape[1] - corner[0]), min(edge, shape[2] - corner[1]), min(edge, shape[3] - corner[2])
+    return (((z1 - 1) * edge + y1 - 1) * edge + x1) * channels
+
+
+@helper
+def _rows_match(channels: Any, sc: Any, sx: Any) -> Any:
+    """Tell whether a row along x, with all its channels, lies in the array as it does in a block."""
+    return sx == channels and (channels == 1 or sc == 1)
 
 
 @kernel
 def decode_into(
-    source: Any, starts: Any, sizes: Any, corners: Any, edge: Any, channels: Any, first_channel: Any,
+    source: Any, table: Any, edge: Any, channels: Any, first_channel: Any,
     compressed: Any, zero: Any, block: Any, block_bytes: Any, out: Any, shape: Any, strides: Any,
 ) -> Any:  # fmt: skip
     """Decode blocks and scatter them; returns (blocks that are not all-zero, index of a broken block or -1, what it decoded to)."""
     nonzero = 0
     nbytes = block_bytes.size
     source_at, block_at = np.intp(source.ctypes.data), np.intp(block.ctypes.data)
-    for n in range(starts.size):
-        if compressed and _equals(source, starts[n], sizes[n], zero):
+    for n in range(table.shape[0]):
+        start, size = table[n, START], table[n, SIZE]
+        corner = (table[n, X], table[n, Y], table[n, Z])
+        if start < 0 or size < 0 or size > source.size - start or size > _INT32_MAX or (not compressed and size < nbytes):
+            return nonzero, n, OUTSIDE
+        if compressed and _equals(source, start, size, zero):
             for i in range(block.size):
                 block[i] = 0
         elif compressed:
-            got = _decompress(source_at + starts[n], block_at, np.int32(sizes[n]), np.int32(nbytes))
-            if got != nbytes:
+            # An array that ends inside a block needs no more than the block's voxels up to its last one.
+            needed = _needed(corner, edge, channels, shape) * block.itemsize
+            if needed < nbytes:
+                got = _decompress_partial(source_at + start, block_at, np.int32(size), np.int32(needed), np.int32(nbytes))
+            else:
+                got = _decompress(source_at + start, block_at, np.int32(size), np.int32(nbytes))
+            if got != needed:
                 return nonzero, n, np.int64(got)
             nonzero += 1
         else:
-            for i in range(nbytes):
-                block_bytes[i] = source[starts[n] + i]
+            at = _unsigned(start)
+            for i in range(_unsigned(nbytes)):
+                block_bytes[i] = source[at + i]
             nonzero += 0 if _is_zero(block) else 1
-        _scatter(block, edge, channels, first_channel, corners[n], out, shape, strides)
+        _scatter(block, edge, channels, first_channel, corner, out, shape, strides)
     return nonzero, -1, 0
 
 
@@ -159,8 +194,9 @@ def encode_from(
             sizes[n] = 0
             continue
         if block_type == RAW:
-            for i in range(nbytes):
-                out[end + i] = block_bytes[i]
+            start = _unsigned(end)
+            for i in range(_unsigned(nbytes)):
+                out[start + i] = block_bytes[i]
             size = np.int32(nbytes)
         elif block_type == LZ4:
             size = _compress(block_at, out_at + end, np.int32(nbytes), np.int32(min(out.size - end, 2147483647)))

@@ -57,6 +57,9 @@ def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, .
         Strides of the array [elements].
     """
     itemsize = array.itemsize
+    if array.flags.forc and array.size > 1:  # cheaper than the general case, and what small reads nearly always bring
+        flat = array.ravel("K").view(UNSIGNED[itemsize])
+        return flat, tuple(0 if n == 1 else stride // itemsize for n, stride in zip(array.shape, array.strides, strict=True))
     strides = tuple(0 if n == 1 else stride // itemsize for n, stride in zip(array.shape, array.strides, strict=True))
     span = 1 + sum((n - 1) * stride for n, stride in zip(array.shape, strides, strict=True))
     flat = np.lib.stride_tricks.as_strided(array.view(UNSIGNED[itemsize]), (span,), (itemsize,))

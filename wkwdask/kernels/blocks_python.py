@@ -8,15 +8,19 @@ import lz4.block
 import numpy as np
 
 from wkwdask.kernels.blocks_layout import overlap
+from wkwdask.kernels.locate import SIZE
 
 RAW, LZ4, LZ4HC = 1, 2, 3
+OUTSIDE = -(1 << 40)
 
 
-def decode_into(source: Any, starts: Any, sizes: Any, corners: Any, edge: int, channels: int, first_channel: int, compressed: bool, out: Any) -> tuple[int, int, int]:
+def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel: int, compressed: bool, out: Any) -> tuple[int, int, int]:
     """Decode blocks and copy them into an array (c, x, y, z); returns what the compiled kernel returns."""
     nbytes = edge**3 * channels * out.itemsize
     nonzero = 0
-    for n, (start, size, corner) in enumerate(zip(starts.tolist(), sizes.tolist(), corners.tolist(), strict=True)):
+    for n, (size, start, *corner) in enumerate(table[:, SIZE:].tolist()):
+        if start < 0 or size < 0 or start + size > source.size or (not compressed and size < nbytes):
+            return nonzero, n, OUTSIDE
         raw = source[start : start + size].tobytes()
         if compressed:
             try:

@@ -16,8 +16,10 @@ import lz4.block
 
 FALLBACK_VARIABLE = "WKWDASK_LZ4"
 DECOMPRESS = "LZ4_decompress_safe"
+DECOMPRESS_PARTIAL = "LZ4_decompress_safe_partial"
 COMPRESS = "LZ4_compress_default"
 COMPRESS_HC = "LZ4_compress_HC"
+_NAMES = (DECOMPRESS, DECOMPRESS_PARTIAL, COMPRESS, COMPRESS_HC)
 
 
 @cache
@@ -33,7 +35,7 @@ def register() -> bool:
         return False
     try:
         library = ctypes.CDLL(lz4.block._block.__file__)
-        addresses = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in (DECOMPRESS, COMPRESS, COMPRESS_HC)}
+        addresses = {name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in _NAMES}
     except (AttributeError, OSError):
         return False
     for name, address in addresses.items():

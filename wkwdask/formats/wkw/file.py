@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import TruncatedError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL, decode_block, encode_block
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
-from wkwdask.formats.wkw.jump_table import format_jump_table, parse_jump_table, slice_range
+from wkwdask.formats.wkw.jump_table import format_jump_table, parse_jump_table, raw_block_bounds, slice_range
 from wkwdask.geometry import morton
 
 if TYPE_CHECKING:
@@ -57,10 +56,7 @@ def block_bounds(raw: bytes, header: WkwHeader, source: str) -> npt.NDArray[np.i
     if header.is_compressed:
         offset, nbytes = slice_range(0, count)
         return parse_jump_table(raw[offset : offset + nbytes], header, 0, count, len(raw), source)
-    end = header.data_offset + count * header.block_nbytes
-    if len(raw) < end:
-        raise TruncatedError(f"{source}: {len(raw)} bytes, expected {end}: {count} raw blocks of {header.block_nbytes} bytes from byte {header.data_offset}")
-    return header.data_offset + np.arange(count + 1, dtype=np.int64) * header.block_nbytes
+    return raw_block_bounds(header, 0, count, len(raw), source)
 
 
 def decode_file(raw: bytes, source: str = "<bytes>") -> npt.NDArray[Any]:

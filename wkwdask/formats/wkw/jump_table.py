@@ -92,6 +92,24 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
     return bounds.astype(np.int64)
 
 
+def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
+    """Give the boundaries of consecutive blocks in a raw file, in the form of :func:`parse_jump_table`.
+
+    Raises
+    ------
+    TruncatedError
+        The file ends before the last of them.
+    """
+    end = header.data_offset + (first + count) * header.block_nbytes
+    if file_nbytes < end:
+        whole = (file_nbytes - header.data_offset) // header.block_nbytes
+        raise TruncatedError(
+            f"{source}: block {whole} at byte {header.data_offset + whole * header.block_nbytes}: "
+            f"the file has {file_nbytes} bytes, expected {end}: raw blocks of {header.block_nbytes} bytes from byte {header.data_offset}"
+        )
+    return header.data_offset + np.arange(first, first + count + 1, dtype=np.int64) * header.block_nbytes
+
+
 def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
     """Write the table of a file whose blocks follow each other without gaps.
 

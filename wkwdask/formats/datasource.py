@@ -1,0 +1,252 @@
+"""``datasource-properties.json``: the record of a WEBKNOSSOS dataset.
+
+Text in, records out, and edits that keep everything they do not know. Opens nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import CorruptError
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag, vec3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+FILE_NAME = "datasource-properties.json"
+
+_NM_PER_UNIT = {
+    "yoctometer": 1e-15, "zeptometer": 1e-12, "attometer": 1e-9, "femtometer": 1e-6, "picometer": 1e-3, "nanometer": 1.0,
+    "micrometer": 1e3, "millimeter": 1e6, "centimeter": 1e7, "decimeter": 1e8, "meter": 1e9, "decameter": 1e10, "hectometer": 1e11,
+    "kilometer": 1e12, "megameter": 1e15, "gigameter": 1e18, "terameter": 1e21, "petameter": 1e24, "exameter": 1e27,
+    "zettameter": 1e30, "yottameter": 1e33,
+    "angstrom": 0.1, "inch": 2.54e7, "foot": 3.048e8, "yard": 9.144e8, "mile": 1.609344e12, "parsec": 3.0856775814913673e25,
+}  # fmt: skip
+_SHORT_UNITS = {"nm": "nanometer", "um": "micrometer", "µm": "micrometer", "mm": "millimeter", "cm": "centimeter", "m": "meter", "pm": "picometer", "Å": "angstrom"}
+
+
+@dataclass(frozen=True, slots=True)
+class MagRecord:
+    """One mag of a layer as the JSON lists it."""
+
+    mag: Mag
+    """The mag."""
+    path: str | None
+    """Its folder, relative to the dataset, absolute or a URL; None where the JSON leaves it to the convention."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRecord:
+    """One layer as the JSON lists it."""
+
+    name: str
+    """Name of the layer."""
+    category: str
+    """``"color"`` or ``"segmentation"``."""
+    bounding_box: BoundingBox
+    """Where the layer has data [voxels of mag 1]."""
+    element_class: str
+    """Bits of all channels together, such as ``"uint8"`` or ``"uint24"``."""
+    num_channels: int
+    """Values per voxel."""
+    data_format: str
+    """``"wkw"``, ``"zarr3"`` and so on."""
+    mags: tuple[MagRecord, ...]
+    """All mags, finest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """A whole ``datasource-properties.json``."""
+
+    name: str
+    """Name of the dataset."""
+    voxel_size_nm: tuple[float, float, float] | None
+    """Edge lengths of a mag-1 voxel along x, y, z [nm], None where the file does not say."""
+    layers: tuple[LayerRecord, ...]
+    """All layers, in the order of the file."""
+    document: dict[str, Any]
+    """The parsed JSON, with everything that is not understood here."""
+
+    def layer(self, name: str) -> LayerRecord | None:
+        """Find a layer by its name, None where there is none."""
+        return next((layer for layer in self.layers if layer.name == name), None)
+
+
+class _Problems:
+    """Collects what is wrong with a document, each with its path."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def add(self, path: str, expected: str, value: Any) -> None:
+        self.found.append(f"{path}: expected {expected}, found {json.dumps(value)[:80]}")
+
+
+def parse_datasource(text: str, source: str) -> DataSource:
+    """Read the text of a ``datasource-properties.json``, in its current or a legacy form.
+
+    Parameters
+    ----------
+    text : str
+        The file's content.
+    source : str
+        The file, for errors.
+
+    Returns
+    -------
+    DataSource
+
+    Raises
+    ------
+    CorruptError
+        The text is no JSON or lacks what a dataset must say; all problems are listed, each with its place.
+    """
+    try:
+        document = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise CorruptError(f"{source}: byte {len(text[: error.pos].encode())}: no JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
+    if not isinstance(document, dict):
+        raise CorruptError(f"{source}: expected an object at the top, found {type(document).__name__}")
+    problems = _Problems()
+    voxel_size = _voxel_size(document.get("scale"), problems)
+    entries = document.get("dataLayers", [])
+    if not isinstance(entries, list):
+        problems.add("dataLayers", "a list", entries)
+        entries = []
+    layers = [layer for index, entry in enumerate(entries) if (layer := _layer(entry, f"dataLayers[{index}]", problems)) is not None]
+    if problems.found:
+        raise CorruptError(f"{source}: " + "; ".join(problems.found))
+    identity = document.get("id")
+    name = identity.get("name", "") if isinstance(identity, dict) else ""
+    return DataSource(str(name), voxel_size, tuple(layers), document)
+
+
+def format_datasource(document: dict[str, Any]) -> str:
+    """Write a document the way WEBKNOSSOS does."""
+    return json.dumps(document, indent=4, ensure_ascii=False) + "\n"
+
+
+def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:
+    """Make the document of a dataset without layers."""
+    return {
+        "id": {"name": name, "team": ""},
+        "scale": {"factor": [float(length) for length in voxel_size_nm], "unit": "nanometer"},
+        "dataLayers": [],
+        "version": 1,
+    }
+
+
+def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
+    """Add mags to a layer, or replace them; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    layer : str
+        Name of a layer in it.
+    mags : sequence of (Mag, str, int)
+        Mag, path relative to the dataset, and edge of a file [voxels].
+
+    Returns
+    -------
+    dict
+        A changed copy; a layer in the legacy form stays in it.
+    """
+    changed = copy.deepcopy(document)
+    entry = next(entry for entry in changed["dataLayers"] if entry["name"] == layer)
+    legacy = "mags" not in entry and "wkwResolutions" in entry
+    key, mag_key = ("wkwResolutions", "resolution") if legacy else ("mags", "mag")
+    known = {Mag.parse(item[mag_key]): item for item in entry.get(key, [])}
+    for mag, path, file_len_vx in mags:
+        item = dict(known.get(mag, {}))
+        item[mag_key] = list(mag.factors)
+        item["cubeLength"] = file_len_vx
+        if not legacy:
+            item["path"] = path
+            item.setdefault("axisOrder", {"c": 0, "x": 1, "y": 2, "z": 3})
+        known[mag] = item
+    entry[key] = [known[mag] for mag in sorted(known, key=lambda mag: (mag.maximum, mag.factors))]
+    return changed
+
+
+def with_layer(document: dict[str, Any], name: str, category: str, box: BoundingBox, element_class: str, num_channels: int) -> dict[str, Any]:
+    """Add a layer without mags, or set the box and type of one that is there; everything else is kept."""
+    changed = copy.deepcopy(document)
+    layers = changed.setdefault("dataLayers", [])
+    entry = next((entry for entry in layers if entry.get("name") == name), None)
+    if entry is None:
+        entry = {"name": name, "category": category}
+        layers.append(entry)
+    width, height, depth = box.size
+    entry["boundingBox"] = {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
+    entry["elementClass"] = element_class
+    entry.setdefault("dataFormat", "wkw")
+    entry["numChannels"] = num_channels
+    if "wkwResolutions" not in entry:
+        entry.setdefault("mags", [])
+    return changed
+
+
+def _voxel_size(value: Any, problems: _Problems) -> tuple[float, float, float] | None:
+    if value is None:
+        return None
+    unit, factor = (value.get("unit", "nanometer"), value.get("factor")) if isinstance(value, dict) else ("nanometer", value)
+    per_unit = _NM_PER_UNIT.get(_SHORT_UNITS.get(unit, unit)) if isinstance(unit, str) else None
+    if per_unit is None:
+        problems.add("scale.unit", "a unit of length", unit)
+        return None
+    if not (isinstance(factor, list) and len(factor) == 3 and all(isinstance(n, (int, float)) and n > 0 for n in factor)):
+        problems.add("scale.factor", "three positive numbers", factor)
+        return None
+    return factor[0] * per_unit, factor[1] * per_unit, factor[2] * per_unit
+
+
+def _layer(entry: Any, path: str, problems: _Problems) -> LayerRecord | None:
+    before = len(problems.found)
+    if not isinstance(entry, dict):
+        problems.add(path, "an object", entry)
+        return None
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        problems.add(f"{path}.name", "a name", name)
+    category = entry.get("category", "color")
+    if category not in ("color", "segmentation"):
+        problems.add(f"{path}.category", '"color" or "segmentation"', category)
+    box = _box(entry.get("boundingBox"), f"{path}.boundingBox", problems)
+    channels = entry.get("numChannels") or 1
+    if not isinstance(channels, int) or channels < 1:
+        problems.add(f"{path}.numChannels", "a positive number", channels)
+    mags = tuple(_mags(entry, path, problems))
+    if len(problems.found) > before or box is None:
+        return None
+    return LayerRecord(
+        str(name), category, box, str(entry.get("elementClass", "")), channels, str(entry.get("dataFormat", "wkw")),
+        tuple(sorted(mags, key=lambda record: (record.mag.maximum, record.mag.factors))),
+    )  # fmt: skip
+
+
+def _box(value: Any, path: str, problems: _Problems) -> BoundingBox | None:
+    try:
+        return BoundingBox(vec3(value["topLeft"]), vec3([value["width"], value["height"], value["depth"]]))
+    except (KeyError, TypeError, ValueError):
+        problems.add(path, "topLeft (three whole numbers), width, height and depth", value)
+        return None
+
+
+def _mags(entry: dict[str, Any], path: str, problems: _Problems) -> Iterator[MagRecord]:
+    key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
+    items = entry.get(key, [])
+    if not isinstance(items, list):
+        problems.add(f"{path}.{key}", "a list", items)
+        return
+    for index, item in enumerate(items):
+        try:
+            yield MagRecord(Mag.parse(item[mag_key]), item.get("path"))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            problems.add(f"{path}.{key}[{index}].{mag_key}", "a mag of powers of two", item)

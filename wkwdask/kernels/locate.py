@@ -1,0 +1,66 @@
+"""The door to finding the stored blocks of a box: one compiled call gives their places and the byte ranges to read.
+
+The columns of a block table, the form in which blocks travel between this door and ``blocks.decode_into``:
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Table = npt.NDArray[np.int64]
+
+CODE, OFFSET, SIZE, START, X, Y, Z = range(7)
+"""Morton code; first byte in the file; stored length [bytes]; first byte in the memory of its batch; lowest voxel relative to the array."""
+
+_loaded: list[Any] = []
+
+
+class Located(NamedTuple):
+    """The stored blocks of a box, in Morton order, and what to read for them."""
+
+    blocks: Table
+    """One row per block, the columns above."""
+    ranges: Table
+    """One row per byte range: first byte in the file, first byte in the memory of its batch, length."""
+    batches: Table
+    """One row per batch: first block, first range, bytes of memory; one more row ends the last batch."""
+    smallest: int
+    """Index of the block with the smallest stored length."""
+    largest: int
+    """Index of the block with the largest stored length."""
+
+
+def locate_blocks(
+    bounds: Table, low: tuple[int, int, int], high: tuple[int, int, int], block_len: int, origin: tuple[int, int, int], gap_nbytes: int, batch_nbytes: int
+) -> Located:
+    """Find the blocks of a box inside an aligned cube of blocks.
+
+    Parameters
+    ----------
+    bounds : ndarray of int64, shape (edge**3 + 1,)
+        Boundaries of all blocks of the cube in Morton order [bytes in the file], never falling.
+    low, high : tuple of 3 int
+        The half-open box along x, y, z [blocks from the corner of the cube]; not empty.
+    block_len : int
+        Edge of a block [voxels].
+    origin : tuple of 3 int
+        Lowest voxel of the cube relative to the array that is to be filled [voxels].
+    gap_nbytes : int
+        Read across gaps between blocks up to this long.
+    batch_nbytes : int
+        A batch holds at most so many bytes, but always one block.
+
+    Returns
+    -------
+    Located
+    """
+    if not _loaded:
+        from wkwdask.kernels import locate_compiled
+
+        _loaded.append(locate_compiled.locate_blocks)
+    return Located(*_loaded[0](bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))

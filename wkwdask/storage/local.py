@@ -1,0 +1,229 @@
+"""Files on a local or shared file system: positioned reads, and writes that appear whole or not at all.
+
+Nothing is mapped into memory: a file that shrinks under a mapping ends the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import secrets
+import shutil
+import sys
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import TruncatedError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import numpy as np
+    import numpy.typing as npt
+
+TEMPORARY_SUFFIX = ".wkwdask-tmp"
+_MODE = 0o666  # less the umask; setgid folders and default ACLs apply
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def local_path(url: str | os.PathLike[str]) -> str:
+    """Turn what a user names into a local path.
+
+    Parameters
+    ----------
+    url : str or path
+        A path or a ``file://`` URL.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    UnsupportedError
+        The URL is of another kind, such as ``s3://``.
+    """
+    text = os.fspath(url)
+    if text.startswith("file://"):
+        text = text[len("file://") :]
+    elif "://" in text:
+        raise UnsupportedError(f"{text}: only local paths and file:// URLs can be opened")
+    return os.path.abspath(os.path.expanduser(text))
+
+
+def pread_into(fd: int, buffer: npt.NDArray[np.uint8], offset: int, source: str) -> None:
+    """Fill a buffer from a file.
+
+    Parameters
+    ----------
+    fd : int
+        An open file.
+    buffer : ndarray of uint8
+        What to fill, contiguous.
+    offset : int
+        First byte in the file.
+    source : str
+        The file, for errors.
+
+    Raises
+    ------
+    TruncatedError
+        The file ends before the buffer is full.
+    """
+    view = memoryview(buffer)
+    done = 0
+    while done < len(view):
+        count = os.preadv(fd, [view[done:]], offset + done)
+        if count == 0:
+            raise TruncatedError(f"{source}: ends at byte {offset + done}, expected {len(view) - done} more bytes")
+        done += count
+
+
+class NewFile:
+    """A file that is written under a temporary name in its own folder and appears under its name when it is complete.
+
+    Parameters
+    ----------
+    path : str
+        The final name; an older file there is replaced and hands on its mode and group.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        folder, name = os.path.split(path)
+        self._folder = folder or "."
+        self._temporary = os.path.join(self._folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+        self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
+
+    def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
+        """Write bytes at a place."""
+        view = memoryview(data).cast("B")
+        while view:
+            count = os.pwrite(self._fd, view, offset)
+            view, offset = view[count:], offset + count
+
+    def set_nbytes(self, nbytes: int) -> None:
+        """Set the length; bytes that were never written are zero."""
+        os.ftruncate(self._fd, nbytes)
+
+    def publish(self) -> None:
+        """Flush the file to disk and give it its name."""
+        try:
+            _inherit_permissions(self._fd, self.path)
+            os.fsync(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+            os.replace(self._temporary, self.path)
+        except BaseException:
+            self.discard()
+            raise
+        fsync_folder(self._folder)
+
+    def discard(self) -> None:
+        """Remove the temporary file."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._temporary)
+
+
+def publish_bytes(path: str, data: bytes) -> None:
+    """Write a small file that appears whole."""
+    file = NewFile(path)
+    try:
+        file.write(data, 0)
+    except BaseException:
+        file.discard()
+        raise
+    file.publish()
+
+
+def _inherit_permissions(fd: int, path: str) -> None:
+    """Give a file the mode and group of the one that it replaces, as far as this user may."""
+    with contextlib.suppress(FileNotFoundError):
+        old = os.stat(path)
+        with contextlib.suppress(PermissionError):
+            os.fchown(fd, -1, old.st_gid)
+        os.fchmod(fd, old.st_mode & 0o7777)
+
+
+def fsync_folder(folder: str) -> None:
+    """Make renames in a folder last, where the file system lets folders be flushed."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
+            raise
+    finally:
+        os.close(fd)
+
+
+def publish_folder(staged: str, target: str) -> None:
+    """Put a complete folder in the place of another, or in a free place.
+
+    Parameters
+    ----------
+    staged : str
+        The complete folder, on the same file system. Where ``target`` was there, it holds the old content afterwards.
+    target : str
+        The place.
+
+    Notes
+    -----
+    One ``renameat2(RENAME_EXCHANGE)`` where the system has it. Else two renames: the old content goes to ``staged + ".old"`` first, so
+    that the same call can be made again after an interruption between them.
+    """
+    parked = f"{staged}.old"
+    if os.path.lexists(target) and not os.path.lexists(parked):
+        if _exchange(staged, target):
+            fsync_folder(os.path.dirname(target))
+            return
+        os.rename(target, parked)
+    os.rename(staged, target)
+    if os.path.lexists(parked):
+        os.rename(parked, staged)
+    fsync_folder(os.path.dirname(target))
+
+
+def _exchange(first: str, second: str) -> bool:
+    """Swap two names in one step; False where the system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), second)
+
+
+def remove_tree(folder: str) -> None:
+    """Remove a folder and all in it; that it is gone already is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(folder)
+
+
+def numbered(folder: str | Path, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
+    """List entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; an absent folder has none.
+
+    Yields
+    ------
+    number, path : int, str
+    """
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                digits = entry.name[len(prefix) : len(entry.name) - len(suffix)]
+                if entry.name == f"{prefix}{digits}{suffix}" and digits.isdecimal() and digits.isascii() and str(int(digits)) == digits:
+                    yield int(digits), entry.path
+    except (FileNotFoundError, NotADirectoryError):
+        return

@@ -1,0 +1,64 @@
+"""A bounded cache for threads and forks."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+_Value = TypeVar("_Value")
+_caches: weakref.WeakSet[Lru] = weakref.WeakSet()  # type: ignore[type-arg]
+
+
+class Lru(Generic[_Value]):
+    """Keeps the values that were used last.
+
+    Parameters
+    ----------
+    most : int
+        How many values are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: OrderedDict[Hashable, _Value] = OrderedDict()
+        self._lock = threading.Lock()
+        _caches.add(self)
+
+    def get(self, key: Hashable) -> _Value | None:
+        """Look up a value, None where it is not kept."""
+        with self._lock:
+            value = self._values.get(key)
+            if value is not None:
+                self._values.move_to_end(key)
+            return value
+
+    def put(self, key: Hashable, value: _Value) -> None:
+        """Keep a value in place of the one that was used longest ago."""
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            while len(self._values) > self._most:
+                self._values.popitem(last=False)
+
+    def discard(self, key: Hashable) -> None:
+        """Forget a value."""
+        with self._lock:
+            self._values.pop(key, None)
+
+    def _unlock(self) -> None:
+        self._lock = threading.Lock()
+
+
+def _unlock_all() -> None:
+    """Give a forked child fresh locks: another thread of the parent may have held one."""
+    for cache in _caches:
+        cache._unlock()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_unlock_all)

@@ -1,0 +1,131 @@
+"""What graphs and jobs need of a volume, whatever its format: one protocol to read, one to write.
+
+Chunks are the smallest encoded cubes, shards the stored files or objects. A writer's unit of work is a part: a box of whole chunks
+inside one shard (or a whole shard); parts are joined into their shard by one task, which is the shard's only publisher.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wkwdask.geometry.bounding_box import BoundingBox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+
+
+class Volume(Protocol):
+    """One mag of a layer that can be read."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel."""
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+
+    @property
+    def box(self) -> BoundingBox:
+        """Where the volume has data [voxels of its mag]."""
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """The smallest encoded box along x, y, z [voxels]."""
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """One stored file along x, y, z [voxels]."""
+
+    @property
+    def name(self) -> str:
+        """What an error or a progress line calls the volume."""
+
+    @property
+    def token(self) -> Sequence[Any]:
+        """Values that change when the volume is another one."""
+
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0) -> int:
+        """Fill an array (c, x, y, z) of any memory order with the voxels from ``topleft`` on; returns 0 where all of them are zero."""
+
+    def shard_exists(self, index: Vec3) -> bool:
+        """Tell whether a shard is stored; an absent one reads as zeros."""
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one write task did: small, and enough to check that the whole is complete."""
+
+    shard: Vec3
+    """Index of the shard along x, y, z."""
+    box: BoundingBox
+    """The voxels that were written."""
+    path: str | None = None
+    """The part file or published file, relative to the target; None where all voxels are zero and nothing is stored."""
+    nbytes: int = 0
+    """Bytes stored."""
+    voxels: int = 0
+    """Voxels inside the target's box, all-zero ones too."""
+    minimum: float | int | None = None
+    """Smallest value, None before any voxel was seen."""
+    maximum: float | int | None = None
+    """Largest value."""
+    nonzero: BoundingBox | None = None
+    """Smallest box around all voxels that are not zero, None where there are none."""
+    part: Vec3 | None = field(default=None)
+    """Index of the part inside the target, None for a whole shard."""
+
+
+class Target(Protocol):
+    """One mag of a layer that is being written: picklable, so that tasks carry it."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel."""
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+
+    @property
+    def box(self) -> BoundingBox:
+        """Where data goes [voxels of the mag]."""
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """The smallest encoded box along x, y, z [voxels]."""
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """One stored file along x, y, z [voxels]."""
+
+    def part_shape(self, nbytes: int) -> Vec3:
+        """Choose the largest part whose voxels take at most so many bytes."""
+
+    def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter:
+        """Start a part of a shard, or the whole shard where ``part`` is None."""
+
+    def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
+        """Make one shard of its parts and publish it."""
+
+    def as_volume(self) -> Volume:
+        """Read what has been published so far."""
+
+
+class PartWriter(Protocol):
+    """Takes the voxels of one part, box by box."""
+
+    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
+        """Encode an array (c, x, y, z) of whole chunks (voxels beyond the target's box left out or not) and store it."""
+
+    def close(self) -> Receipt:
+        """Publish the part and give its receipt."""
+
+    def discard(self) -> None:
+        """Remove what was stored so far."""
