@@ -105,5 +105,5 @@ def _njit(function: Callable[..., Any], *, keep: bool) -> Callable[..., Any]:
 
 def helper(function: Callable[..., Any]) -> Callable[..., Any]:
     """Mark a function that kernels call; it is compiled into each of them."""
-    compiled: Callable[..., Any] = numba.njit(function, nogil=True, inline="never", error_model="numpy")
+    compiled: Callable[..., Any] = numba.njit(function, nogil=True, error_model="numpy")
     return compiled

@@ -20,6 +20,15 @@ CODE, OFFSET, SIZE, START, X, Y, Z = range(7)
 _loaded: list[Any] = []
 
 
+def _kernels() -> Any:
+    """Import the compiled loops once; cheaper than an import statement for each small read."""
+    if not _loaded:
+        from wkwdask.kernels import locate_compiled
+
+        _loaded.append(locate_compiled)
+    return _loaded[0]
+
+
 class Located(NamedTuple):
     """The stored blocks of a box, in Morton order, and what to read for them."""
 
@@ -59,8 +68,24 @@ def locate_blocks(
     -------
     Located
     """
-    if not _loaded:
-        from wkwdask.kernels import locate_compiled
+    return Located(*_kernels().locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))
 
-        _loaded.append(locate_compiled.locate_blocks)
-    return Located(*_loaded[0](bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))
+
+def read_ranges(fd: int, ranges: Table, memory: npt.NDArray[np.uint8]) -> int:
+    """Read byte ranges of an open file, all in one call without the GIL.
+
+    Parameters
+    ----------
+    fd : int
+        The open file.
+    ranges : ndarray of int64, shape (n, 3)
+        First byte in the file, first byte in memory, length.
+    memory : ndarray of uint8
+        What to fill.
+
+    Returns
+    -------
+    int
+        Index of the first range that was not filled by one system call (a signal, an error, the end of the file), -1 if all are there.
+    """
+    return int(_kernels().read_ranges(fd, ranges, memory))

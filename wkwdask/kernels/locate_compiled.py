@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import types
 
 from wkwdask.kernels.compiler import helper, kernel
 from wkwdask.kernels.locate import CODE, OFFSET, SIZE, START, X, Y, Z
 
 _MAX_DEPTH = 21
+_pread = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.int64))
 
 
 @helper
@@ -81,3 +83,16 @@ def locate_blocks(bounds: Any, low: Any, high: Any, block_len: Any, origin: Any,
         end = offset + size
     batches[num_batches, 0], batches[num_batches, 1], batches[num_batches, 2] = count, num_ranges, 0
     return table, ranges[:num_ranges], batches[: num_batches + 1], smallest, largest
+
+
+@kernel
+def read_ranges(fd: Any, ranges: Any, memory: Any) -> Any:
+    """Read byte ranges into memory; returns the first one that one call did not fill, -1 if all are there."""
+    at = np.intp(memory.ctypes.data)
+    for n in range(ranges.shape[0]):
+        offset, place, nbytes = ranges[n, 0], ranges[n, 1], ranges[n, 2]
+        if place < 0 or nbytes < 0 or nbytes > memory.size - place:
+            return n
+        if _pread(np.int32(fd), at + place, np.intp(nbytes), np.int64(offset)) != nbytes:
+            return n
+    return -1

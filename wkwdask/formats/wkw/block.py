@@ -55,7 +55,8 @@ def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset:
             raise TruncatedError(f"{where}: {len(raw)} bytes, expected {header.block_nbytes}")
         voxels = raw[: header.block_nbytes]
     else:
-        check_ratio(len(raw), header, where)
+        if header.block_nbytes > MAX_LZ4_RATIO * len(raw):
+            raise CorruptError(f"{where}: {len(raw)} stored bytes cannot decode to {header.block_nbytes} bytes")
         try:
             voxels = lz4.block.decompress(raw, uncompressed_size=header.block_nbytes)
         except lz4.block.LZ4BlockError as error:
@@ -64,18 +65,6 @@ def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset:
             raise CorruptError(f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected {header.block_nbytes}")
     edge = header.block_len
     return np.frombuffer(voxels, header.dtype).reshape((header.num_channels, edge, edge, edge), order="F")
-
-
-def check_ratio(stored_nbytes: int, header: WkwHeader, where: str) -> None:
-    """Refuse a block that cannot decode to its length, before memory is taken on its word.
-
-    Raises
-    ------
-    CorruptError
-        The decoded block would be more than 255 times as long as the stored one.
-    """
-    if header.block_nbytes > MAX_LZ4_RATIO * stored_nbytes:
-        raise CorruptError(f"{where}: {stored_nbytes} bytes cannot decode to {header.block_nbytes} bytes")
 
 
 def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
