@@ -9,9 +9,9 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import lz4.block
 import numpy as np
 
+from wkwdask.kernels import blocks_python
 from wkwdask.kernels.blocks_layout import UNSIGNED, flat_memory, is_plain
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 RAW, LZ4, LZ4HC = 1, 2, 3
 _OUTSIDE = -(1 << 40)
+_NOTHING = np.empty(0, np.uint8)
 _scratch = threading.local()
 
 
@@ -55,12 +56,18 @@ def zero_encoding(nbytes: int, block_type: int, level: int) -> npt.NDArray[np.ui
     -------
     ndarray of uint8
     """
-    raw = bytes(nbytes)
-    if block_type == LZ4:
-        raw = lz4.block.compress(raw, store_size=False)
-    elif block_type == LZ4HC:
-        raw = lz4.block.compress(raw, mode="high_compression", compression=level, store_size=False)
-    return np.frombuffer(raw, np.uint8)
+    return np.frombuffer(blocks_python.encode(bytes(nbytes), block_type, level), np.uint8)
+
+
+class Encoded(NamedTuple):
+    """Blocks that were encoded one behind the other."""
+
+    sizes: npt.NDArray[np.int64]
+    """Length of each block [bytes], shape (n,)."""
+    nbytes: int
+    """Length of all of them [bytes]."""
+    nonzero: int
+    """Blocks that are not all-zero."""
 
 
 def decode_into(
@@ -110,8 +117,6 @@ def decode_into(
     compressed = block_type != RAW
     compiled = _compiled()
     if compiled is None:
-        from wkwdask.kernels import blocks_python
-
         decoded = Decoded(*blocks_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, out))
     else:
         flat, strides = flat_memory(out)
@@ -135,7 +140,8 @@ def encode_from(
     block_len: int,
     block_type: int,
     level: int,
-) -> npt.NDArray[np.int64]:
+    store_zero: bool,
+) -> Encoded:
     """Cut blocks out of an array and encode them one behind the other.
 
     Parameters
@@ -152,11 +158,12 @@ def encode_from(
         1 raw, 2 LZ4, 3 LZ4HC.
     level : int
         LZ4HC level, 1..12.
+    store_zero : bool
+        Whether an all-zero block is encoded too; else it takes no bytes and its length is 0.
 
     Returns
     -------
-    ndarray of int64, shape (n,)
-        Length of each encoded block [bytes]; 0 for an all-zero block, which takes no bytes.
+    Encoded
 
     Raises
     ------
@@ -166,23 +173,24 @@ def encode_from(
     nbytes = block_len**3 * array.shape[0] * array.itemsize
     sizes = np.zeros(len(corners), np.int64)
     if not sizes.size or not array.size:
-        return sizes
+        return Encoded(sizes, 0, 0)
     if out.size < len(corners) * compress_bound(nbytes):
         raise ValueError(f"{len(corners)} blocks need {len(corners) * compress_bound(nbytes)} bytes to be encoded, got {out.size}")
     if not is_plain(array):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    zero = zero_encoding(nbytes, block_type, level) if store_zero else _NOTHING
     compiled = _compiled()
     if compiled is None:
-        from wkwdask.kernels import blocks_python
-
-        blocks_python.encode_from(array, corners, block_len, block_type, level, out, sizes)
-        return sizes
-    flat, strides = flat_memory(array)
-    block = _scratch_block(nbytes, array.itemsize)
-    end = compiled.encode_from(flat, array.shape, strides, corners, block_len, block_type, level, block, block.view(np.uint8), out, sizes)
+        end, nonzero = blocks_python.encode_from(array, corners, block_len, block_type, level, zero, out, sizes)
+    else:
+        flat, strides = flat_memory(array)
+        block = _scratch_block(nbytes, array.itemsize)
+        end, nonzero = compiled.encode_from(
+            flat, array.shape, strides, corners, block_len, block_type, level, zero, block, block.view(np.uint8), out, sizes
+        )
     if end < 0:
         raise RuntimeError(f"LZ4 could not encode block {-1 - end} of a batch")
-    return sizes
+    return Encoded(sizes, end, nonzero)
 
 
 @cache

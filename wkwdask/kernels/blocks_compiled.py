@@ -182,28 +182,33 @@ def decode_into(
 @kernel
 def encode_from(
     array: Any, shape: Any, strides: Any, corners: Any, edge: Any, block_type: Any, level: Any,
-    block: Any, block_bytes: Any, out: Any, sizes: Any,
+    zero: Any, block: Any, block_bytes: Any, out: Any, sizes: Any,
 ) -> Any:  # fmt: skip
-    """Cut out blocks and encode them one behind the other; an all-zero block takes no bytes. Returns the bytes, or -1 - n where block n failed."""
+    """Cut out blocks and encode them one behind the other; returns (bytes or -1 - n where block n failed, blocks that are not all-zero)."""
     nbytes = block_bytes.size
     end = 0
+    nonzero = 0
     out_at, block_at = np.intp(out.ctypes.data), np.intp(block.ctypes.data)
     for n in range(corners.shape[0]):
         _gather(array, shape, strides, corners[n], edge, block)
         if _is_zero(block):
-            sizes[n] = 0
+            for i in range(zero.size):
+                out[end + i] = zero[i]
+            sizes[n] = zero.size
+            end += zero.size
             continue
+        nonzero += 1
         if block_type == RAW:
             start = _unsigned(end)
             for i in range(_unsigned(nbytes)):
                 out[start + i] = block_bytes[i]
             size = np.int32(nbytes)
         elif block_type == LZ4:
-            size = _compress(block_at, out_at + end, np.int32(nbytes), np.int32(min(out.size - end, 2147483647)))
+            size = _compress(block_at, out_at + end, np.int32(nbytes), np.int32(min(out.size - end, _INT32_MAX)))
         else:
-            size = _compress_hc(block_at, out_at + end, np.int32(nbytes), np.int32(min(out.size - end, 2147483647)), np.int32(level))
+            size = _compress_hc(block_at, out_at + end, np.int32(nbytes), np.int32(min(out.size - end, _INT32_MAX)), np.int32(level))
         if size <= 0:
-            return -1 - n
+            return -1 - n, nonzero
         sizes[n] = size
         end += size
-    return end
+    return end, nonzero

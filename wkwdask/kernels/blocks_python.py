@@ -21,7 +21,7 @@ def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel
     for n, (size, start, *corner) in enumerate(table[:, SIZE:].tolist()):
         if start < 0 or size < 0 or start + size > source.size or (not compressed and size < nbytes):
             return nonzero, n, OUTSIDE
-        raw = source[start : start + size].tobytes()
+        raw = source[start : start + size].tobytes()[: None if compressed else nbytes]
         if compressed:
             try:
                 raw = lz4.block.decompress(raw, uncompressed_size=nbytes)
@@ -30,28 +30,36 @@ def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel
             if len(raw) != nbytes:
                 return nonzero, n, len(raw)
         block = np.frombuffer(raw, out.dtype, nbytes // out.itemsize).reshape((channels, edge, edge, edge), order="F")
-        nonzero += bool(block.any())
+        nonzero += any(raw)
         to, at = overlap(corner, edge, out.shape)
         out[(slice(None), *to)] = block[(slice(first_channel, first_channel + out.shape[0]), *at)]
     return nonzero, -1, 0
 
 
-def encode_from(array: Any, corners: Any, edge: int, block_type: int, level: int, out: Any, sizes: Any) -> int:
+def encode_from(array: Any, corners: Any, edge: int, block_type: int, level: int, zero: Any, out: Any, sizes: Any) -> tuple[int, int]:
     """Cut out blocks of an array (c, x, y, z) and encode them; returns what the compiled kernel returns."""
     end = 0
+    nonzero = 0
     for n, corner in enumerate(corners.tolist()):
         block = np.zeros((array.shape[0], edge, edge, edge), array.dtype, order="F")
         at, to = overlap(corner, edge, array.shape)
         block[(slice(None), *to)] = array[(slice(None), *at)]
-        sizes[n] = 0
-        if not block.any():
-            continue
-        encoded = block.tobytes(order="F")
-        if block_type == LZ4:
-            encoded = lz4.block.compress(encoded, store_size=False)
-        elif block_type == LZ4HC:
-            encoded = lz4.block.compress(encoded, mode="high_compression", compression=level, store_size=False)
+        raw = block.tobytes(order="F")
+        if not any(raw):
+            encoded = zero.tobytes()
+        else:
+            nonzero += 1
+            encoded = encode(raw, block_type, level)
         out[end : end + len(encoded)] = np.frombuffer(encoded, np.uint8)
         sizes[n] = len(encoded)
         end += len(encoded)
-    return end
+    return end, nonzero
+
+
+def encode(raw: bytes, block_type: int, level: int) -> bytes:
+    """Encode the bytes of one block."""
+    if block_type == LZ4:
+        return lz4.block.compress(raw, store_size=False)
+    if block_type == LZ4HC:
+        return lz4.block.compress(raw, mode="high_compression", compression=level, store_size=False)
+    return raw

@@ -6,10 +6,7 @@ inside one shard (or a whole shard); parts are joined into their shard by one ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
-
-from wkwdask.geometry.bounding_box import BoundingBox
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +14,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.receipts import Receipt
 
 
 class Volume(Protocol):
@@ -58,30 +57,6 @@ class Volume(Protocol):
         """Tell whether a shard is stored; an absent one reads as zeros."""
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What one write task did: small, and enough to check that the whole is complete."""
-
-    shard: Vec3
-    """Index of the shard along x, y, z."""
-    box: BoundingBox
-    """The voxels that were written."""
-    path: str | None = None
-    """The part file or published file, relative to the target; None where all voxels are zero and nothing is stored."""
-    nbytes: int = 0
-    """Bytes stored."""
-    voxels: int = 0
-    """Voxels inside the target's box, all-zero ones too."""
-    minimum: float | int | None = None
-    """Smallest value, None before any voxel was seen."""
-    maximum: float | int | None = None
-    """Largest value."""
-    nonzero: BoundingBox | None = None
-    """Smallest box around all voxels that are not zero, None where there are none."""
-    part: Vec3 | None = field(default=None)
-    """Index of the part inside the target, None for a whole shard."""
-
-
 class Target(Protocol):
     """One mag of a layer that is being written: picklable, so that tasks carry it."""
 
@@ -114,6 +89,9 @@ class Target(Protocol):
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
         """Make one shard of its parts and publish it."""
 
+    def prepare(self) -> None:
+        """Make what tasks write into; doing it again changes nothing."""
+
     def as_volume(self) -> Volume:
         """Read what has been published so far."""
 
@@ -123,6 +101,9 @@ class PartWriter(Protocol):
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode an array (c, x, y, z) of whole chunks (voxels beyond the target's box left out or not) and store it."""
+
+    def skip(self, box: BoundingBox) -> None:
+        """Take note of voxels that are all zero, in place of appending them."""
 
     def close(self) -> Receipt:
         """Publish the part and give its receipt."""

@@ -1,0 +1,1 @@
+"""Dask: arrays over volumes, sinks for arrays, runners for jobs. Knows volumes by their protocols, no format."""

@@ -1,0 +1,198 @@
+"""A volume as a dask array.
+
+The array is ``from_array`` over a small picklable reader: the only form in which dask fuses a slice into the read, so that a 2-D slice of a
+large chunk decodes one layer of blocks.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import dask
+import dask.array as da
+import numpy as np
+from dask.utils import parse_bytes
+
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.volume import Volume
+
+Chunks: TypeAlias = "str | int | Sequence[int]"
+
+
+@dataclass(frozen=True, slots=True)
+class BoxReader:
+    """Array-like over a box of a volume: slicing it reads."""
+
+    volume: Volume
+    """What is read."""
+    start: Vec3
+    """Absolute voxel of element 0 along x, y, z."""
+    box: BoundingBox
+    """Where there is data [voxels of the mag]; the array ends with it."""
+    axes: str
+    """Order of the axes, out of ``c``, ``x``, ``y``, ``z``; without ``c`` the array has one channel."""
+    channel: int | None
+    """The one channel of an array without ``c``."""
+
+    @property
+    def lengths(self) -> dict[str, int]:
+        """Length of each axis."""
+        x, y, z = (high - first for high, first in zip(self.box.bottomright, self.start, strict=True))
+        return {"c": self.volume.num_channels, "x": x, "y": y, "z": z}
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape in the order of the axes."""
+        return tuple(self.lengths[axis] for axis in self.axes)
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.axes)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self.volume.dtype
+
+    def __dask_tokenize__(self) -> tuple[Any, ...]:
+        return (*self.volume.token, self.start, self.box, self.axes, self.channel)
+
+    def __getitem__(self, index: Any) -> npt.NDArray[Any]:
+        """Read what a basic index selects; any other index is applied to everything."""
+        items = index if isinstance(index, tuple) else (index,)
+        if len(items) != self.ndim or not all(isinstance(item, (slice, int, np.integer)) for item in items):
+            everything = self._read([slice(0, n) for n in self.shape])
+            return everything[index]
+        spans, rest = zip(*(_span(item, n) for item, n in zip(items, self.shape, strict=True)), strict=True)
+        voxels = self._read(spans)
+        return voxels if all(part == slice(None) for part in rest) else voxels[rest]
+
+    def _read(self, spans: Sequence[slice]) -> npt.NDArray[Any]:
+        """Read a box, C-contiguous in the order of the axes: dask joins chunks in C order, and other chunks cost it many times more."""
+        span = dict(zip(self.axes, spans, strict=True))
+        out = np.empty([s.stop - s.start for s in spans], self.dtype)
+        first_channel = span["c"].start if "c" in span else (self.channel or 0)
+        view = out if "c" in span else out[np.newaxis]
+        order = self.axes if "c" in span else f"c{self.axes}"
+        view = view.transpose([order.index(axis) for axis in "cxyz"])
+        low = [span[axis].start + first for axis, first in zip("xyz", self.start, strict=True)]
+        asked = BoundingBox((low[0], low[1], low[2]), view.shape[1:], self.box.mag)
+        inside = asked.intersection(self.box)
+        if inside == asked:
+            self.volume.read_into(view, asked.topleft, first_channel)
+            return out
+        view[...] = 0
+        if not inside.is_empty:
+            corners = (slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, asked.topleft, strict=True))
+            self.volume.read_into(view[(slice(None), *corners)], inside.topleft, first_channel)
+        return out
+
+
+def _span(item: slice | int | np.integer[Any], length: int) -> tuple[slice, slice | int]:
+    """Split an index of one axis into the span to read and what to take of it."""
+    if not isinstance(item, slice):
+        at = range(length)[int(item)]
+        return slice(at, at + 1), 0
+    taken = range(length)[item]
+    if not taken:
+        return slice(0, 0), slice(None)
+    low, high = min(taken[0], taken[-1]), max(taken[0], taken[-1]) + 1
+    if taken.step == 1:
+        return slice(low, high), slice(None)
+    return slice(low, high), slice(None, None, taken.step)
+
+
+def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None) -> da.Array:
+    """Make a dask array over a volume.
+
+    Parameters
+    ----------
+    volume : Volume
+        What is read.
+    chunks : str, int or sequence of int
+        ``"auto"``, ``"file"``, ``"block"``, a byte size such as ``"64MiB"``, or voxels along x, y, z.
+    box : BoundingBox
+        Where the array has data [voxels of the mag].
+    start : tuple of 3 int
+        Absolute voxel of element 0.
+    axes : str, optional
+        Order of the axes; by default ``"cxyz"``, or ``"xyz"`` with a channel.
+    channel : int, optional
+        Read one channel and leave out the axis ``c``.
+
+    Returns
+    -------
+    dask.array.Array
+
+    Raises
+    ------
+    ValueError
+        Axes, channel or chunks make no sense.
+    """
+    axes = _checked_axes(axes, channel, volume.num_channels)
+    if channel is not None and not -volume.num_channels <= channel < volume.num_channels:
+        raise ValueError(f"channel must be in 0..{volume.num_channels - 1}, got {channel}")
+    channel = channel % volume.num_channels if channel is not None else None
+    reader = BoxReader(volume, start, box, axes, channel)
+    voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in axes else 1)
+    shape = _chunk_shape(chunks, volume, voxel_nbytes)
+    lengths = dict(zip("xyz", chunk_lengths(start, box, shape), strict=True))
+    lengths["c"] = (volume.num_channels,)
+    ordered = tuple(lengths[axis] for axis in axes)
+    if num_chunks(ordered) > MANY_CHUNKS:
+        warnings.warn(
+            f"{volume.name}: {num_chunks(ordered)} chunks of {shape} voxels; dask takes milliseconds for each: "
+            'choose larger ones (chunks="file" or chunks="1GiB"), or a smaller part with bounding_box=',
+            stacklevel=3,
+        )
+    return da.from_array(
+        reader,
+        chunks=ordered,
+        name=f"wkwdask-{dask.base.tokenize(reader, ordered)}",
+        lock=False,
+        asarray=False,
+        inline_array=True,
+        meta=np.empty((0,) * len(axes), volume.dtype),
+    )
+
+
+def _checked_axes(axes: str | None, channel: int | None, num_channels: int) -> str:
+    if axes is None:
+        return "cxyz" if channel is None else "xyz"
+    if sorted(axes) == sorted("cxyz") and channel is None:
+        return axes
+    if sorted(axes) == sorted("xyz") and (channel is not None or num_channels == 1):
+        return axes
+    if channel is not None:
+        raise ValueError(f"axes must be an order of x, y and z when channel= is given, got {axes!r}")
+    raise ValueError(f"axes must be an order of c, x, y and z (c may be left out with one channel or channel=), got {axes!r}")
+
+
+def _chunk_shape(chunks: Chunks, volume: Volume, voxel_nbytes: int) -> Sequence[int]:
+    """Turn a chunk policy into voxels along x, y, z."""
+    if chunks == "file":
+        return volume.shard_shape
+    if chunks == "block":
+        return volume.chunk_shape
+    if isinstance(chunks, str):
+        size = dask.config.get("array.chunk-size") if chunks == "auto" else chunks
+        try:
+            nbytes = parse_bytes(size)
+        except ValueError:
+            raise ValueError(f'chunks must be "auto", "file", "block", a size such as "64MiB" or voxels along x, y, z, got {chunks!r}') from None
+        return largest_multiple(volume.chunk_shape, volume.shard_shape, voxel_nbytes, nbytes)
+    shape = [chunks] * 3 if isinstance(chunks, int) else list(chunks)
+    if len(shape) != 3 or any(int(n) != n or n < 1 for n in shape):
+        raise ValueError(f"chunks in voxels are one positive number or three (x, y, z), got {chunks!r}")
+    return [int(n) for n in shape]

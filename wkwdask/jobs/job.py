@@ -1,0 +1,50 @@
+"""What a job is to a runner: tasks that can run anywhere and more than once, and what follows from their results."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+
+class Task(Protocol):
+    """One piece of work: picklable, and safe to run twice or in two places at once."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+
+    def run(self) -> Any:
+        """Do the work and give a small result."""
+
+
+class Job(Protocol):
+    """A lazy list of tasks that grows with their results."""
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there will be in all, as far as is known."""
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the tasks to start with."""
+
+    def receive(self, task: Task, result: Any) -> Iterable[Task]:
+        """Take the result of a task and give the tasks that can start now."""
+
+
+def run_serially(job: Job) -> None:
+    """Run a job in this thread, in order: the reference for every other runner.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    """
+    waiting = [iter(job.tasks())]
+    while waiting:
+        task = next(waiting[-1], None)
+        if task is None:
+            waiting.pop()
+        else:
+            waiting.append(iter(job.receive(task, task.run())))

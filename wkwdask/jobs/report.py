@@ -1,0 +1,137 @@
+"""What a finished job tells."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wkwdask.storage.receipts import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class MagReport:
+    """What was written to one mag."""
+
+    path: str
+    """Folder of the mag."""
+    files: int
+    """Files written; files whose voxels are all zero are not."""
+    voxels: int
+    """Voxels of the box, all-zero ones too."""
+    nbytes: int
+    """Bytes stored."""
+    minimum: float | int | None
+    """Smallest value, NaN aside; None for an empty box."""
+    maximum: float | int | None
+    """Largest value, NaN aside."""
+    nonzero: BoundingBox | None
+    """Smallest box around all voxels that are not zero [voxels of the mag], None where all are zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a job did."""
+
+    mags: tuple[MagReport, ...]
+    """One entry per mag that was written, finest first."""
+    nbytes_in: int
+    """Voxel bytes that were read or given (decoded)."""
+    seconds: float
+    """Wall time."""
+    note: str = ""
+    """Anything else a user should know."""
+
+    @property
+    def files(self) -> int:
+        """Files written."""
+        return sum(mag.files for mag in self.mags)
+
+    @property
+    def voxels(self) -> int:
+        """Voxels written, all-zero ones too."""
+        return sum(mag.voxels for mag in self.mags)
+
+    @property
+    def nbytes_out(self) -> int:
+        """Bytes stored."""
+        return sum(mag.nbytes for mag in self.mags)
+
+    @property
+    def mb_per_second(self) -> float:
+        """Voxel bytes read per second of wall time [MB/s]."""
+        return self.nbytes_in / 1e6 / self.seconds if self.seconds > 0 else float("inf")
+
+    def __str__(self) -> str:
+        lines = [
+            f"{mag.path}: {mag.files} files, {mag.voxels:,} voxels, {format_nbytes(mag.nbytes)}, values {mag.minimum} to {mag.maximum}" for mag in self.mags
+        ]
+        lines.append(f"{format_nbytes(self.nbytes_in)} in, {format_nbytes(self.nbytes_out)} out, {self.seconds:.1f} s, {self.mb_per_second:,.0f} MB/s")
+        if self.note:
+            lines.append(self.note)
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that stands in the provenance of a mag."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], note: str) -> Report:
+        """Read the form that stands in the provenance of a mag."""
+        mags = []
+        for entry in value["mags"]:
+            box = entry["nonzero"]
+            nonzero = None if box is None else BoundingBox(tuple(box["topleft"]), tuple(box["size"]), Mag(**box["mag"]))
+            mags.append(MagReport(**{**entry, "nonzero": nonzero}))
+        return cls(tuple(mags), value["nbytes_in"], value["seconds"], note)
+
+
+def mag_report(path: str, receipts: Iterable[Receipt]) -> MagReport:
+    """Add up the receipts of all files of a mag.
+
+    Parameters
+    ----------
+    path : str
+        Folder of the mag.
+    receipts : iterable of Receipt
+        One per file.
+
+    Returns
+    -------
+    MagReport
+    """
+    files = voxels = nbytes = 0
+    minimum: Any = None
+    maximum: Any = None
+    nonzero: BoundingBox | None = None
+    for receipt in receipts:
+        files += receipt.path is not None
+        voxels += receipt.voxels
+        nbytes += receipt.nbytes
+        if receipt.minimum is not None:
+            minimum = receipt.minimum if minimum is None else min(minimum, receipt.minimum)
+            maximum = receipt.maximum if maximum is None else max(maximum, receipt.maximum)
+        if receipt.nonzero is not None:
+            nonzero = receipt.nonzero if nonzero is None else nonzero.union(receipt.nonzero)
+    return MagReport(path, files, voxels, nbytes, minimum, maximum, nonzero)
+
+
+def format_nbytes(nbytes: int) -> str:
+    """Write a number of bytes for people.
+
+    Examples
+    --------
+    >>> format_nbytes(999), format_nbytes(3_400_000)
+    ('999 B', '3.4 MB')
+    """
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB", "PB"):
+        if value < 1000 or unit == "PB":
+            break
+        value /= 1000
+    return f"{nbytes} B" if unit == "B" else f"{value:.1f} {unit}"

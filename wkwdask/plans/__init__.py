@@ -1,0 +1,1 @@
+"""Pure arithmetic: which regions and files a job reads and writes, how arrays are cut, which mags a pyramid has. Opens nothing."""

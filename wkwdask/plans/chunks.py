@@ -1,0 +1,89 @@
+"""How an array over a volume is cut into dask chunks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wkwdask.geometry.grid import borders
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+
+MANY_CHUNKS = 200_000
+
+
+def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nbytes: int) -> Vec3:
+    """Find the largest box for a number of bytes that stays on the grids of chunks and shards.
+
+    Parameters
+    ----------
+    chunk_shape, shard_shape : tuple of 3 int
+        The smallest encoded box and the stored file along x, y, z [voxels].
+    voxel_nbytes : int
+        Bytes of one voxel with all channels.
+    nbytes : int
+        What the box may take.
+
+    Returns
+    -------
+    tuple of 3 int
+        A power-of-two multiple of the chunk that divides the shard [voxels]; at least one chunk.
+
+    Examples
+    --------
+    >>> largest_multiple((32, 32, 32), (1024, 1024, 1024), 1, 128 << 20)
+    (512, 512, 512)
+    """
+    shape = chunk_shape
+    while shape != shard_shape:
+        doubled = [n * 2 if shard % (n * 2) == 0 else n for n, shard in zip(shape, shard_shape, strict=True)]
+        grown = (doubled[0], doubled[1], doubled[2])
+        if grown == shape or grown[0] * grown[1] * grown[2] * voxel_nbytes > nbytes:
+            break
+        shape = grown
+    return shape
+
+
+def chunk_lengths(start: Sequence[int], box: BoundingBox, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Cut an array along x, y, z so that all inner borders lie on the grid of a chunk shape.
+
+    Parameters
+    ----------
+    start : sequence of 3 int
+        Absolute voxel of element 0: the corner of the box, or 0 where the index is the absolute voxel.
+    box : BoundingBox
+        Where there is data; the array ends with it. What lies before the box becomes one chunk per axis, however long it is.
+    shape : sequence of 3 int
+        Chunk shape [voxels]; its grid starts at absolute voxel 0.
+
+    Returns
+    -------
+    tuple of 3 tuple of int
+        Chunk lengths along x, y, z.
+
+    Examples
+    --------
+    >>> from wkwdask.geometry.bounding_box import BoundingBox
+    >>> box = BoundingBox((2679, 0, 40), (256, 64, 10))
+    >>> chunk_lengths(box.topleft, box, (128, 128, 128))
+    ((9, 128, 119), (64,), (10,))
+    >>> chunk_lengths((0, 0, 0), box, (128, 128, 128))
+    ((2560, 128, 128, 119), (64,), (50,))
+    """
+    lengths = []
+    for first, low, high, step in zip(start, box.topleft, box.bottomright, shape, strict=True):
+        before = max(low // step * step - first, 0)
+        inside = borders(first + before, high, step)
+        lengths.append((before, *inside) if before else inside)
+    return tuple(lengths)
+
+
+def num_chunks(lengths: Sequence[Sequence[int]]) -> int:
+    """Count the chunks of an array."""
+    count = 1
+    for axis in lengths:
+        count *= len(axis)
+    return count

@@ -1,0 +1,133 @@
+"""Which mags a pyramid has: WEBKNOSSOS's rule."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, get_args
+
+from wkwdask.geometry.mag import Mag
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+
+Sampling = Literal["anisotropic", "isotropic", "constant_z"]
+SAMPLINGS: tuple[str, ...] = get_args(Sampling)
+
+# WEBKNOSSOS compares floats exactly, so that (4, 4.0001, 40) nm counts as three different axes; lengths this close are the same here.
+_SAME_LENGTH = 1e-3
+
+
+def default_coarsest(box: BoundingBox) -> Mag:
+    """Choose the coarsest mag for a layer: the one in which it is about a hundred voxels wide, but at least 4.
+
+    Parameters
+    ----------
+    box : BoundingBox
+        The layer's box [voxels of mag 1].
+
+    Returns
+    -------
+    Mag
+
+    Examples
+    --------
+    >>> from wkwdask.geometry.bounding_box import BoundingBox
+    >>> [default_coarsest(BoundingBox((0, 0, 0), (n, n, n))).name for n in (256, 1000, 65536)]
+    ['4', '16', '1024']
+    """
+    longest = max(box.size[0], box.size[1], 1)
+    return Mag.parse(max(4, 1 << max(0, math.ceil(math.log2(longest / 100)))))
+
+
+def mag_ladder(
+    finest: Mag, coarsest: Mag, voxel_size_nm: Sequence[float] | None = None, sampling: str = "anisotropic", others: Collection[Mag] = ()
+) -> list[Mag]:
+    """List the mags of a pyramid above its finest.
+
+    Parameters
+    ----------
+    finest : Mag
+        Where the pyramid starts; not in the result.
+    coarsest : Mag
+        Where it ends; no axis gets a larger factor.
+    voxel_size_nm : sequence of 3 float, optional
+        Edge lengths of a mag-1 voxel along x, y, z [nm]; None doubles all axes.
+    sampling : str
+        ``"anisotropic"`` makes voxels as cubic as it can, ``"isotropic"`` doubles all axes, ``"constant_z"`` all but z.
+    others : collection of Mag
+        Mags of other layers of the dataset, which are followed.
+
+    Returns
+    -------
+    list of Mag
+        Finest first; each has a larger maximum than the one before.
+
+    Raises
+    ------
+    ValueError
+        The rule does not reach the coarsest mag, or the sampling is unknown.
+
+    Notes
+    -----
+    ``calculate_mags_to_downsample`` of webknossos 4.3.3, with lengths compared by a relative tolerance.
+
+    Examples
+    --------
+    >>> mag_ladder(Mag(1, 1, 1), Mag.parse(16), (11.24, 11.24, 28))
+    [Mag(2, 2, 1), Mag(4, 4, 2), Mag(8, 8, 4), Mag(16, 16, 8)]
+    """
+    if sampling not in SAMPLINGS:
+        raise ValueError(f"sampling must be one of {', '.join(SAMPLINGS)}, got {sampling!r}")
+    if sampling == "constant_z":
+        coarsest = Mag(coarsest.x, coarsest.y, finest.z)
+    doubles_all = sampling != "anisotropic" or voxel_size_nm is None
+    return list(_climb(finest, coarsest, (1.0, 1.0, 1.0) if voxel_size_nm is None else tuple(voxel_size_nm), doubles_all, others))
+
+
+def _climb(finest: Mag, coarsest: Mag, voxel_size: Sequence[float], doubles_all: bool, others: Collection[Mag]) -> Iterator[Mag]:
+    current = finest
+    while current.maximum < coarsest.maximum:
+        followed = _followed(current, others)
+        if followed is not None:
+            current = followed
+            yield current
+            continue
+        wanted = _doubled(current.factors, (True,) * 3) if doubles_all else _most_cubic(current.factors, voxel_size)
+        clipped = Mag(*(min(a, b) for a, b in zip(wanted, coarsest.factors, strict=True)))
+        if any(a < b for a, b in zip(clipped.factors, current.factors, strict=True)) or clipped == current:
+            raise ValueError(f"the mags from {finest} do not reach {coarsest}: after {current} comes {'-'.join(map(str, wanted))}; choose another coarsest mag")
+        grows = clipped.maximum > current.maximum
+        current = clipped
+        if grows:
+            yield current
+
+
+def _followed(current: Mag, others: Collection[Mag]) -> Mag | None:
+    """Find the next mag in what other layers have."""
+    fitting = [
+        mag
+        for mag in others
+        if mag.maximum == 2 * current.maximum and all(b % a == 0 for a, b in zip(current.factors, mag.factors, strict=True))
+    ]
+    return min(fitting, default=None)
+
+
+def _doubled(factors: Vec3, axes: Sequence[bool]) -> tuple[int, ...]:
+    return tuple(factor * 2 if double else factor for factor, double in zip(factors, axes, strict=True))
+
+
+def _most_cubic(factors: Vec3, voxel_size: Sequence[float]) -> tuple[int, ...]:
+    """Double all axes, or only those along which voxels are shortest: whichever gives more cubic voxels, the latter in a tie."""
+    lengths = [factor * length for factor, length in zip(factors, voxel_size, strict=True)]
+    shortest = min(lengths)
+    doubled_all = _doubled(factors, (True,) * 3)
+    doubled_short = _doubled(factors, [length <= shortest * (1 + _SAME_LENGTH) for length in lengths])
+    return doubled_all if _elongation(doubled_all, voxel_size) < _elongation(doubled_short, voxel_size) else doubled_short
+
+
+def _elongation(factors: Sequence[int], voxel_size: Sequence[float]) -> float:
+    lengths = [factor * length for factor, length in zip(factors, voxel_size, strict=True)]
+    return max(lengths) / min(lengths)

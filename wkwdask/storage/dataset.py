@@ -1,0 +1,373 @@
+"""Dataset, layer, mag: from what a user names to the folder of one mag, and back to the record in ``datasource-properties.json``.
+
+A dataset that is opened by its JSON lists no folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage.local import local_path, publish_bytes
+from wkwdask.storage.lru import Lru
+from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+
+
+def read_datasource(folder: str) -> DataSource | None:
+    """Read the ``datasource-properties.json`` of a folder, None where there is none.
+
+    Raises
+    ------
+    CorruptError
+        The file breaks its format.
+    """
+    path = f"{folder}/{FILE_NAME}"
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"{path}: byte {error.start}: no UTF-8 text") from None
+    return parse_datasource(text, path)
+
+
+def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change the ``datasource-properties.json`` of a folder; it appears whole, and two of our processes do not overwrite each other.
+
+    Parameters
+    ----------
+    folder : str
+        The dataset.
+    change : callable
+        Gets the parsed document as it is now and gives the new one.
+
+    Raises
+    ------
+    MissingError
+        There is no such file.
+    """
+    fd = os.open(f"{folder}/.{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks: the rename alone keeps the file whole
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        current = read_datasource(folder)
+        if current is None:
+            raise MissingError(f"{folder}/{FILE_NAME}: not found")
+        publish_bytes(f"{folder}/{FILE_NAME}", format_datasource(change(current.document)).encode())
+    finally:
+        os.close(fd)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer on disk: a folder of mags, with or without a record in a JSON."""
+
+    folder: str
+    """The layer's folder."""
+    name: str
+    """Name of the layer."""
+    dataset_folder: str | None = None
+    """Where ``datasource-properties.json`` is, None where there is none."""
+    datasource: DataSource | None = None
+    """What it says."""
+
+    @cached_property
+    def record(self) -> LayerRecord | None:
+        """What the JSON says about this layer, None where it does not know it."""
+        return self.datasource.layer(self.name) if self.datasource is not None else None
+
+    @cached_property
+    def mags(self) -> dict[Mag, str]:
+        """The folder of every mag, finest first: those of the JSON, else the subfolders that hold a mag."""
+        if self.record is not None:
+            return {entry.mag: self._listed_folder(entry.mag, entry.path) for entry in self.record.mags}
+        found = {}
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(ValueError):
+                    mag = Mag.parse(entry.name)
+                    if os.path.isfile(f"{entry.path}/{HEADER_NAME}"):
+                        found[mag] = entry.path
+        return {mag: found[mag] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
+
+    def _listed_folder(self, mag: Mag, path: str | None) -> str:
+        """Find the folder of a mag that the JSON lists: by its path, else by convention, where both forms of the name are in use."""
+        if path is not None:
+            if "://" in path and not path.startswith("file://"):
+                raise UnsupportedError(f"{self.dataset_folder}/{FILE_NAME}: mag {mag} of layer {self.name} is at {path}: only local paths can be opened")
+            return local_path(os.path.join(str(self.dataset_folder), path) if "://" not in path else path)
+        for name in (mag.name, mag.long_name):
+            if os.path.isdir(f"{self.folder}/{name}"):
+                return f"{self.folder}/{name}"
+        return f"{self.folder}/{mag.name}"
+
+    def volume(self, mag: Mag, box: BoundingBox | None = None) -> WkwVolume:
+        """Open one mag.
+
+        Parameters
+        ----------
+        mag : Mag
+            One of ``mags``.
+        box : BoundingBox, optional
+            Where it has data, in place of what the JSON says or of the extent of its files.
+
+        Returns
+        -------
+        WkwVolume
+
+        Raises
+        ------
+        MissingError
+            The layer has no such mag.
+        UnsupportedError
+            The layer is stored in another format.
+        """
+        folder = self.mags.get(mag)
+        if folder is None:
+            raise MissingError(f"{self.folder}: no mag {mag}; there are {', '.join(m.name for m in self.mags) or 'none'}")
+        if self.record is not None and self.record.data_format != "wkw":
+            raise UnsupportedError(f"{self.folder}: the layer is stored as {self.record.data_format}, only wkw can be opened")
+        if box is None and self.record is not None:
+            box = self.record.bounding_box
+        return WkwVolume.open(folder, box, mag)
+
+    def finest_mag(self) -> Mag:
+        """Find the finest mag that has files; a JSON may list more.
+
+        Raises
+        ------
+        MissingError
+            No mag has files.
+        """
+        for mag in self.mags:
+            try:
+                volume = self.volume(mag)
+            except MissingError:
+                continue
+            if volume.has_shards():
+                return mag
+        raise MissingError(f"{self.folder}: no mag of layer {self.name} has data files (mags: {', '.join(m.name for m in self.mags) or 'none'})")
+
+
+@dataclass(frozen=True)
+class Located:
+    """What a path turned out to be."""
+
+    path: str
+    """The path."""
+    layers: tuple[Layer, ...]
+    """The layers that it can mean."""
+    mag: Mag | None = None
+    """The mag, where the path is that of one."""
+
+
+def locate(url: str | os.PathLike[str]) -> Located:
+    """Find out what a path is: a dataset, a layer, or one mag.
+
+    Parameters
+    ----------
+    url : str or path
+        Folder of a dataset (with ``datasource-properties.json``), of a layer (with or without one above it), or of a mag (with ``header.wkw``).
+
+    Returns
+    -------
+    Located
+
+    Raises
+    ------
+    MissingError
+        The path is none of these.
+    UnsupportedError
+        It is a URL of another kind.
+    """
+    path = local_path(url)
+    datasource = read_datasource(path)
+    if datasource is not None and datasource.layers:
+        layers = tuple(Layer(f"{path}/{record.name}", record.name, path, datasource) for record in datasource.layers)
+        return Located(path, layers)
+    if os.path.isfile(f"{path}/{HEADER_NAME}"):
+        return _locate_mag(path)
+    layer = _layer_above(path)
+    if layer.record is not None or (os.path.isdir(path) and layer.mags):
+        return Located(path, (layer,))
+    if datasource is not None:
+        return Located(path, ())
+    if not os.path.isdir(path):
+        raise MissingError(f"{path}: no such folder")
+    raise MissingError(f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag ({HEADER_NAME}) here")
+
+
+def _locate_mag(path: str) -> Located:
+    """Find the layer that a mag's folder belongs to, by the paths in the JSON beside or above it, else by the folders' names."""
+    mag = None
+    with contextlib.suppress(ValueError):
+        mag = Mag.parse(os.path.basename(path))
+    parent = os.path.dirname(path)
+    for folder in (parent, os.path.dirname(parent)):
+        datasource = read_datasource(folder)
+        if datasource is None:
+            continue
+        for record in datasource.layers:
+            layer = Layer(f"{folder}/{record.name}", record.name, folder, datasource)
+            for listed, listed_folder in _local_mags(layer):
+                if listed_folder == path or os.path.realpath(listed_folder) == os.path.realpath(path):
+                    return Located(path, (layer,), listed)
+    layer = _layer_above(parent)
+    mag = mag or Mag(1, 1, 1)
+    if layer.record is not None and mag not in layer.mags and mag.name == os.path.basename(path):
+        return Located(path, (_with_mag(layer, mag, path),), mag)
+    return Located(path, (_with_mag(Layer(parent, os.path.basename(parent)), mag, path),), mag)
+
+
+def _local_mags(layer: Layer) -> Iterator[tuple[Mag, str]]:
+    with contextlib.suppress(UnsupportedError):
+        yield from layer.mags.items()
+
+
+def _with_mag(layer: Layer, mag: Mag, folder: str) -> Layer:
+    """Give a layer that also has a mag which its JSON does not list."""
+    known = dict(layer.mags) if layer.record is not None else {}
+    changed = Layer(layer.folder, layer.name, layer.dataset_folder, layer.datasource)
+    changed.__dict__["mags"] = {**known, mag: folder}
+    return changed
+
+
+def _layer_above(path: str) -> Layer:
+    """Give a layer's folder the record of the JSON in or above it, where one knows a layer of that name."""
+    name = os.path.basename(path)
+    for folder in (path, os.path.dirname(path)):
+        datasource = read_datasource(folder)
+        if datasource is not None and datasource.layer(name) is not None:
+            return Layer(path, name, folder, datasource)
+    return Layer(path, name)
+
+
+def choose_layer(located: Located, layer: str | None) -> Layer:
+    """Pick the one layer that is meant.
+
+    Raises
+    ------
+    MissingError
+        There is no layer of that name, or none at all.
+    ValueError
+        Several layers could be meant; the message lists them.
+    """
+    names = ", ".join(candidate.name for candidate in located.layers)
+    if layer is None:
+        if len(located.layers) == 1:
+            return located.layers[0]
+        if not located.layers:
+            raise MissingError(f"{located.path}: the dataset has no layers")
+        raise ValueError(f"{located.path}: several layers: name one with layer=: {names}")
+    for candidate in located.layers:
+        if candidate.name == layer:
+            return candidate
+    raise MissingError(f"{located.path}: no layer {layer!r}; there are {names or 'none'}")
+
+
+def open_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None) -> WkwVolume:
+    """Open the mag that a user names.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layer : str, optional
+        The layer; may be omitted where there is one.
+    mag : Mag, optional
+        The mag; by default that of the path, else the finest with files.
+
+    Returns
+    -------
+    WkwVolume
+
+    Raises
+    ------
+    MissingError
+        Dataset, layer or mag is not there.
+    ValueError
+        Several layers could be meant, or ``mag`` contradicts the path.
+    """
+    located = locate(url)
+    chosen = choose_layer(located, layer)
+    if located.mag is not None:
+        if mag is not None and mag != located.mag:
+            raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")
+        mag = located.mag
+    return chosen.volume(mag if mag is not None else chosen.finest_mag())
+
+
+def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None:
+    """Make sure that a box lies inside a volume.
+
+    Raises
+    ------
+    BoundsError
+        It reaches outside.
+    """
+    if not box.contains(asked):
+        raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
+
+
+def is_readable(layer: Layer, mag: Mag) -> bool:
+    """Tell whether a mag can be opened and has files."""
+    with contextlib.suppress(MissingError, FormatError, UnsupportedError):
+        return layer.volume(mag).has_shards()
+    return False
+
+
+_volumes: Lru[tuple[tuple[Any, ...], WkwVolume]] = Lru(64)
+
+
+def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None, *, anew: bool = False) -> WkwVolume:
+    """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed.
+
+    Parameters
+    ----------
+    url, layer, mag
+        As for :func:`open_volume`.
+    anew : bool
+        Open it in any case: the box of a mag without a JSON follows its files.
+
+    Returns
+    -------
+    WkwVolume
+    """
+    key = (os.fspath(url), os.getcwd(), layer, mag)
+    kept = _volumes.get(key)
+    if kept is not None and not anew and kept[0] == _stamps(kept[1].folder):
+        return kept[1]
+    volume = open_volume(url, layer, mag)
+    _volumes.put(key, (_stamps(volume.folder), volume))
+    return volume
+
+
+def _stamps(mag_folder: str) -> tuple[tuple[int, int, int] | None, ...]:
+    """Give what changes when one of the records that lead to a mag is replaced."""
+    layer_folder = os.path.dirname(mag_folder)
+    return tuple(
+        _stamp(path) for path in (f"{mag_folder}/{HEADER_NAME}", f"{layer_folder}/{FILE_NAME}", f"{os.path.dirname(layer_folder)}/{FILE_NAME}")
+    )
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size

@@ -1,0 +1,134 @@
+"""What write tasks give back: small records that are enough to check that the whole is complete, and to report on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import IncompleteWriteError
+from wkwdask.geometry.bounding_box import BoundingBox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Mag, Vec3
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one write task did: small, and enough to check that the whole is complete."""
+
+    shard: Vec3
+    """Index of the shard along x, y, z."""
+    box: BoundingBox
+    """The voxels that were written."""
+    path: str | None = None
+    """The part file or published file, relative to the target; None where all voxels are zero and nothing is stored."""
+    nbytes: int = 0
+    """Bytes stored."""
+    voxels: int = 0
+    """Voxels inside the target's box, all-zero ones too."""
+    minimum: float | int | None = None
+    """Smallest value, None before any voxel was seen."""
+    maximum: float | int | None = None
+    """Largest value."""
+    nonzero: BoundingBox | None = None
+    """Smallest box around all voxels that are not zero, None where there are none."""
+    part: Vec3 | None = None
+    """Index of the part inside the target, None for a whole shard."""
+
+
+class Stats:
+    """Collects least, greatest and the box of what is not zero while voxels pass by."""
+
+    def __init__(self, mag: Mag) -> None:
+        self._mag = mag
+        self._box: BoundingBox | None = None
+        self._voxels = 0
+        self._minimum: Any = None
+        self._maximum: Any = None
+        self._nonzero: BoundingBox | None = None
+
+    def add(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
+        """Count an array (c, x, y, z)."""
+        box = BoundingBox(topleft, array.shape[1:], self._mag)
+        self._cover(box)
+        if not array.size:
+            return
+        least, greatest = (np.fmin, np.fmax) if array.dtype.kind == "f" else (np.minimum, np.maximum)
+        flat = array.ravel("K")
+        low, high = least.reduce(flat).item(), greatest.reduce(flat).item()
+        self._widen(low, high)
+        nonzero = box if low > 0 else _nonzero_box(array, box)
+        if nonzero is not None:
+            self._nonzero = nonzero if self._nonzero is None else self._nonzero.union(nonzero)
+
+    def add_zeros(self, box: BoundingBox) -> None:
+        """Count a box of zeros."""
+        self._cover(box)
+        if not box.is_empty:
+            self._widen(0, 0)
+
+    def _cover(self, box: BoundingBox) -> None:
+        self._box = box if self._box is None else self._box.union(box)
+        self._voxels += box.volume
+
+    def _widen(self, low: float, high: float) -> None:
+        self._minimum = low if self._minimum is None else min(self._minimum, low)
+        self._maximum = high if self._maximum is None else max(self._maximum, high)
+
+    def receipt(self, shard: Vec3, part: Vec3 | None) -> Receipt:
+        """Give what was collected."""
+        box = self._box if self._box is not None else BoundingBox((0, 0, 0), (0, 0, 0), self._mag)
+        return Receipt(
+            shard, box, voxels=self._voxels, minimum=self._minimum, maximum=self._maximum, nonzero=self._nonzero, part=part
+        )
+
+
+def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | None:
+    """Find the smallest box around all voxels that are not zero, plane by plane from outside, so that dense data is quick."""
+    low, high = [0, 0, 0], list(array.shape[1:])
+    for axis in (2, 1, 0):
+        planes = np.moveaxis(array, axis + 1, 0)
+        inside = tuple(slice(a, b) for n, (a, b) in enumerate(zip(low, high, strict=True)) if n != axis)
+        while low[axis] < high[axis] and not planes[(low[axis], slice(None), *inside)].any():
+            low[axis] += 1
+        if low[axis] == high[axis]:
+            return None
+        while not planes[(high[axis] - 1, slice(None), *inside)].any():
+            high[axis] -= 1
+    corner = [t + a for t, a in zip(box.topleft, low, strict=True)]
+    return BoundingBox((corner[0], corner[1], corner[2]), (high[0] - low[0], high[1] - low[1], high[2] - low[2]), box.mag)
+
+
+def merge_receipts(shard: Vec3, receipts: Sequence[Receipt]) -> Receipt:
+    """Add up what several parts of a shard hold.
+
+    Raises
+    ------
+    IncompleteWriteError
+        There are no parts.
+    """
+    if not receipts:
+        raise IncompleteWriteError(f"no parts for file {shard}")
+    box, nonzero = receipts[0].box, receipts[0].nonzero
+    for receipt in receipts[1:]:
+        box = box.union(receipt.box)
+        if receipt.nonzero is not None:
+            nonzero = receipt.nonzero if nonzero is None else nonzero.union(receipt.nonzero)
+    minima = [receipt.minimum for receipt in receipts if receipt.minimum is not None]
+    maxima = [receipt.maximum for receipt in receipts if receipt.maximum is not None]
+    return Receipt(
+        shard,
+        box,
+        voxels=sum(receipt.voxels for receipt in receipts),
+        minimum=min(minima, default=None),
+        maximum=max(maxima, default=None),
+        nonzero=nonzero,
+    )
+
+

@@ -1,0 +1,375 @@
+"""One mag of a WKW layer that is being built in a job's folder: runs are encoded, joined into files, and files published whole.
+
+A part is a box of blocks inside one file. It is stored as a part file: encoded blocks behind each other, then their Morton codes and lengths. A whole file
+can also be written straight away, block by block in Morton order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import IncompleteWriteError
+from wkwdask.formats.wkw.file import format_file_head
+from wkwdask.formats.wkw.header import WkwHeader, format_header
+from wkwdask.formats.wkw.run import FOOTER_NBYTES, RunTable, format_run_tail, join_order, parse_run_tail, run_tail_nbytes
+from wkwdask.geometry import morton
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
+from wkwdask.plans.chunks import largest_multiple
+from wkwdask.storage.local import NewFile, pread_into, publish_bytes
+from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
+from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path
+from wkwdask.storage.wkw_file import open_wkw_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+
+_BATCH_NBYTES = 4 << 20
+_buffers = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class WkwTarget:
+    """One mag of a WKW layer that is being built; small to pickle."""
+
+    folder: str
+    """Where its files are published for now."""
+    parts_folder: str
+    """Where its part files are."""
+    header: WkwHeader
+    """Header of the new mag."""
+    level: int
+    """LZ4HC level."""
+    box: BoundingBox
+    """Where data goes [voxels of the mag]."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel, in native byte order."""
+        return self.header.dtype.newbyteorder("=")
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+        return self.header.num_channels
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """A block along x, y, z [voxels]."""
+        return (self.header.block_len,) * 3
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """A file along x, y, z [voxels]."""
+        return (self.header.file_len_vx,) * 3
+
+    def part_shape(self, nbytes: int) -> Vec3:
+        """Choose the largest aligned cube of blocks inside a file whose voxels take at most so many bytes."""
+        return largest_multiple(self.chunk_shape, self.shard_shape, self.header.voxel_nbytes, nbytes)
+
+    def prepare(self) -> None:
+        """Make the folders and write ``header.wkw``; doing it again changes nothing."""
+        os.makedirs(self.folder, exist_ok=True)
+        os.makedirs(self.parts_folder, exist_ok=True)
+        publish_bytes(f"{self.folder}/{HEADER_NAME}", format_header(self.header))
+
+    def as_volume(self) -> WkwVolume:
+        """Read what has been published so far."""
+        return WkwVolume.open(self.folder, self.box, self.box.mag)
+
+    def open_part(self, shard: Vec3, part: Vec3 | None) -> WkwPartWriter:
+        """Start a part of a file, or the whole file where ``part`` is None; blocks of a whole file come in Morton order."""
+        return WkwPartWriter(self, shard, part)
+
+    def part_path(self, shard: Vec3, part: Vec3) -> str:
+        """Name a part file."""
+        return f"{self.parts_folder}/z{shard[2]}y{shard[1]}x{shard[0]}/z{part[2]}y{part[1]}x{part[0]}.run"
+
+    def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
+        """Join part files into one file, without decoding a block, and publish it.
+
+        Parameters
+        ----------
+        shard : tuple of 3 int
+            Index of the file along x, y, z.
+        parts : sequence of Receipt
+            All parts of the file.
+
+        Returns
+        -------
+        Receipt
+            Without a path where all voxels are zero: then no file is stored.
+
+        Raises
+        ------
+        IncompleteWriteError
+            A part file is gone, and the file that it was joined into is not there either.
+        FormatError
+            A part file is damaged.
+        """
+        receipt = merge_receipts(shard, parts)
+        paths = [part.path for part in parts if part.path is not None]
+        if not paths:
+            return receipt
+        path = file_path(self.folder, shard)
+        try:
+            runs = [_PartFile(path) for path in paths]
+        except FileNotFoundError as error:
+            # dask may run a task twice: then the file was published by the first run, which removed the parts
+            published = open_wkw_file(path, self.header, f"{self.folder}/{HEADER_NAME}")
+            if published is None:
+                raise IncompleteWriteError(f"{error.filename}: part of {path} is gone before they were joined") from None
+            return replace(receipt, path=path, nbytes=published.nbytes)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        nbytes = self._write_joined(path, runs)
+        for part_path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(part_path)
+        return replace(receipt, path=path, nbytes=nbytes)
+
+    def _write_joined(self, path: str, runs: Sequence[_PartFile]) -> int:
+        """Copy the blocks of all runs, in the order of the file, behind the header and table."""
+        sizes, segments = join_order([run.table for run in runs], self.header.blocks_per_file)
+        zero = zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
+        sizes[sizes == 0] = zero.size
+        head = format_file_head(self.header, sizes)
+        file = NewFile(path)
+        try:
+            file.write(head, 0)
+            output = _Appender(file, len(head))
+            for segment in segments:
+                if segment.run < 0:
+                    output.repeat(zero, segment.num_blocks)
+                else:
+                    output.copy(runs[segment.run], segment.offset, segment.nbytes)
+            output.flush()
+        except BaseException:
+            file.discard()
+            raise
+        file.publish()
+        return output.end
+
+
+class _PartFile:
+    """An open part file."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = -1
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.path = path
+        nbytes = os.fstat(self._fd).st_size
+        footer = os.pread(self._fd, FOOTER_NBYTES, max(0, nbytes - FOOTER_NBYTES))
+        tail = run_tail_nbytes(footer, nbytes, path)
+        self.table: RunTable = parse_run_tail(os.pread(self._fd, tail, nbytes - tail), path)
+
+    def __del__(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def read_into(self, buffer: npt.NDArray[np.uint8], offset: int) -> None:
+        """Fill a buffer from the payload."""
+        pread_into(self._fd, buffer, offset, self.path)
+
+
+class _Appender:
+    """Gathers small pieces and writes them to a new file in large ones."""
+
+    def __init__(self, file: NewFile, offset: int) -> None:
+        self._file = file
+        self._buffer = _buffer(_BATCH_NBYTES)
+        self._offset = offset
+        self._used = 0
+
+    @property
+    def end(self) -> int:
+        """Bytes of the file so far."""
+        return self._offset + self._used
+
+    def copy(self, source: _PartFile, offset: int, nbytes: int) -> None:
+        """Append bytes of a part file."""
+        while nbytes:
+            room = self._room(nbytes)
+            source.read_into(room, offset)
+            offset, nbytes = offset + room.size, nbytes - room.size
+
+    def repeat(self, pattern: npt.NDArray[np.uint8], count: int) -> None:
+        """Append the same bytes several times."""
+        for _ in range(count):
+            self.append(pattern)
+
+    def append(self, data: npt.NDArray[np.uint8]) -> None:
+        """Append bytes."""
+        done = 0
+        while done < data.size:
+            room = self._room(data.size - done)
+            room[...] = data[done : done + room.size]
+            done += room.size
+
+    def _room(self, wanted: int) -> npt.NDArray[np.uint8]:
+        """Give free memory of the buffer, as much as is wanted or there is."""
+        if self._used == self._buffer.size:
+            self.flush()
+        room = self._buffer[self._used : self._used + wanted]
+        self._used += room.size
+        return room
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        self._file.write(self._buffer[: self._used], self._offset)
+        self._offset += self._used
+        self._used = 0
+
+
+class WkwPartWriter:
+    """Encodes the blocks of one part, or of one whole file, and stores them as they come.
+
+    Parameters
+    ----------
+    target : WkwTarget
+        The mag.
+    shard : tuple of 3 int
+        Index of the file along x, y, z.
+    part : tuple of 3 int, optional
+        Name of the part; None writes the file itself.
+    """
+
+    def __init__(self, target: WkwTarget, shard: Vec3, part: Vec3 | None) -> None:
+        self._target = target
+        self._shard = shard
+        self._part = part
+        self._file: NewFile | None = None
+        self._codes: list[npt.NDArray[np.uint64]] = []
+        self._sizes: list[npt.NDArray[np.int64]] = []
+        header = target.header
+        self._zero = zero_encoding(header.block_nbytes, header.block_type, target.level)
+        self._next_code = 0
+        self._end = 0 if part is not None else header.smallest_data_offset
+        self._nonzero_blocks = 0
+        self._stats = Stats(target.box.mag)
+
+    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
+        """Encode an array and store its blocks.
+
+        Parameters
+        ----------
+        array : ndarray, shape (c, x, y, z)
+            Voxels inside the target's box, any memory order. A block that it touches is wholly in it, but for voxels outside the box.
+        topleft : tuple of 3 int
+            Absolute voxel of element 0.
+        """
+        header = self._target.header
+        step, edge = header.block_len, header.file_len
+        low = [t // step for t in topleft]
+        high = [-(-(t + n) // step) for t, n in zip(topleft, array.shape[1:], strict=True)]
+        origin = [i * edge for i in self._shard]
+        codes, coordinates = morton.ordered_box(_relative(low, origin), _relative(high, origin))
+        corners = (coordinates + origin) * step - topleft
+        self._stats.add(array, topleft)
+        per_batch = max(1, _BATCH_NBYTES // header.block_nbytes)
+        for first in range(0, len(codes), per_batch):
+            batch = slice(first, first + per_batch)
+            self._append_batch(array, codes[batch], corners[batch])
+
+    def skip(self, box: BoundingBox) -> None:
+        """Take note of voxels that are all zero, in place of appending them."""
+        self._stats.add_zeros(box)
+
+    def _append_batch(self, array: npt.NDArray[Any], codes: npt.NDArray[np.uint64], corners: npt.NDArray[np.int64]) -> None:
+        header = self._target.header
+        if self._part is None and int(codes[0]) < self._next_code:
+            raise ValueError(f"blocks of a whole file must come in Morton order: block {codes[0]} after block {self._next_code - 1}")
+        # A box that is no aligned cube has codes with gaps between them: then blocks are stored one stretch at a time.
+        stretches = np.split(np.arange(len(codes)), np.flatnonzero(np.diff(codes) != 1) + 1) if self._part is None else [np.arange(len(codes))]
+        out = _buffer(len(codes) * compress_bound(header.block_nbytes))
+        for stretch in stretches:
+            here = slice(int(stretch[0]), int(stretch[-1]) + 1)
+            encoded = encode_from(
+                array, corners[here], out, block_len=header.block_len, block_type=header.block_type, level=self._target.level, store_zero=self._part is None
+            )
+            if self._part is None:
+                self._fill_gap(int(codes[here][0]))
+                self._next_code = int(codes[here][-1]) + 1
+            self._write(out[: encoded.nbytes])
+            self._codes.append(codes[here])
+            self._sizes.append(encoded.sizes)
+            self._nonzero_blocks += encoded.nonzero
+
+    def _fill_gap(self, code: int) -> None:
+        """Store all-zero blocks up to a code."""
+        per_write = max(1, _BATCH_NBYTES // self._zero.size)
+        while self._next_code < code:
+            count = min(per_write, code - self._next_code)
+            self._write(np.tile(self._zero, count))
+            self._codes.append(np.arange(self._next_code, self._next_code + count, dtype=np.uint64))
+            self._sizes.append(np.full(count, self._zero.size, np.int64))
+            self._next_code += count
+
+    def _write(self, data: npt.NDArray[np.uint8]) -> None:
+        if not data.size:
+            return
+        if self._file is None:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            self._file = NewFile(self._path)
+        self._file.write(data, self._end)
+        self._end += data.size
+
+    @property
+    def _path(self) -> str:
+        target = self._target
+        return file_path(target.folder, self._shard) if self._part is None else target.part_path(self._shard, self._part)
+
+    def close(self) -> Receipt:
+        """Publish what was stored; nothing is, where all voxels are zero.
+
+        Returns
+        -------
+        Receipt
+        """
+        receipt = self._stats.receipt(self._shard, self._part)
+        if not self._nonzero_blocks:
+            self.discard()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path)
+            return receipt
+        header = self._target.header
+        if self._part is None:
+            self._fill_gap(header.blocks_per_file)
+        codes, sizes = np.concatenate(self._codes), np.concatenate(self._sizes)
+        assert self._file is not None
+        if self._part is None:
+            self._file.write(format_file_head(header, sizes), 0)
+        else:
+            tail = format_run_tail(RunTable(codes, sizes))
+            self._file.write(tail, self._end)
+            self._end += len(tail)
+        self._file.publish()
+        return replace(receipt, path=self._path, nbytes=self._end)
+
+    def discard(self) -> None:
+        """Remove what was stored so far."""
+        if self._file is not None:
+            self._file.discard()
+
+
+def _relative(blocks: Sequence[int], origin: Sequence[int]) -> Vec3:
+    x, y, z = (b - o for b, o in zip(blocks, origin, strict=True))
+    return x, y, z
+
+
+def _buffer(nbytes: int) -> npt.NDArray[np.uint8]:
+    """Give this thread's write buffer, grown when it must hold more."""
+    memory: npt.NDArray[np.uint8] | None = getattr(_buffers, "memory", None)
+    if memory is None or memory.size < nbytes:
+        memory = np.empty(nbytes, np.uint8)
+        _buffers.memory = memory
+    return memory[:nbytes]

@@ -1,0 +1,192 @@
+"""All coarser mags of a region from one walk over its bricks.
+
+A brick of one mag is reduced into the brick of the next mag that it lies in; when all the bricks that a parent waits for have come, the parent goes out and is
+itself reduced into its own parent. In Morton order a single parent per mag is open for factors 2-2-2, a few for other factors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.kernels.window import reduce_windows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.pyramid import Level, Pass
+
+
+class Brick(NamedTuple):
+    """A complete brick of one mag."""
+
+    level: int
+    """Index of the mag in the pass."""
+    index: Vec3
+    """Index of the brick along x, y, z."""
+    voxels: npt.NDArray[Any] | None
+    """Voxels inside the mag's box, shape (c, x, y, z), None where all are zero; valid until the next brick is asked for."""
+    topleft: Vec3
+    """Absolute voxel of element 0."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A brick that waits for more."""
+
+    memory: npt.NDArray[Any] | None
+    """All its voxels, shape (c, x, y, z) with x fastest and c slowest, None as long as nothing but zeros came."""
+    waits_for: int
+    """Bricks of the finer mag that have not come."""
+
+
+class PyramidStream:
+    """Turns source bricks into the bricks of all mags of a pass.
+
+    Parameters
+    ----------
+    plan : Pass
+        Mags, boxes and bricks.
+    method : str
+        How a window becomes a voxel, see ``wkwdask.kernels.window``.
+    dtype : dtype
+        Type of the voxels.
+    num_channels : int
+        Values per voxel.
+    """
+
+    def __init__(self, plan: Pass, method: str, dtype: np.dtype[Any], num_channels: int) -> None:
+        self._plan = plan
+        self._method = method
+        self._dtype = dtype
+        self._channels = num_channels
+        self._open: list[dict[Vec3, _Open]] = [{} for _ in plan.levels]
+        self._free: dict[Vec3, list[npt.NDArray[Any]]] = {}
+        first = plan.levels[0]
+        self._source_shape: Vec3 = _times(first.brick_shape, first.factor)
+        self.source_memory = self._planar(self._source_shape)
+
+    def source_box(self, brick: Vec3) -> BoundingBox:
+        """Give the source voxels that a brick of the first mag is made from."""
+        level = self._plan.levels[0]
+        whole = BoundingBox(_times(_times(brick, level.brick_shape), level.factor), self._source_shape, self._plan.source_box.mag)
+        return whole.intersection(self._plan.source_box)
+
+    def source_view(self, brick: Vec3) -> npt.NDArray[Any]:
+        """Give the memory that takes the voxels of :meth:`source_box`, shape (c, x, y, z)."""
+        box = self.source_box(brick)
+        corner = _times(brick, self._source_shape)
+        return self.source_memory[(slice(None), *_slices(box, corner))]
+
+    def push(self, brick: Vec3, is_zero: bool) -> Iterator[Brick]:
+        """Take a source brick that was read into :meth:`source_view`, and give every brick that it completes.
+
+        Parameters
+        ----------
+        brick : tuple of 3 int
+            Index of the brick of the first mag.
+        is_zero : bool
+            Whether all its source voxels are zero; then the memory is not looked at.
+
+        Yields
+        ------
+        Brick
+            Finest first.
+        """
+        box = self.source_box(brick)
+        memory = None if is_zero else self.source_memory
+        yield from self._reduce(0, brick, memory, box, _times(brick, self._source_shape))
+
+    def _reduce(self, level: int, index: Vec3, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
+        """Reduce the voxels of ``box``, which lie in ``memory`` from ``corner`` on, into a brick of a level."""
+        here = self._plan.levels[level]
+        opened = self._open[level].get(index)
+        if opened is None:
+            opened = _Open(None, self._waits_for(level, index))
+            self._open[level][index] = opened
+        target_box = box.in_mag(here.box.mag)
+        if memory is not None and opened.memory is None:
+            opened.memory = self._take(here.brick_shape)
+            if opened.waits_for < self._waits_for(level, index):  # bricks before this one were all zero
+                opened.memory[...] = 0
+        if opened.memory is not None:
+            target_corner = _times(index, here.brick_shape)
+            if memory is None:
+                opened.memory[(slice(None), *_slices(target_box, target_corner))] = 0
+            else:
+                self._reduce_channels(memory, box, corner, opened.memory, target_box, target_corner, here.factor)
+        opened.waits_for -= 1
+        if opened.waits_for == 0:
+            del self._open[level][index]
+            yield from self._complete(level, index, opened.memory)
+
+    def _complete(self, level: int, index: Vec3, memory: npt.NDArray[Any] | None) -> Iterator[Brick]:
+        """Send a brick out, and on into its parent."""
+        here = self._plan.levels[level]
+        corner = _times(index, here.brick_shape)
+        box = cell_box(index, here.brick_shape, here.box).intersection(here.box)
+        voxels = None if memory is None else memory[(slice(None), *_slices(box, corner))]
+        yield Brick(level, index, voxels, box.topleft)
+        if level + 1 < len(self._plan.levels):
+            parent = self._plan.levels[level + 1]
+            parent_index = _divide(corner, _times(parent.brick_shape, parent.factor))
+            yield from self._reduce(level + 1, parent_index, memory, box, corner)
+        if memory is not None:
+            self._free.setdefault(here.brick_shape, []).append(memory)
+
+    def _waits_for(self, level: int, index: Vec3) -> int:
+        """Count the bricks of the finer mag that make a brick."""
+        if level == 0:
+            return 1
+        here, finer = self._plan.levels[level], self._plan.levels[level - 1]
+        footprint = BoundingBox(_times(_times(index, here.brick_shape), here.factor), _times(here.brick_shape, here.factor), finer.box.mag)
+        x, y, z = cell_range(footprint.intersection(finer.box), finer.brick_shape)
+        return len(x) * len(y) * len(z)
+
+    def _reduce_channels(
+        self, memory: npt.NDArray[Any], box: BoundingBox, corner: Vec3, out: npt.NDArray[Any], out_box: BoundingBox, out_corner: Vec3, factor: Vec3
+    ) -> None:
+        """Reduce whole windows of the memory, with only the voxels of the box counting, and copy what lies in the box."""
+        low = [a - c for a, c in zip(box.topleft, corner, strict=True)]
+        high = [b - c for b, c in zip(box.bottomright, corner, strict=True)]
+        shape = _divide(memory.shape[1:], factor)
+        whole = all(a == 0 for a in low) and all(b == n for b, n in zip(high, memory.shape[1:], strict=True))
+        if whole and shape == out.shape[1:]:
+            for channel in range(self._channels):
+                reduce_windows(memory[channel], factor, self._method, out[channel])
+            return
+        reduced = self._take(shape)
+        first = _divide(corner, factor)
+        for channel in range(self._channels):
+            reduce_windows(memory[channel], factor, self._method, reduced[channel], low, high)
+        out[(slice(None), *_slices(out_box, out_corner))] = reduced[(slice(None), *_slices(out_box, first))]
+        self._free.setdefault(shape, []).append(reduced)
+
+    def _take(self, shape: Vec3) -> npt.NDArray[Any]:
+        """Give memory for a brick, used before or new."""
+        free = self._free.get(shape)
+        return free.pop() if free else self._planar(shape)
+
+    def _planar(self, shape: Vec3) -> npt.NDArray[Any]:
+        """Allocate (c, x, y, z) with x fastest and c slowest, so that each channel is one Fortran array."""
+        return np.zeros((self._channels, *reversed(shape)), self._dtype).transpose(0, 3, 2, 1)
+
+
+def _times(a: Vec3, b: Vec3) -> Vec3:
+    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
+
+
+def _divide(a: tuple[int, ...], b: Vec3) -> Vec3:
+    return a[0] // b[0], a[1] // b[1], a[2] // b[2]
+
+
+def _slices(box: BoundingBox, corner: Vec3) -> tuple[slice, ...]:
+    """Cut a box out of memory that starts at an absolute voxel."""
+    return tuple(slice(a - c, b - c) for a, b, c in zip(box.topleft, box.bottomright, corner, strict=True))
