@@ -1,0 +1,75 @@
+"""webKNOSSOS-wrap (WKW) voxel data as dask arrays: open, write, downsample, look."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Name and module; a module is imported when one of its names is first used, so that ``import wkwdask`` takes no time.
+_NAMES = {
+    "AlignmentError": "errors",
+    "BoundingBox": "geometry.bounding_box",
+    "BoundsError": "errors",
+    "CorruptError": "errors",
+    "ExistsError": "errors",
+    "FormatError": "errors",
+    "IncompleteWriteError": "errors",
+    "LockedError": "errors",
+    "Mag": "geometry.mag",
+    "MissingError": "errors",
+    "Report": "jobs.report",
+    "ResumeError": "errors",
+    "TaskFailedError": "errors",
+    "TruncatedError": "errors",
+    "UnsupportedError": "errors",
+    "WkwDaskError": "errors",
+    "build_pyramid": "api",
+    "info": "api",
+    "make_demo": "viewer.demo",
+    "open": "api",
+    "preview": "viewer.preview",
+    "read": "api",
+    "sample": "api",
+    "to_wkw": "api",
+    "write": "api",
+}
+
+__all__ = sorted(_NAMES)
+
+if TYPE_CHECKING:
+    from wkwdask.api import build_pyramid, info, open, read, sample, to_wkw, write  # noqa: A004
+    from wkwdask.errors import (
+        AlignmentError,
+        BoundsError,
+        CorruptError,
+        ExistsError,
+        FormatError,
+        IncompleteWriteError,
+        LockedError,
+        MissingError,
+        ResumeError,
+        TaskFailedError,
+        TruncatedError,
+        UnsupportedError,
+        WkwDaskError,
+    )
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.jobs.report import Report
+    from wkwdask.viewer.demo import make_demo
+    from wkwdask.viewer.preview import preview
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES})

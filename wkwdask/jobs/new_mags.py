@@ -1,0 +1,162 @@
+"""Where new mags go: paths, headers and what the JSON is to say about them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import UnsupportedError
+from wkwdask.formats.voxel_type import element_class
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage.dataset import Layer, read_datasource
+from wkwdask.storage.job_folder import JobFolder, LayerEdit, NewMag, Owner
+from wkwdask.storage.local import local_path
+from wkwdask.storage.wkw_target import WkwTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.wkw.header import WkwHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one new mag is to appear."""
+
+    folder: str
+    """The mag's folder."""
+    mag: Mag
+    """The mag."""
+    layer: Layer
+    """The layer, with its record where a JSON is above the mag."""
+
+
+def place_of(url: str | os.PathLike[str]) -> Place:
+    """Find out where a new mag that a user names belongs.
+
+    Parameters
+    ----------
+    url : str or path
+        The mag's folder, which need not be there: ``DATASET/LAYER/MAG``.
+
+    Returns
+    -------
+    Place
+
+    Raises
+    ------
+    UnsupportedError
+        It is a URL of another kind.
+    """
+    folder = local_path(url)
+    layer_folder, name = os.path.split(folder)
+    dataset_folder, layer_name = os.path.split(layer_folder)
+    try:
+        mag = Mag.parse(name)
+    except ValueError:
+        return Place(folder, Mag(1, 1, 1), Layer(layer_folder, layer_name))
+    datasource = read_datasource(dataset_folder)
+    if datasource is None:
+        return Place(folder, mag, Layer(layer_folder, layer_name))
+    layer = Layer(layer_folder, layer_name, dataset_folder, datasource)
+    check_inside_dataset(layer, folder)
+    return Place(folder, mag, layer)
+
+
+def check_inside_dataset(layer: Layer, folder: str) -> None:
+    """Refuse to write where a dataset's paths leave it: what is there belongs to somebody else.
+
+    Raises
+    ------
+    UnsupportedError
+        The folder is outside the dataset.
+    """
+    if layer.dataset_folder is None:
+        return
+    dataset = os.path.realpath(layer.dataset_folder)
+    if os.path.commonpath([dataset, os.path.realpath(folder)]) != dataset:
+        raise UnsupportedError(f"{folder}: lies outside the dataset {layer.dataset_folder}, which is read but not written through; name the folder that it is in")
+
+
+def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | None) -> LayerEdit | None:
+    """Decide what the JSON is to say once a mag is there.
+
+    Parameters
+    ----------
+    place : Place
+        Where the mag goes.
+    header : WkwHeader
+        Its header.
+    box : BoundingBox
+        Where it has data [voxels of the mag].
+    category : str, optional
+        ``"color"`` or ``"segmentation"`` for a new layer; by default integers of 32 bits and more are a segmentation.
+
+    Returns
+    -------
+    LayerEdit or None
+        None without a JSON.
+
+    Raises
+    ------
+    ValueError
+        The layer has another type or number of channels, in mags that stay.
+    """
+    layer = place.layer
+    if layer.dataset_folder is None:
+        return None
+    mags = ((place.mag, f"./{os.path.relpath(place.folder, layer.dataset_folder)}", header.file_len_vx),)
+    own_box = box.in_mag(Mag(1, 1, 1))
+    elements = element_class(header.dtype, header.num_channels)
+    record = layer.record
+    if record is None:
+        if category is None:
+            category = "segmentation" if header.dtype.kind in "iu" and header.dtype.itemsize >= 4 and header.num_channels == 1 else "color"
+        return LayerEdit(layer.dataset_folder, layer.name, mags, (category, own_box, elements, header.num_channels))
+    stays = [entry.mag for entry in record.mags if entry.mag != place.mag]
+    if not stays:
+        return LayerEdit(layer.dataset_folder, layer.name, mags, (record.category, own_box, elements, header.num_channels))
+    if (record.element_class, record.num_channels) != (elements, header.num_channels):
+        raise ValueError(
+            f"{layer.folder}: the layer holds {record.element_class} in {record.num_channels} channels, "
+            f"the array is {elements} in {header.num_channels}; cast it, or write to another layer"
+        )
+    if record.bounding_box.in_mag(place.mag).contains(box):
+        return LayerEdit(layer.dataset_folder, layer.name, mags)
+    grown = record.bounding_box.union(own_box)
+    return LayerEdit(layer.dataset_folder, layer.name, mags, (record.category, grown, elements, header.num_channels))
+
+
+def stage(owner: Owner, parent: str, mags: Sequence[tuple[str, WkwHeader, BoundingBox]], level: int) -> tuple[JobFolder, list[WkwTarget], list[NewMag]]:
+    """Lay out the folder of a job that builds some mags; makes nothing yet.
+
+    Parameters
+    ----------
+    owner : Owner
+        Who builds.
+    parent : str
+        The layer's folder.
+    mags : sequence of (str, WkwHeader, BoundingBox)
+        Where each is to appear, its header, and where it has data.
+    level : int
+        LZ4HC level.
+
+    Returns
+    -------
+    folder, targets, new_mags
+        The job's folder, what tasks write, what is published in the end.
+    """
+    folder = JobFolder(parent, owner)
+    targets, new_mags = [], []
+    for path, header, box in mags:
+        name = box.mag.long_name
+        targets.append(WkwTarget(f"{folder.root}/{name}", f"{folder.root}/{name}.parts", header, level, box))
+        new_mags.append(NewMag(name, path))
+    return folder, targets, new_mags
+
+
+def settings_of(command: str, **options: Any) -> dict[str, Any]:
+    """Write down what a job is to do, for its provenance."""
+    return {"command": command, **{name: value if isinstance(value, (int, float, type(None))) else str(value) for name, value in options.items()}}

@@ -1,0 +1,134 @@
+"""The write job: an array in memory becomes one mag, part by part, without dask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.jobs.pyramid import JoinTask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.job import Task
+    from wkwdask.storage.receipts import Receipt
+    from wkwdask.storage.volume import Target
+
+PART_NBYTES = 128 << 20
+
+
+def part_of(target: Target, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
+    """Give the shard that a part lies in, and the part's name, which a part that is a whole shard does not have."""
+    shard_shape = target.shard_shape
+    shard = (part[0] * part_shape[0] // shard_shape[0], part[1] * part_shape[1] // shard_shape[1], part[2] * part_shape[2] // shard_shape[2])
+    return shard, None if part_shape == shard_shape else part
+
+
+def encode_part(target: Target, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3) -> Receipt:
+    """Encode the voxels of one part and store them.
+
+    Parameters
+    ----------
+    target : Target
+        The mag.
+    part : tuple of 3 int
+        Index of the part on the grid of parts.
+    part_shape : tuple of 3 int
+        Its shape [voxels].
+    voxels : ndarray, shape (c, x, y, z)
+        All voxels of the part that lie in the target's box.
+    topleft : tuple of 3 int
+        Absolute voxel of element 0.
+
+    Returns
+    -------
+    Receipt
+    """
+    writer = target.open_part(*part_of(target, part, part_shape))
+    try:
+        writer.append(voxels, topleft)
+        return writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeTask:
+    """Encode one part of an array in memory."""
+
+    target: Target
+    """The mag."""
+    part: Vec3
+    """Index of the part."""
+    part_shape: Vec3
+    """Its shape [voxels]."""
+    voxels: npt.NDArray[Any]
+    """Its voxels, shape (c, x, y, z)."""
+    topleft: Vec3
+    """Absolute voxel of element 0."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"part {self.part} of mag {self.target.box.mag}"
+
+    def run(self) -> list[tuple[int, Receipt]]:
+        """Encode and store the part."""
+        return [(0, encode_part(self.target, self.part, self.part_shape, self.voxels, self.topleft))]
+
+
+@dataclass
+class WriteJob:
+    """Write an array to one mag.
+
+    Parameters
+    ----------
+    target : Target
+        The mag; its box is that of the array.
+    array : ndarray, shape (c, x, y, z)
+        The voxels.
+    """
+
+    target: Target
+    array: npt.NDArray[Any]
+    receipts: list[Receipt] = field(default_factory=list)
+    """Receipts of the files."""
+
+    def __post_init__(self) -> None:
+        self._part_shape = self.target.part_shape(PART_NBYTES)
+        self._parts: dict[Vec3, list[Receipt]] = {}
+        num_shards = sum(1 for _ in cells(self.target.box, self.target.shard_shape))
+        self.num_tasks = sum(1 for _ in cells(self.target.box, self._part_shape)) + (num_shards if self._part_shape != self.target.shard_shape else 0)
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the parts, those of one file together."""
+        self.target.prepare()
+        box = self.target.box
+        for shard in cells(box, self.target.shard_shape):
+            inside = cell_box(shard, self.target.shard_shape, box).intersection(box)
+            for part in cells(inside, self._part_shape):
+                here = cell_box(part, self._part_shape, box).intersection(box)
+                corner = tuple(slice(a - t, b - t) for a, b, t in zip(here.topleft, here.bottomright, box.topleft, strict=True))
+                yield EncodeTask(self.target, part, self._part_shape, self.array[(slice(None), *corner)], here.topleft)
+
+    def receive(self, task: Task, result: list[tuple[int, Receipt]]) -> Iterable[Task]:
+        """Take a receipt; give the join of a file whose parts are all there."""
+        for _, receipt in result:
+            if receipt.part is None:
+                self.receipts.append(receipt)
+                continue
+            parts = self._parts.setdefault(receipt.shard, [])
+            parts.append(receipt)
+            if len(parts) == num_parts(self.target.box, receipt.shard, self.target.shard_shape, self._part_shape):
+                yield JoinTask(self.target, 0, receipt.shard, tuple(self._parts.pop(receipt.shard)))
+
+
+def num_parts(box: BoundingBox, shard: Vec3, shard_shape: Vec3, part_shape: Vec3) -> int:
+    """Count the parts of a shard that a box touches."""
+    return sum(1 for _ in cells(cell_box(shard, shard_shape, box).intersection(box), part_shape))
