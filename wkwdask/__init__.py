@@ -35,10 +35,36 @@ _NAMES = {
     "write": "api",
 }
 
-__all__ = sorted(_NAMES)
+__all__ = [
+    "AlignmentError",
+    "BoundingBox",
+    "BoundsError",
+    "CorruptError",
+    "ExistsError",
+    "FormatError",
+    "IncompleteWriteError",
+    "LockedError",
+    "Mag",
+    "MissingError",
+    "Report",
+    "ResumeError",
+    "TaskFailedError",
+    "TruncatedError",
+    "UnsupportedError",
+    "WkwDaskError",
+    "build_pyramid",
+    "info",
+    "make_demo",
+    "open",
+    "preview",
+    "read",
+    "sample",
+    "to_wkw",
+    "write",
+]
 
 if TYPE_CHECKING:
-    from wkwdask.api import build_pyramid, info, open, read, sample, to_wkw, write  # noqa: A004
+    from wkwdask.api import build_pyramid, info, open, read, sample, to_wkw, write
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, LockedError
+from wkwdask.errors import BoundsError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
-from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import cells
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.new_mags import Place, check_inside_dataset, edit_for, place_of, settings_of, stage
-from wkwdask.jobs.report import Report, mag_report
-from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
-from wkwdask.plans.pyramid import check_steps
-from wkwdask.storage.dataset import Layer, check_inside, choose_layer, locate, open_volume, recent_volume
-from wkwdask.storage.job_folder import JobFolder, LayerEdit, NewMag, Owner, is_taken, lock_holder
+from wkwdask.jobs.report import Report
+from wkwdask.jobs.wkw import WkwEncoding, stage_pyramid, stage_write
+from wkwdask.storage.dataset import check_inside, open_volume, recent_volume
 from wkwdask.storage.summary import DatasetSummary, summarize
 
 if TYPE_CHECKING:
@@ -29,18 +23,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from dask.delayed import Delayed
 
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.wkw import WkwVolume
-    from wkwdask.storage.wkw_target import WkwTarget
-
-Url = "str | os.PathLike[str]"
-MagLike = "Mag | str | int | Sequence[int]"
 Existing = Literal["error", "overwrite"]
-_EXISTING = ("error", "overwrite")
-_METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}
 
 
-def open(  # noqa: A001
+def open(
     url: str | os.PathLike[str],
     *,
     layer: str | None = None,
@@ -261,20 +247,14 @@ def to_wkw(
     topleft = vec3(offset, "offset")
     if min(topleft) < 0:
         raise ValueError(f"offset must not be negative, got {topleft}")
-    header = make_header(array.dtype, array.shape[0], block_len=block_len, file_len=file_len, block_type=BlockType.parse(compression))
-    _check_options(existing, level, category)
-    place = place_of(url)
-    box = BoundingBox(topleft, array.shape[1:], place.mag)
-    edit = edit_for(place, header, box, category)
-    settings = settings_of(
-        "to_wkw", folder=place.folder, box=box, dtype=header.dtype, channels=header.num_channels, block_len=block_len, file_len=file_len,
-        compression=compression, level=level, existing=existing,
-    )  # fmt: skip
-    job = _WriteMag(place, header_box=box, edit=edit, settings=settings, existing=existing)
-    job.stage(header, level)
-    if isinstance(array, np.ndarray):
-        return job.write_numpy(array) if compute else job.delayed(_as_dask(array, job.target))
-    return job.write_dask(array) if compute else job.delayed(array)
+    from wkwdask.graphs.build import write_array, write_array_later
+
+    encoding = WkwEncoding(block_len, file_len, compression, level)
+    staged = stage_write(url, topleft, array.shape, array.dtype, encoding, existing, category)
+    if compute:
+        return write_array(staged, array)
+    delayed: Delayed = write_array_later(staged, array)
+    return delayed
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray[Any], **options: Any) -> Report:
@@ -357,31 +337,10 @@ def build_pyramid(
     ValueError
         An option makes no sense.
     """
-    _check_options(existing, level, None)
-    located = locate(url)
-    chosen = choose_layer(located, layer)
-    source = chosen.volume(located.mag if located.mag is not None else chosen.finest_mag())
-    method = _method(chosen, method)
-    block_type = _block_type(source, compression)
-    mags = _mags(chosen, source, coarsest)
-    check_steps(source.box.mag, mags)
-    folders = [_mag_folder(chosen, mag) for mag in mags]
-    if not mags:
-        return Report((), 0, 0.0, f"mag {source.box.mag} is the coarsest already: nothing to do")
-    settings = settings_of(
-        "build_pyramid", folder=chosen.folder, source=source.box.mag, box=source.box, mags=",".join(mag.name for mag in mags), method=method,
-        compression=block_type.label, level=level, existing=existing,
-    )  # fmt: skip
-    header = source.header.with_block_type(block_type)
-    layer_box = chosen.record.bounding_box if chosen.record is not None else source.box
-    owner = Owner.this_process(f"build_pyramid of {chosen.folder}")
-    folder, targets, new_mags = stage(
-        owner, chosen.folder, [(path, header, layer_box.in_mag(mag)) for path, mag in zip(folders, mags, strict=True)], level
-    )
-    finished = folder.start([mag.folder for mag in new_mags], existing, settings)
-    if finished is not None:
-        return Report.from_json(finished["report"], _FINISHED_NOTE)
-    return _run_pyramid(folder, targets, new_mags, source, layer_box, method, _pyramid_edit(chosen, folders, targets), settings)
+    from wkwdask.graphs import build
+
+    pyramid = stage_pyramid(url, layer, method, None if coarsest is None else Mag.parse(coarsest), compression, level, existing)
+    return build.build_pyramid(pyramid.staged, pyramid.source, pyramid.layer_box, pyramid.method)
 
 
 def info(url: str | os.PathLike[str]) -> DatasetSummary:
@@ -406,182 +365,6 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary:
     return summarize(url)
 
 
-_FINISHED_NOTE = "an earlier job with the same settings was interrupted while it published its result; that was finished now"
-
-
-class _WriteMag:
-    """One array on its way into one mag."""
-
-    def __init__(self, place: Place, *, header_box: BoundingBox, edit: LayerEdit | None, settings: dict[str, Any], existing: str) -> None:
-        self._place = place
-        self._box = header_box
-        self._edit = edit
-        self._settings = settings
-        self._existing = existing
-
-    def stage(self, header: Any, level: int) -> None:
-        """Lay out the job's folder; makes nothing yet."""
-        place = self._place
-        owner = Owner.this_process(f"to_wkw into {place.folder}")
-        self._folder, (self.target,), self._new_mags = stage(owner, place.layer.folder, [(place.folder, header, self._box)], level)
-
-    def _start(self) -> dict[str, Any] | None:
-        return self._folder.start([self._place.folder], self._existing, self._settings)
-
-    def write_numpy(self, array: npt.NDArray[Any]) -> Report:
-        """Write an array in memory."""
-        from wkwdask.graphs.runners import run_job
-        from wkwdask.jobs.write import WriteJob
-
-        started = time.monotonic()
-        finished = self._start()
-        if finished is not None:
-            return Report.from_json(finished["report"], _FINISHED_NOTE)
-        try:
-            job = WriteJob(self.target, array.astype(self.target.dtype, copy=False))
-            run_job(job, f"writing {self._place.folder}", here=True)
-            return self._publish(job.receipts, started)
-        except BaseException:
-            self._folder.discard()
-            raise
-
-    def write_dask(self, array: da.Array) -> Report:
-        """Write a dask array."""
-        from wkwdask.graphs.write import compute_receipts, shard_receipts
-
-        started = time.monotonic()
-        finished = self._start()
-        if finished is not None:
-            return Report.from_json(finished["report"], _FINISHED_NOTE)
-        try:
-            self.target.prepare()
-            receipts = compute_receipts(shard_receipts(array, self.target), f"writing {self._place.folder}") if array.size else []
-            return self._publish(receipts, started)
-        except BaseException:
-            self._folder.discard()
-            raise
-
-    def delayed(self, array: da.Array) -> Delayed:
-        """Check now, and build a graph that does the rest."""
-        import dask
-
-        from wkwdask.graphs.write import finished, shard_receipts
-
-        holder = lock_holder(self._place.folder)
-        if holder is not None:
-            raise LockedError(f"{self._place.folder}: another job writes it: {holder}")
-        if self._existing == "error" and is_taken(self._place.folder):
-            raise ExistsError(f'{self._place.folder}: is there already; existing="overwrite" replaces it whole')
-        if not array.size:
-            return dask.delayed(self._publish_later, pure=False)([])
-        delayed: Delayed = finished(shard_receipts(array, self.target, self._prepare_later), self._publish_later)
-        return delayed
-
-    def _prepare_later(self) -> None:
-        self._start()
-        self.target.prepare()
-
-    def _publish_later(self, receipts: list[Receipt]) -> Report:
-        if not receipts:
-            self._prepare_later()
-        self._folder.resume_ownership([self._place.folder])
-        return self._publish(receipts, time.monotonic())
-
-    def _publish(self, receipts: list[Receipt], started: float) -> Report:
-        """Make sure that all is there, and let it appear."""
-        expected = set(cells(self._box, self.target.shard_shape))
-        found = [receipt.shard for receipt in receipts]
-        if len(found) != len(expected) or set(found) != expected:
-            raise IncompleteWriteError(f"{self._place.folder}: receipts for {len(found)} files, expected {len(expected)}")
-        nbytes_in = self._box.volume * self.target.header.voxel_nbytes
-        report = Report((mag_report(self._place.folder, receipts),), nbytes_in, time.monotonic() - started)
-        self._folder.publish(self._new_mags, self._edit, {"settings": self._settings, "report": report.to_json()})
-        return report
-
-
-def _run_pyramid(
-    folder: JobFolder,
-    targets: list[WkwTarget],
-    new_mags: list[NewMag],
-    source: WkwVolume,
-    layer_box: BoundingBox,
-    method: str,
-    edit: LayerEdit | None,
-    settings: dict[str, Any],
-) -> Report:
-    """Build all mags in the job's folder and let them appear."""
-    from wkwdask.graphs.runners import num_workers, run_job
-    from wkwdask.jobs.pyramid import PyramidJob
-
-    started = time.monotonic()
-    try:
-        job = PyramidJob(source, targets, layer_box, method, num_workers())
-        run_job(job, f"pyramid of {folder.parent}")
-        job.check_complete()
-        mags = tuple(mag_report(mag.folder, receipts) for mag, receipts in zip(new_mags, job.receipts, strict=True))
-        report = Report(mags, source.box.volume * source.header.voxel_nbytes, time.monotonic() - started)
-        folder.publish(new_mags, edit, {"settings": settings, "report": report.to_json()})
-    except BaseException:
-        folder.discard()
-        raise
-    return report
-
-
-def _pyramid_edit(layer: Layer, folders: list[str], targets: list[WkwTarget]) -> LayerEdit | None:
-    import os
-
-    if layer.dataset_folder is None or layer.record is None:
-        return None
-    dataset = layer.dataset_folder
-    mags = tuple((target.box.mag, f"./{os.path.relpath(path, dataset)}", target.header.file_len_vx) for path, target in zip(folders, targets, strict=True))
-    return LayerEdit(dataset, layer.name, mags)
-
-
-def _mags(layer: Layer, source: WkwVolume, coarsest: Mag | str | int | Sequence[int] | None) -> list[Mag]:
-    """Choose the mags of a pyramid."""
-    finest = source.box.mag
-    box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(Mag(1, 1, 1))
-    end = default_coarsest(box) if coarsest is None else Mag.parse(coarsest)
-    voxel_size = layer.datasource.voxel_size_nm if layer.datasource is not None else None
-    others = [] if layer.datasource is None else [entry.mag for other in layer.datasource.layers if other.name != layer.name for entry in other.mags]
-    sampling = "constant_z" if source.box.size[2] == 1 else "anisotropic"  # a single section stays one
-    return mag_ladder(finest, end, voxel_size, sampling, others)
-
-
-def _mag_folder(layer: Layer, mag: Mag) -> str:
-    """Say where a coarser mag goes: where the JSON has it, else into the layer's folder."""
-    folder = layer.mags.get(mag, f"{layer.folder}/{mag.name}")
-    check_inside_dataset(layer, folder)
-    return folder
-
-
-def _method(layer: Layer, method: str) -> str:
-    from wkwdask.kernels.window import METHODS
-
-    if method == "default":
-        if layer.record is None:
-            raise ValueError(f"{layer.folder}: no datasource-properties.json says what kind of layer this is; give method= (median or mean for images, mode for labels)")
-        return _METHOD_OF_CATEGORY[layer.record.category]
-    if method not in METHODS:
-        raise ValueError(f'method must be "default" or one of {", ".join(METHODS)}, got {method!r}')
-    return method
-
-
-def _block_type(source: WkwVolume, compression: str | None) -> BlockType:
-    if compression is not None:
-        return BlockType.parse(compression)
-    return source.header.block_type if source.header.is_compressed else BlockType.LZ4HC
-
-
-def _check_options(existing: str, level: int, category: str | None) -> None:
-    if existing not in _EXISTING:
-        raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
-    if not 1 <= level <= 12:
-        raise ValueError(f"level must be in 1..12, got {level}")
-    if category not in (None, "color", "segmentation"):
-        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
-
-
 def _voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:
     """Turn a pair of corners into a box of a mag."""
     if isinstance(box, BoundingBox):
@@ -589,11 +372,3 @@ def _voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> Bounding
     if len(box) != 2:
         raise ValueError(f"box is a pair of corners ((x, y, z), (x, y, z)), got {box!r}")
     return BoundingBox.from_corners(box[0], box[1], mag)
-
-
-def _as_dask(array: npt.NDArray[Any], target: WkwTarget) -> da.Array:
-    import dask.array
-
-    from wkwdask.jobs.write import PART_NBYTES
-
-    return dask.array.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES)))

@@ -26,7 +26,16 @@ _NM_PER_UNIT = {
     "zettameter": 1e30, "yottameter": 1e33,
     "angstrom": 0.1, "inch": 2.54e7, "foot": 3.048e8, "yard": 9.144e8, "mile": 1.609344e12, "parsec": 3.0856775814913673e25,
 }  # fmt: skip
-_SHORT_UNITS = {"nm": "nanometer", "um": "micrometer", "µm": "micrometer", "mm": "millimeter", "cm": "centimeter", "m": "meter", "pm": "picometer", "Å": "angstrom"}
+_SHORT_UNITS = {
+    "nm": "nanometer",
+    "um": "micrometer",
+    "µm": "micrometer",
+    "mm": "millimeter",
+    "cm": "centimeter",
+    "m": "meter",
+    "pm": "picometer",
+    "Å": "angstrom",
+}
 
 
 @dataclass(frozen=True, slots=True)

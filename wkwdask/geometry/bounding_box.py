@@ -112,9 +112,7 @@ class BoundingBox:
         except (TypeError, ValueError):
             numbers = []
         if len(numbers) != 6:
-            raise ValueError(
-                f"a bounding box is six whole numbers (x, y, z, width, height, depth) or a pair (topleft, size), got {value!r}"
-            )
+            raise ValueError(f"a bounding box is six whole numbers (x, y, z, width, height, depth) or a pair (topleft, size), got {value!r}")
         return cls((numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]))
 
     def __str__(self) -> str:

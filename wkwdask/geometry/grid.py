@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -88,4 +88,4 @@ def borders(start: int, stop: int, step: int) -> tuple[int, ...]:
     if stop <= start:
         return (0,)
     cuts = [start, *range((start // step + 1) * step, stop, step), stop]
-    return tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False))
+    return tuple(b - a for a, b in pairwise(cuts))

@@ -61,7 +61,8 @@ def encode(coordinates: npt.ArrayLike) -> npt.NDArray[np.uint64]:
         x, y, z = (_spread(array[:, axis].astype(np.uint64)) for axis in range(3))
     else:
         x, y, z = (_TABLE[array[:, axis]] for axis in range(3))
-    return x | y << np.uint64(1) | z << np.uint64(2)
+    codes: npt.NDArray[np.uint64] = x | y << np.uint64(1) | z << np.uint64(2)
+    return codes
 
 
 def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:

@@ -72,8 +72,9 @@ class BoxReader:
         """Read what a basic index selects; any other index is applied to everything."""
         items = index if isinstance(index, tuple) else (index,)
         if len(items) != self.ndim or not all(isinstance(item, (slice, int, np.integer)) for item in items):
-            everything = self._read([slice(0, n) for n in self.shape])
-            return everything[index]
+            everything: Any = self._read([slice(0, n) for n in self.shape])
+            selected: npt.NDArray[Any] = everything[index]
+            return selected
         spans, rest = zip(*(_span(item, n) for item, n in zip(items, self.shape, strict=True)), strict=True)
         voxels = self._read(spans)
         return voxels if all(part == slice(None) for part in rest) else voxels[rest]
@@ -156,7 +157,7 @@ def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3,
             'choose larger ones (chunks="file" or chunks="1GiB"), or a smaller part with bounding_box=',
             stacklevel=3,
         )
-    return da.from_array(
+    array: da.Array = da.from_array(
         reader,
         chunks=ordered,
         name=f"wkwdask-{dask.base.tokenize(reader, ordered)}",
@@ -165,6 +166,7 @@ def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3,
         inline_array=True,
         meta=np.empty((0,) * len(axes), volume.dtype),
     )
+    return array
 
 
 def _checked_axes(axes: str | None, channel: int | None, num_channels: int) -> str:

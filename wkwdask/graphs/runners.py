@@ -51,10 +51,10 @@ def num_workers() -> int:
     """Count the tasks that will run at once."""
     client = active_client()
     if client is not None:
-        return max(1, sum(client.nthreads().values()))
+        return max(1, int(sum(client.nthreads().values())))
     if dask.base.get_scheduler() is dask.local.get_sync:
         return 1
-    configured = dask.config.get("num_workers", None)
+    configured: Any = dask.config.get("num_workers", None)
     return int(configured) if configured else available_cores()
 
 
@@ -130,7 +130,8 @@ class _Queue:
 
 
 def _run_on_executor(job: Job, executor: Executor, workers: int) -> None:
-    queue, running = _Queue(job), {}
+    queue = _Queue(job)
+    running: dict[Any, Task] = {}
     try:
         while True:
             while len(running) < 2 * workers and (task := queue.take()) is not None:
@@ -150,7 +151,8 @@ def _run_on_executor(job: Job, executor: Executor, workers: int) -> None:
 def _run_on_client(job: Job, client: Any) -> None:
     from distributed import as_completed
 
-    queue, running = _Queue(job), {}
+    queue = _Queue(job)
+    running: dict[Any, Task] = {}
     completed = as_completed(loop=client.loop)
 
     def fill() -> None:

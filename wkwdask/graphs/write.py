@@ -49,7 +49,7 @@ def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] 
     lengths = [borders(low, high, step) for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)]
     parts = array.rechunk(((target.num_channels,), *lengths), method="tasks")
     before = () if prepare is None else (da.map_blocks(_prepare, prepare, chunks=((1,),) * 4, dtype=object, meta=_META),)
-    receipts = da.map_blocks(
+    receipts: da.Array = da.map_blocks(
         _encode, parts, *before, target=target, part_shape=part_shape, dtype=object, meta=_META, chunks=((1,), *((1,) * len(axis) for axis in lengths)),
     )  # fmt: skip
     if part_shape == shard_shape:
@@ -60,7 +60,8 @@ def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] 
         for low, high, part, shard in zip(box.topleft, box.bottomright, part_shape, shard_shape, strict=True)
     ]
     grouped = receipts.rechunk(((1,), *per_shard), method="tasks")
-    return da.map_blocks(_join, grouped, target=target, dtype=object, meta=_META, chunks=((1,), *((1,) * len(axis) for axis in per_shard)))
+    joined: da.Array = da.map_blocks(_join, grouped, target=target, dtype=object, meta=_META, chunks=((1,), *((1,) * len(axis) for axis in per_shard)))
+    return joined
 
 
 def finished(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:

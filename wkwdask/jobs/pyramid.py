@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.plans.pyramid import Pass, plan_pass
 from wkwdask.streams.pyramid import PyramidStream
@@ -219,17 +218,3 @@ class PyramidJob:
         if self._waiting == 0 and self._pass_number + 1 < len(self._passes):
             return self._start_pass(self._pass_number + 1)
         return joins
-
-    def check_complete(self) -> None:
-        """Make sure that the receipts cover the plan.
-
-        Raises
-        ------
-        IncompleteWriteError
-            A file is missing.
-        """
-        for target, receipts in zip(self.targets, self.receipts, strict=True):
-            expected = set(cells(target.box, target.shard_shape))
-            found = [receipt.shard for receipt in receipts]
-            if set(found) != expected or len(found) != len(expected):
-                raise IncompleteWriteError(f"mag {target.box.mag}: receipts for {len(found)} files, expected {len(expected)}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.pyramid import JoinTask
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
     from wkwdask.storage.receipts import Receipt

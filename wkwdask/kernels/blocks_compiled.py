@@ -16,10 +16,10 @@ from wkwdask.kernels.compiler import helper, kernel
 from wkwdask.kernels.locate import SIZE, START, X, Y, Z
 
 _LZ4_ARGUMENTS = (types.intp, types.intp, types.int32, types.int32)
-_decompress = types.ExternalFunction(lz4_symbols.DECOMPRESS, types.int32(*_LZ4_ARGUMENTS))
-_decompress_partial = types.ExternalFunction(lz4_symbols.DECOMPRESS_PARTIAL, types.int32(*_LZ4_ARGUMENTS, types.int32))
-_compress = types.ExternalFunction(lz4_symbols.COMPRESS, types.int32(*_LZ4_ARGUMENTS))
-_compress_hc = types.ExternalFunction(lz4_symbols.COMPRESS_HC, types.int32(*_LZ4_ARGUMENTS, types.int32))
+_decompress: Any = types.ExternalFunction(lz4_symbols.DECOMPRESS, types.int32(*_LZ4_ARGUMENTS))
+_decompress_partial: Any = types.ExternalFunction(lz4_symbols.DECOMPRESS_PARTIAL, types.int32(*_LZ4_ARGUMENTS, types.int32))
+_compress: Any = types.ExternalFunction(lz4_symbols.COMPRESS, types.int32(*_LZ4_ARGUMENTS))
+_compress_hc: Any = types.ExternalFunction(lz4_symbols.COMPRESS_HC, types.int32(*_LZ4_ARGUMENTS, types.int32))
 
 RAW, LZ4, LZ4HC = 1, 2, 3
 OUTSIDE = -(1 << 40)  # a block that is not in the memory it is said to be in; LZ4 itself gives 32-bit codes
@@ -202,7 +202,7 @@ def encode_from(
             start = _unsigned(end)
             for i in range(_unsigned(nbytes)):
                 out[start + i] = block_bytes[i]
-            size = np.int32(nbytes)
+            size = nbytes
         elif block_type == LZ4:
             size = _compress(block_at, out_at + end, np.int32(nbytes), np.int32(min(out.size - end, _INT32_MAX)))
         else:

@@ -68,6 +68,4 @@ def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, .
 
 def is_plain(array: npt.NDArray[Any]) -> bool:
     """Tell whether :func:`flat_memory` can view the array."""
-    return array.dtype.isnative and all(
-        n == 1 or (stride > 0 and stride % array.itemsize == 0) for n, stride in zip(array.shape, array.strides, strict=True)
-    )
+    return array.dtype.isnative and all(n == 1 or (stride > 0 and stride % array.itemsize == 0) for n, stride in zip(array.shape, array.strides, strict=True))

@@ -58,8 +58,9 @@ def encode_from(array: Any, corners: Any, edge: int, block_type: int, level: int
 
 def encode(raw: bytes, block_type: int, level: int) -> bytes:
     """Encode the bytes of one block."""
+    encoded = raw
     if block_type == LZ4:
-        return lz4.block.compress(raw, store_size=False)
-    if block_type == LZ4HC:
-        return lz4.block.compress(raw, mode="high_compression", compression=level, store_size=False)
-    return raw
+        encoded = lz4.block.compress(raw, store_size=False)
+    elif block_type == LZ4HC:
+        encoded = lz4.block.compress(raw, mode="high_compression", compression=level, store_size=False)
+    return encoded

@@ -7,6 +7,7 @@ memory: a missing cache makes a first call slow, never wrong, and never an error
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -29,10 +30,8 @@ def _candidates() -> Iterator[Path]:
         yield Path(chosen)
     if base := os.environ.get("XDG_CACHE_HOME"):
         yield Path(base) / "wkwdask"
-    try:
+    with contextlib.suppress(RuntimeError):  # a user without an entry in the password database
         yield Path.home() / ".cache" / "wkwdask"
-    except RuntimeError:  # a user without an entry in the password database
-        pass
     yield Path(tempfile.gettempdir()) / f"wkwdask-{os.getuid()}"
 
 
@@ -81,12 +80,13 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     folder = cache_folder()
     if folder is None:
         return _njit(function, keep=False)
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)  # read at decoration only, so that nobody else's kernels move
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(folder)  # read at decoration only, so that nobody else's kernels move
     try:
         dispatcher = _njit(function, keep=True)
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
 
     def call(*arguments: Any) -> Any:
         try:

@@ -11,7 +11,7 @@ from wkwdask.kernels.compiler import helper, kernel
 from wkwdask.kernels.locate import CODE, OFFSET, SIZE, START, X, Y, Z
 
 _MAX_DEPTH = 21
-_pread = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.int64))
+_pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.int64))
 
 
 @helper

@@ -118,11 +118,12 @@ def _extreme(source: npt.NDArray[Any], ufunc: np.ufunc, bounds: _Bounds, out: np
     for axis in (2, 1, 0):
         f = bounds.factor[axis]
         cut = bounds.low[axis] > 0 or bounds.high[axis] < source.shape[axis]
-        reduced = None
+        reduced: npt.NDArray[Any] | None = None
         for step in range(f):
             voxels = _voxels(bounds, axis, step, source.shape[axis], out.shape[axis]) if cut else slice(step, None, f)
             part = values[(*[slice(None)] * axis, voxels)]
             reduced = part if reduced is None else ufunc(reduced, part)
+        assert reduced is not None
         values = reduced
     out[...] = values
 

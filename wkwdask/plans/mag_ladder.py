@@ -107,11 +107,7 @@ def _climb(finest: Mag, coarsest: Mag, voxel_size: Sequence[float], doubles_all:
 
 def _followed(current: Mag, others: Collection[Mag]) -> Mag | None:
     """Find the next mag in what other layers have."""
-    fitting = [
-        mag
-        for mag in others
-        if mag.maximum == 2 * current.maximum and all(b % a == 0 for a, b in zip(current.factors, mag.factors, strict=True))
-    ]
+    fitting = [mag for mag in others if mag.maximum == 2 * current.maximum and all(b % a == 0 for a, b in zip(current.factors, mag.factors, strict=True))]
     return min(fitting, default=None)
 
 

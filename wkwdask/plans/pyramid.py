@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.geometry import morton
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
 
 _REGION_VX = 512  # edge of a region in the first coarser mag: seconds of work

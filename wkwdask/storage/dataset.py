@@ -360,9 +360,7 @@ def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
 def _stamps(mag_folder: str) -> tuple[tuple[int, int, int] | None, ...]:
     """Give what changes when one of the records that lead to a mag is replaced."""
     layer_folder = os.path.dirname(mag_folder)
-    return tuple(
-        _stamp(path) for path in (f"{mag_folder}/{HEADER_NAME}", f"{layer_folder}/{FILE_NAME}", f"{os.path.dirname(layer_folder)}/{FILE_NAME}")
-    )
+    return tuple(_stamp(path) for path in (f"{mag_folder}/{HEADER_NAME}", f"{layer_folder}/{FILE_NAME}", f"{os.path.dirname(layer_folder)}/{FILE_NAME}"))
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

@@ -189,12 +189,14 @@ class JobFolder:
                 return done[0]
             there = [target for target in targets if is_taken(target)]
             if there and existing == "error":
-                raise ExistsError(f"{there[0]}: is there already{f' (and {len(there) - 1} more)' if len(there) > 1 else ''}; existing=\"overwrite\" replaces it whole")
+                more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
+                raise ExistsError(f'{there[0]}: is there already{more}; existing="overwrite" replaces it whole')
             links = [target for target in targets if os.path.islink(target)]
             if links:
                 raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
             os.makedirs(self.root, exist_ok=True)
-            publish_bytes(f"{self.root}/{_OWNER_NAME}", json.dumps(asdict(self.owner)).encode())
+            if not os.path.exists(f"{self.root}/{_OWNER_NAME}"):
+                publish_bytes(f"{self.root}/{_OWNER_NAME}", json.dumps(asdict(self.owner)).encode())
         except BaseException:
             self.discard()
             raise
@@ -212,9 +214,11 @@ class JobFolder:
         provenance : dict
             Stays in each mag as ``.wkwdask.json``.
         """
+        publication = secrets.token_hex(8)
+        marks = {"job": self.owner.job, "publication": publication}
         for mag in mags:
             staged = f"{self.root}/{mag.staged}"
-            publish_bytes(f"{staged}/{PROVENANCE_NAME}", json.dumps({"job": self.owner.job, **provenance}, indent=1).encode())
+            publish_bytes(f"{staged}/{PROVENANCE_NAME}", json.dumps({**marks, **provenance}, indent=1).encode())
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 old = os.stat(mag.folder)
                 os.chown(staged, -1, old.st_gid)
@@ -223,7 +227,7 @@ class JobFolder:
                 if entry.is_dir():
                     fsync_folder(entry.path)
             fsync_folder(staged)
-        record = {"job": self.owner.job, "mags": [asdict(mag) for mag in mags], "edit": edit.to_json() if edit is not None else None}
+        record = {**marks, "mags": [asdict(mag) for mag in mags], "edit": edit.to_json() if edit is not None else None}
         publish_bytes(f"{self.root}/{_RECORD_NAME}", json.dumps(record).encode())
         _finish(self.root)
         self._release()
@@ -232,6 +236,10 @@ class JobFolder:
         """End the job without publishing anything."""
         remove_tree(self.root)
         self._release()
+
+    def started_at(self) -> float:
+        """Give the time at which the job's folder was made [seconds since the epoch]."""
+        return os.stat(f"{self.root}/{_OWNER_NAME}").st_mtime
 
     def resume_ownership(self, targets: Sequence[str]) -> None:
         """Hold locks that another process of the same job took."""
@@ -279,7 +287,7 @@ def _finish(root: str) -> None:
     with open(f"{root}/{_RECORD_NAME}", "rb") as file:
         record = json.load(file)
     for mag in record["mags"]:
-        if _provenance(mag["folder"]).get("job") != record["job"]:
+        if _provenance(mag["folder"]).get("publication") != record["publication"]:
             publish_folder(f"{root}/{mag['staged']}", mag["folder"])
     if record["edit"] is not None:
         LayerEdit.from_json(record["edit"]).apply()

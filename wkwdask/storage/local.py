@@ -14,13 +14,14 @@ import shutil
 import sys
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wkwdask.errors import TruncatedError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import numpy as np
     import numpy.typing as npt
 
 TEMPORARY_SUFFIX = ".wkwdask-tmp"
@@ -73,7 +74,7 @@ def pread_into(fd: int, buffer: npt.NDArray[np.uint8], offset: int, source: str)
     TruncatedError
         The file ends before the buffer is full.
     """
-    view = memoryview(buffer)
+    view = memoryview(buffer.data)
     done = 0
     while done < len(view):
         count = os.preadv(fd, [view[done:]], offset + done)
@@ -100,7 +101,7 @@ class NewFile:
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
         """Write bytes at a place."""
-        view = memoryview(data).cast("B")
+        view = memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B")
         while view:
             count = os.pwrite(self._fd, view, offset)
             view, offset = view[count:], offset + count

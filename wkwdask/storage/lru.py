@@ -58,7 +58,7 @@ class Lru(Generic[_Value]):
 def _unlock_all() -> None:
     """Give a forked child fresh locks: another thread of the parent may have held one."""
     for cache in _caches:
-        cache._unlock()  # noqa: SLF001
+        cache._unlock()
 
 
 os.register_at_fork(after_in_child=_unlock_all)

@@ -84,16 +84,14 @@ class Stats:
     def receipt(self, shard: Vec3, part: Vec3 | None) -> Receipt:
         """Give what was collected."""
         box = self._box if self._box is not None else BoundingBox((0, 0, 0), (0, 0, 0), self._mag)
-        return Receipt(
-            shard, box, voxels=self._voxels, minimum=self._minimum, maximum=self._maximum, nonzero=self._nonzero, part=part
-        )
+        return Receipt(shard, box, voxels=self._voxels, minimum=self._minimum, maximum=self._maximum, nonzero=self._nonzero, part=part)
 
 
 def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | None:
     """Find the smallest box around all voxels that are not zero, plane by plane from outside, so that dense data is quick."""
     low, high = [0, 0, 0], list(array.shape[1:])
     for axis in (2, 1, 0):
-        planes = np.moveaxis(array, axis + 1, 0)
+        planes: Any = np.moveaxis(array, axis + 1, 0)
         inside = tuple(slice(a, b) for n, (a, b) in enumerate(zip(low, high, strict=True)) if n != axis)
         while low[axis] < high[axis] and not planes[(low[axis], slice(None), *inside)].any():
             low[axis] += 1
@@ -130,5 +128,3 @@ def merge_receipts(shard: Vec3, receipts: Sequence[Receipt]) -> Receipt:
         maximum=max(maxima, default=None),
         nonzero=nonzero,
     )
-
-

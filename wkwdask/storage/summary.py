@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, locate
 from wkwdask.storage.wkw import WkwVolume, file_path, list_files
 
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
 
 
 @dataclass(frozen=True, slots=True)

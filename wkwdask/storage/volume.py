@@ -61,6 +61,10 @@ class Target(Protocol):
     """One mag of a layer that is being written: picklable, so that tasks carry it."""
 
     @property
+    def folder(self) -> str:
+        """Where shards are published for now."""
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Type of one channel."""
 

@@ -217,9 +217,7 @@ class WkwVolume:
         page_len = min(header.file_len, PAGE_LEN)
         page_edge = page_len * step
         corner = (index[0] * edge - topleft[0], index[1] * edge - topleft[1], index[2] * edge - topleft[2])
-        x_pages, y_pages, z_pages = (
-            range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, out.shape[1:], strict=True)
-        )
+        x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, out.shape[1:], strict=True))
         nonzero = 0
         for z, y, x in product(z_pages, y_pages, x_pages):
             # Corner of the page's cube as seen from the array, and the blocks of the cube that the array covers.

@@ -19,7 +19,6 @@ from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.run import FOOTER_NBYTES, RunTable, format_run_tail, join_order, parse_run_tail, run_tail_nbytes
 from wkwdask.geometry import morton
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.local import NewFile, pread_into, publish_bytes
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
 _BATCH_NBYTES = 4 << 20

@@ -7,7 +7,7 @@ itself reduced into its own parent. In Morton order a single parent per mag is o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.plans.pyramid import Level, Pass
+    from wkwdask.plans.pyramid import Pass
 
 
-class Brick(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Brick:
     """A complete brick of one mag."""
 
     level: int

@@ -93,6 +93,6 @@ def encode_raw_block(raw: bytes, block_type: BlockType, level: int) -> bytes:
     """Encode the bytes of one block."""
     if block_type is BlockType.RAW:
         return raw
-    if block_type is BlockType.LZ4:
-        return lz4.block.compress(raw, store_size=False)
-    return lz4.block.compress(raw, mode="high_compression", compression=level, store_size=False)
+    options = {} if block_type is BlockType.LZ4 else {"mode": "high_compression", "compression": level}
+    encoded: bytes = lz4.block.compress(raw, store_size=False, **options)
+    return encoded

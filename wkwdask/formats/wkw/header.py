@@ -258,13 +258,9 @@ def format_header(header: WkwHeader) -> bytes:
     bytes
     """
     per_dim_log2 = (header.file_len.bit_length() - 1) << 4 | (header.block_len.bit_length() - 1)
-    return _LAYOUT.pack(
-        _MAGIC, _VERSION, per_dim_log2, header.block_type, header.voxel_type.wkw_code, header.voxel_nbytes, header.data_offset
-    )
+    return _LAYOUT.pack(_MAGIC, _VERSION, per_dim_log2, header.block_type, header.voxel_type.wkw_code, header.voxel_nbytes, header.data_offset)
 
 
 def _check_lz4_limit(header: WkwHeader, source: str) -> None:
     if header.is_compressed and header.block_nbytes > MAX_LZ4_NBYTES:
-        raise UnsupportedError(
-            f"{source}: a block of {header.block_len}^3 voxels has {header.block_nbytes} bytes, LZ4 holds at most {MAX_LZ4_NBYTES}"
-        )
+        raise UnsupportedError(f"{source}: a block of {header.block_len}^3 voxels has {header.block_nbytes} bytes, LZ4 holds at most {MAX_LZ4_NBYTES}")

@@ -73,7 +73,9 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
     """
     offset, nbytes = slice_range(first, count)
     if len(raw) < nbytes:
-        raise TruncatedError(f"{source}: jump table ends at byte {offset + len(raw)}, expected {header.blocks_per_file} entries up to byte {header.smallest_data_offset}")
+        raise TruncatedError(
+            f"{source}: jump table ends at byte {offset + len(raw)}, expected {header.blocks_per_file} entries up to byte {header.smallest_data_offset}"
+        )
     bounds = np.frombuffer(raw, "<u8", count + 1)
     if bounds[0] < header.smallest_data_offset:
         raise CorruptError(f"{source}: byte {offset}: block {first} starts at byte {bounds[0]}, inside the header and jump table")
@@ -81,7 +83,8 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
     if falling.size:
         at = int(falling[0])
         raise CorruptError(
-            f"{source}: byte {offset + ENTRY_NBYTES * (at + 1)}: jump table falls: block {first + at} starts at byte {bounds[at]} and ends at byte {bounds[at + 1]}"
+            f"{source}: byte {offset + ENTRY_NBYTES * (at + 1)}: "
+            f"jump table falls: block {first + at} starts at byte {bounds[at]} and ends at byte {bounds[at + 1]}"
         )
     beyond = np.flatnonzero(bounds > file_nbytes)
     if beyond.size:

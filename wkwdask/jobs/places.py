@@ -1,24 +1,21 @@
-"""Where new mags go: paths, headers and what the JSON is to say about them."""
+"""Where new mags go: their folders, and what the JSON is to say about them."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.voxel_type import element_class
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, read_datasource
-from wkwdask.storage.job_folder import JobFolder, LayerEdit, NewMag, Owner
+from wkwdask.storage.job_folder import LayerEdit
 from wkwdask.storage.local import local_path
-from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.geometry.bounding_box import BoundingBox
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,9 @@ def check_inside_dataset(layer: Layer, folder: str) -> None:
         return
     dataset = os.path.realpath(layer.dataset_folder)
     if os.path.commonpath([dataset, os.path.realpath(folder)]) != dataset:
-        raise UnsupportedError(f"{folder}: lies outside the dataset {layer.dataset_folder}, which is read but not written through; name the folder that it is in")
+        raise UnsupportedError(
+            f"{folder}: lies outside the dataset {layer.dataset_folder}, which is read but not written through; name the folder that it is in"
+        )
 
 
 def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | None) -> LayerEdit | None:
@@ -127,36 +126,3 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
         return LayerEdit(layer.dataset_folder, layer.name, mags)
     grown = record.bounding_box.union(own_box)
     return LayerEdit(layer.dataset_folder, layer.name, mags, (record.category, grown, elements, header.num_channels))
-
-
-def stage(owner: Owner, parent: str, mags: Sequence[tuple[str, WkwHeader, BoundingBox]], level: int) -> tuple[JobFolder, list[WkwTarget], list[NewMag]]:
-    """Lay out the folder of a job that builds some mags; makes nothing yet.
-
-    Parameters
-    ----------
-    owner : Owner
-        Who builds.
-    parent : str
-        The layer's folder.
-    mags : sequence of (str, WkwHeader, BoundingBox)
-        Where each is to appear, its header, and where it has data.
-    level : int
-        LZ4HC level.
-
-    Returns
-    -------
-    folder, targets, new_mags
-        The job's folder, what tasks write, what is published in the end.
-    """
-    folder = JobFolder(parent, owner)
-    targets, new_mags = [], []
-    for path, header, box in mags:
-        name = box.mag.long_name
-        targets.append(WkwTarget(f"{folder.root}/{name}", f"{folder.root}/{name}.parts", header, level, box))
-        new_mags.append(NewMag(name, path))
-    return folder, targets, new_mags
-
-
-def settings_of(command: str, **options: Any) -> dict[str, Any]:
-    """Write down what a job is to do, for its provenance."""
-    return {"command": command, **{name: value if isinstance(value, (int, float, type(None))) else str(value) for name, value in options.items()}}

@@ -1,0 +1,144 @@
+"""Staged mags on their way to being there: from arrays, or as pyramids; by threads or by a cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+from wkwdask.graphs.runners import num_workers, run_job
+from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
+from wkwdask.jobs.pyramid import PyramidJob
+from wkwdask.jobs.report import Report
+from wkwdask.jobs.write import PART_NBYTES, WriteJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.jobs.staged import StagedMags
+    from wkwdask.storage.receipts import Receipt
+    from wkwdask.storage.volume import Volume
+
+
+def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Report:
+    """Write an array as the one mag that is staged.
+
+    Parameters
+    ----------
+    staged : StagedMags
+        The job.
+    array : dask.array.Array or ndarray, shape (c, x, y, z)
+        The voxels; an array in memory is written by this process.
+
+    Returns
+    -------
+    Report
+    """
+    (target,), (folder,) = staged.targets, staged.folders
+
+    def build() -> Sequence[Sequence[Receipt]]:
+        title = f"writing {folder}"
+        if isinstance(array, np.ndarray):
+            job = WriteJob(target, array.astype(target.dtype, copy=False))
+            run_job(job, title, here=True)
+            return [job.receipts]
+        return [compute_receipts(shard_receipts(array, target), title) if array.size else []]
+
+    return _run(staged, build)
+
+
+def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:
+    """Check now that an array can be written, and build a graph whose last task lets the mag appear.
+
+    Parameters
+    ----------
+    staged : StagedMags
+        The job.
+    array : dask.array.Array or ndarray, shape (c, x, y, z)
+        The voxels.
+
+    Returns
+    -------
+    Delayed
+        Its result is a Report.
+    """
+    staged.check_free()
+    (target,) = staged.targets
+    lazy: da.Array = array
+    if isinstance(array, np.ndarray):
+        lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES)))
+    if not array.size:
+        return dask.delayed(_publish_nothing, pure=False)(staged)
+    return finished(shard_receipts(lazy, target, _Start(staged)), _Publish(staged))
+
+
+def build_pyramid(staged: StagedMags, source: Volume, layer_box: BoundingBox, method: str) -> Report:
+    """Build the mags that are staged from a finer one.
+
+    Parameters
+    ----------
+    staged : StagedMags
+        The job.
+    source : Volume
+        The finest mag.
+    layer_box : BoundingBox
+        Where the layer has data.
+    method : str
+        How a window becomes a voxel.
+
+    Returns
+    -------
+    Report
+    """
+    if not staged.targets:
+        return Report((), 0, 0.0, f"mag {source.box.mag} is the coarsest already: nothing to do")
+
+    def build() -> Sequence[Sequence[Receipt]]:
+        job = PyramidJob(source, staged.targets, layer_box, method, num_workers())
+        run_job(job, f"pyramid of {staged.parent}")
+        return job.receipts
+
+    return _run(staged, build)
+
+
+def _run(staged: StagedMags, build: Callable[[], Sequence[Sequence[Receipt]]]) -> Report:
+    """Start, build and publish; whatever fails leaves nothing behind."""
+    report = staged.start()
+    if report is not None:
+        return report
+    try:
+        return staged.publish(build())
+    except BaseException:
+        staged.discard()
+        raise
+
+
+class _Start:
+    """The first task of a graph."""
+
+    def __init__(self, staged: StagedMags) -> None:
+        self._staged = staged
+
+    def __call__(self) -> None:
+        self._staged.start()
+
+
+class _Publish:
+    """The last task of a graph."""
+
+    def __init__(self, staged: StagedMags) -> None:
+        self._staged = staged
+
+    def __call__(self, receipts: list[Receipt]) -> Report:
+        return self._staged.publish([receipts])
+
+
+def _publish_nothing(staged: StagedMags) -> Report:
+    """Let a mag without voxels appear."""
+    report = staged.start()
+    return report if report is not None else staged.publish([[]])
