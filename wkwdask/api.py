@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
@@ -10,7 +10,6 @@ from wkwdask.errors import BoundsError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.report import Report
 from wkwdask.jobs.wkw import WkwEncoding, stage_pyramid, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume, recent_volume
 from wkwdask.storage.summary import DatasetSummary, summarize
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     import dask.array as da
     import numpy.typing as npt
     from dask.delayed import Delayed
+
+    from wkwdask.jobs.report import Report
 
 Existing = Literal["error", "overwrite"]
 
@@ -184,6 +185,38 @@ def sample(
     return values[:, 0] if volume.num_channels == 1 else values
 
 
+@overload
+def to_wkw(
+    array: da.Array | npt.NDArray[Any],
+    url: str | os.PathLike[str],
+    *,
+    offset: Sequence[int] = (0, 0, 0),
+    block_len: int = 32,
+    file_len: int = 32,
+    compression: str = "lz4hc",
+    level: int = DEFAULT_LEVEL,
+    existing: Existing = "error",
+    category: Literal["color", "segmentation"] | None = None,
+    compute: Literal[True] = True,
+) -> Report: ...
+
+
+@overload
+def to_wkw(
+    array: da.Array | npt.NDArray[Any],
+    url: str | os.PathLike[str],
+    *,
+    offset: Sequence[int] = (0, 0, 0),
+    block_len: int = 32,
+    file_len: int = 32,
+    compression: str = "lz4hc",
+    level: int = DEFAULT_LEVEL,
+    existing: Existing = "error",
+    category: Literal["color", "segmentation"] | None = None,
+    compute: Literal[False],
+) -> Delayed: ...
+
+
 def to_wkw(
     array: da.Array | npt.NDArray[Any],
     url: str | os.PathLike[str],
@@ -282,9 +315,7 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
     """
     if "compute" in options:
         raise TypeError("write() always computes; to_wkw() takes compute=False")
-    report = to_wkw(np.asarray(array), url, offset=offset, **options)
-    assert isinstance(report, Report)
-    return report
+    return to_wkw(np.asarray(array), url, offset=offset, **options)
 
 
 def build_pyramid(

@@ -69,9 +69,7 @@ def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) ->
     """
     staged.check_free()
     (target,) = staged.targets
-    lazy: da.Array = array
-    if isinstance(array, np.ndarray):
-        lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES)))
+    lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES))) if isinstance(array, np.ndarray) else array
     if not array.size:
         return dask.delayed(_publish_nothing, pure=False)(staged)
     return finished(shard_receipts(lazy, target, _Start(staged)), _Publish(staged))

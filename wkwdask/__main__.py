@@ -1,0 +1,5 @@
+"""``python -m wkwdask``: the command line."""
+
+from wkwdask.cli import main
+
+main()

@@ -1,0 +1,49 @@
+"""The command ``wkwdask``. Commands import what they need when they run, so that the fast ones stay fast."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from wkwdask.cli.commands import COMMANDS
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="wkwdask")
+@click.option("--debug", is_flag=True, help="Show the traceback of an error; works behind a command too.")
+def cli(debug: bool) -> None:
+    """Process webKNOSSOS-wrap (WKW) voxel data.
+
+    \b
+    Look at a dataset          wkwdask info DATASET
+    See it                     wkwdask preview DATASET -o picture.png
+    Make its coarser mags      wkwdask pyramid DATASET --layer color
+    Try all of it              wkwdask demo
+    """
+
+
+for command in COMMANDS:
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line: errors become one line on standard error and the exit code 1."""
+    arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
+    debug = len(arguments) != len(sys.argv) - 1
+    try:
+        cli.main(arguments, prog_name="wkwdask", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    except Exception as error:
+        if debug:
+            raise
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        click.echo(f"error: {error or type(error).__name__}{notes}", err=True)
+        sys.exit(1)

@@ -1,0 +1,67 @@
+"""Tables on a terminal or in a log."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from wkwdask.jobs.report import format_nbytes
+
+if TYPE_CHECKING:
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.storage.summary import DatasetSummary, LayerSummary, MagSummary
+
+_LOG_WIDTH = 160
+
+
+def print_summary(summary: DatasetSummary) -> None:
+    """Print what is in a dataset as a table.
+
+    Parameters
+    ----------
+    summary : DatasetSummary
+        What was found.
+    """
+    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+    size = summary.voxel_size_nm
+    voxel_size = "unknown" if size is None else " x ".join(f"{length:g}" for length in size) + " nm"
+    console.print(f"[bold]{summary.path}[/bold]\nvoxel size {voxel_size}", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("layer", "category", "type", "mag", "box"):
+        table.add_column(name)
+    for name in ("block", "file", "compression", "files", "bytes"):
+        table.add_column(name, justify="right")
+    problems = []
+    for layer in summary.layers:
+        for number, mag in enumerate(layer.mags):
+            table.add_row(*_layer_cells(layer, first=number == 0), *_mag_cells(mag))
+            if mag.problem:
+                problems.append(mag.problem)
+        if not layer.mags:
+            table.add_row(*_layer_cells(layer, first=True), "none", "", "", "", layer.data_format, "", "")
+    console.print(table)
+    for problem in problems:
+        console.print(f"[red]problem:[/red] {problem}", soft_wrap=True)
+
+
+def _layer_cells(layer: LayerSummary, *, first: bool) -> tuple[str, str, str]:
+    if not first:
+        return "", "", ""
+    channels = f" x {layer.num_channels} channels" if layer.num_channels > 1 else ""
+    return layer.name, layer.category or "-", f"{layer.element_class}{channels}"
+
+
+def _mag_cells(mag: MagSummary) -> tuple[str, ...]:
+    if mag.problem:
+        return mag.mag.name, "cannot be opened", "", "", "", "", ""
+    edge = mag.block_len * mag.file_len
+    return mag.mag.name, _box(mag.box), str(mag.block_len), str(edge), mag.compression, f"{mag.files:,}", format_nbytes(mag.nbytes)
+
+
+def _box(box: BoundingBox | None) -> str:
+    if box is None:
+        return "-"
+    return f"{', '.join(map(str, box.topleft))} + {', '.join(map(str, box.size))}"

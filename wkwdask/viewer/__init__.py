@@ -1,0 +1,1 @@
+"""Pictures of datasets, and a dataset to look at."""

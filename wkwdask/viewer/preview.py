@@ -1,0 +1,209 @@
+"""Three orthogonal slices of a dataset as one picture: the image in grey, the segmentation in colours over it, a scale bar."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from wkwdask.errors import MissingError
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage.dataset import Layer, choose_layer, is_readable, locate
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.storage.wkw import WkwVolume
+
+_GAP = 8
+_BACKGROUND = (24, 26, 30)
+_OVERLAY = 0.38
+_GOLDEN_ANGLE = 0.618033988749895
+_PLANES = (("x", "y"), ("z", "y"), ("x", "z"))  # columns and rows of the panels: large, right of it, below it
+
+
+@dataclass(frozen=True, slots=True)
+class _Scene:
+    """What is shown and how large."""
+
+    image: WkwVolume | None
+    segmentation: WkwVolume | None
+    box: BoundingBox
+    """What is shown [voxels of mag 1]."""
+    pixels: dict[str, int]
+    """Length of each axis in the picture [pixels]."""
+    nm_per_pixel: float | None
+    """None without a voxel size."""
+
+
+def preview(
+    url: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    layer: str | None = None,
+    mag: Mag | str | int | Sequence[int] | None = None,
+    size: int = 640,
+) -> Path:
+    """Draw three orthogonal slices through the middle of a dataset, layer or mag.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset (its first color and its first segmentation layer are drawn), a layer or a mag.
+    output : str or path
+        The picture to write; its ending says the format, such as ``.png``.
+    layer : str, optional
+        Draw this layer alone.
+    mag : Mag, str, int or sequence of 3 int, optional
+        The mag to draw; by default one that is just fine enough for the picture.
+    size : int
+        Longest edge of the largest panel [pixels].
+
+    Returns
+    -------
+    Path
+        The picture.
+
+    Raises
+    ------
+    MissingError
+        There is no such dataset, layer or mag, or it has no files.
+    FormatError
+        A file is broken.
+    """
+    scene = _scene(url, layer, None if mag is None else Mag.parse(mag), size)
+    width, depth = scene.pixels["x"], scene.pixels["z"]
+    height = scene.pixels["y"]
+    picture = Image.new("RGB", (width + depth + 3 * _GAP, height + depth + 3 * _GAP), _BACKGROUND)
+    corners = ((_GAP, _GAP), (width + 2 * _GAP, _GAP), (_GAP, height + 2 * _GAP))
+    for (columns, rows), corner in zip(_PLANES, corners, strict=True):
+        picture.paste(_panel(scene, columns, rows), corner)
+    _draw_scale_bar(picture, scene, corners[0], height)
+    path = Path(output)
+    picture.save(path)
+    return path
+
+
+def _scene(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, size: int) -> _Scene:
+    located = locate(url)
+    layers = [choose_layer(located, layer)] if layer is not None or len(located.layers) == 1 else list(located.layers)
+    image = segmentation = None
+    voxel_size: Sequence[float] | None = None
+    for candidate in layers:
+        volume = _volume(candidate, mag if mag is not None else located.mag, size)
+        if volume is None:
+            continue
+        voxel_size = voxel_size or (candidate.datasource.voxel_size_nm if candidate.datasource is not None else None)
+        if _is_segmentation(candidate, volume):
+            segmentation = segmentation or volume
+        else:
+            image = image or volume
+    shown = image or segmentation
+    if shown is None:
+        raise MissingError(f"{located.path}: no layer with data files to draw")
+    box = shown.box.in_mag(Mag(1, 1, 1))
+    lengths = [n * s for n, s in zip(box.size, voxel_size or (1.0, 1.0, 1.0), strict=True)]
+    per_pixel = max(lengths) / size
+    pixels = {axis: max(1, round(length / per_pixel)) for axis, length in zip("xyz", lengths, strict=True)}
+    return _Scene(image, segmentation, box, pixels, per_pixel if voxel_size is not None else None)
+
+
+def _volume(layer: Layer, mag: Mag | None, size: int) -> WkwVolume | None:
+    """Open the coarsest mag that still has a voxel for every pixel, else the finest there is."""
+    readable = [known for known in layer.mags if mag in (None, known) and is_readable(layer, known)]
+    if not readable:
+        return None
+    fine_enough = [known for known in readable if max(layer.volume(known).box.size) >= size]
+    return layer.volume(fine_enough[-1] if fine_enough else readable[0])
+
+
+def _is_segmentation(layer: Layer, volume: WkwVolume) -> bool:
+    if layer.record is not None:
+        return layer.record.category == "segmentation"
+    return volume.dtype.kind in "iu" and volume.dtype.itemsize >= 4
+
+
+def _panel(scene: _Scene, columns: str, rows: str) -> Image.Image:
+    """Draw one slice."""
+    shape = (scene.pixels[columns], scene.pixels[rows])
+    panel = Image.new("RGB", shape)
+    if scene.image is not None:
+        panel = Image.fromarray(_grey(_slice(scene.image, scene.box, columns, rows))).resize(shape, Image.Resampling.BICUBIC)
+    if scene.segmentation is not None:
+        ids = _slice(scene.segmentation, scene.box, columns, rows)[0]
+        colours = Image.fromarray(_colours(ids)).resize(shape, Image.Resampling.NEAREST)
+        strength = _OVERLAY if scene.image is not None else 1.0
+        mask = Image.fromarray(((ids != 0) * round(255 * strength)).astype(np.uint8)).resize(shape, Image.Resampling.NEAREST)
+        panel.paste(colours, (0, 0), mask)
+    return panel
+
+
+def _slice(volume: WkwVolume, box: BoundingBox, columns: str, rows: str) -> npt.NDArray[Any]:
+    """Read the slice through the middle of the box, shape (c, rows, columns)."""
+    here = box.in_mag(volume.box.mag)
+    topleft, size = list(here.topleft), list(here.size)
+    normal = next(n for n, axis in enumerate("xyz") if axis not in (columns, rows))
+    topleft[normal] += size[normal] // 2
+    size[normal] = 1
+    voxels = np.zeros((volume.num_channels, *size), volume.dtype)
+    volume.read_into(voxels, (topleft[0], topleft[1], topleft[2]))
+    plane = voxels.take(0, axis=normal + 1)
+    axes = [axis for axis in "xyz" if axis in (columns, rows)]
+    return plane if axes == [rows, columns] else plane.swapaxes(1, 2)
+
+
+def _grey(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Stretch values between their outer percentiles to bytes, shape (rows, columns, 3)."""
+    channels = plane if plane.shape[0] == 3 else np.repeat(plane[:1], 3, axis=0)
+    values = np.nan_to_num(channels.astype(np.float64))
+    inside = values[values != 0]
+    low, high = np.percentile(inside, (0.5, 99.5)) if inside.size else (0.0, 1.0)
+    stretched = (values - low) / max(high - low, 1e-12) * 255
+    return np.moveaxis(stretched.clip(0, 255), 0, -1).round().astype(np.uint8)
+
+
+def _colours(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Give every id a hue far from those of its neighbours in number, shape (rows, columns, 3)."""
+    labels, place = np.unique(ids, return_inverse=True)
+    # the golden angle on the low bits keeps its precision for ids of 64 bits
+    low_bits = np.array([int(label) & 0xFFFFF for label in labels], np.float64)
+    hue = (low_bits * _GOLDEN_ANGLE) % 1
+    value = 0.75 + 0.25 * ((low_bits * 0.7548776662466927) % 1)
+    table = np.stack([value * (0.5 + 0.5 * np.cos(2 * math.pi * (hue - shift))) for shift in (0, 1 / 3, 2 / 3)], axis=1)
+    table[labels == 0] = 0
+    colours: npt.NDArray[np.uint8] = (table * 255).round().astype(np.uint8)
+    picture: npt.NDArray[np.uint8] = colours[place.reshape(ids.shape)]
+    return picture
+
+
+def _draw_scale_bar(picture: Image.Image, scene: _Scene, corner: tuple[int, int], height: int) -> None:
+    """Draw a bar of a round length into the lower left of the large panel."""
+    per_pixel = scene.nm_per_pixel if scene.nm_per_pixel is not None else max(scene.box.size) / max(scene.pixels.values())
+    length = _round_length(per_pixel * scene.pixels["x"] / 4)
+    pixels = max(1, round(length / per_pixel))
+    x, y = corner[0] + 14, corner[1] + height - 18
+    label = f"{length:g} voxels" if scene.nm_per_pixel is None else (f"{length / 1000:g} um" if length >= 1000 else f"{length:g} nm")
+    draw = ImageDraw.Draw(picture)
+    draw.rectangle((x - 1, y - 1, x + pixels + 1, y + 6), fill=(0, 0, 0))
+    draw.rectangle((x, y, x + pixels, y + 5), fill=(255, 255, 255))
+    draw.text((x, y - 22), label, fill=(255, 255, 255), font=ImageFont.load_default(15), stroke_width=2, stroke_fill=(0, 0, 0))
+
+
+def _round_length(length: float) -> float:
+    """Round down to 1, 2 or 5 times a power of ten.
+
+    Examples
+    --------
+    >>> [_round_length(n) for n in (7.3, 49, 1400)]
+    [5.0, 20.0, 1000.0]
+    """
+    power = 10.0 ** math.floor(math.log10(max(length, 1e-9)))
+    return next(step * power for step in (5.0, 2.0, 1.0) if step * power <= length * (1 + 1e-9))
