@@ -315,7 +315,8 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
     """
     if "compute" in options:
         raise TypeError("write() always computes; to_wkw() takes compute=False")
-    return to_wkw(np.asarray(array), url, offset=offset, **options)
+    report: Report = to_wkw(np.asarray(array), url, offset=offset, **options)
+    return report
 
 
 def build_pyramid(

@@ -137,10 +137,9 @@ class BoundingBox:
     def contains(self, other: BoundingBox) -> bool:
         """Tell whether every voxel of ``other`` lies in this box; an empty box lies in any."""
         self._same_mag(other)
-        return other.is_empty or (
-            all(a <= b for a, b in zip(self.topleft, other.topleft, strict=True))
-            and all(a >= b for a, b in zip(self.bottomright, other.bottomright, strict=True))
-        )
+        (x, y, z), (to_x, to_y, to_z) = self.topleft, self.bottomright
+        (a, b, c), (to_a, to_b, to_c) = other.topleft, other.bottomright
+        return other.is_empty or (x <= a and y <= b and z <= c and to_x >= to_a and to_y >= to_b and to_z >= to_c)
 
     def intersection(self, other: BoundingBox) -> BoundingBox:
         """Give the voxels that lie in both boxes, an empty box where there are none."""

@@ -40,6 +40,8 @@ def vec3(values: Sequence[Any], what: str = "vector") -> Vec3:
     (1, 2, 3)
     """
     items = tuple(values)
+    if len(items) == 3 and type(items[0]) is type(items[1]) is type(items[2]) is int:
+        return items[0], items[1], items[2]
     if len(items) != 3 or any(int(item) != item for item in items):
         raise ValueError(f"{what} must be three whole numbers (x, y, z), got {values!r}")
     return int(items[0]), int(items[1]), int(items[2])

@@ -39,6 +39,7 @@ def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Repor
     -------
     Report
     """
+    staged = staged.with_input(dask.base.tokenize(array))
     (target,), (folder,) = staged.targets, staged.folders
 
     def build() -> Sequence[Sequence[Receipt]]:
@@ -68,6 +69,7 @@ def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) ->
         Its result is a Report.
     """
     staged.check_free()
+    staged = staged.with_input(dask.base.tokenize(array))
     (target,) = staged.targets
     lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES))) if isinstance(array, np.ndarray) else array
     if not array.size:
@@ -95,6 +97,8 @@ def build_pyramid(staged: StagedMags, source: Volume, layer_box: BoundingBox, me
     """
     if not staged.targets:
         return Report((), 0, 0.0, f"mag {source.box.mag} is the coarsest already: nothing to do")
+
+    staged = staged.with_input(dask.base.tokenize(source.token))
 
     def build() -> Sequence[Sequence[Receipt]]:
         job = PyramidJob(source, staged.targets, layer_box, method, num_workers())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, IncompleteWriteError, LockedError
@@ -49,6 +49,10 @@ class StagedMags:
         """Say where a mag is built before it appears."""
         return f"{JobFolder(parent, owner).root}/{name}"
 
+    def with_input(self, token: str) -> StagedMags:
+        """Give the same job with a token of what goes in, so that an equal job on other data is another job."""
+        return replace(self, settings={**self.settings, "input": token})
+
     def check_free(self) -> None:
         """Make sure, without taking anything, that the job could start now.
 
@@ -64,7 +68,7 @@ class StagedMags:
             if holder is not None:
                 raise LockedError(f"{folder}: another job writes it: {holder}")
             if self.existing == "error" and is_taken(folder):
-                raise ExistsError(f'{folder}: is there already; existing="overwrite" replaces it whole')
+                raise ExistsError(f'{folder}: is there already; existing="overwrite" (on the command line --overwrite) replaces it whole')
 
     def start(self) -> Report | None:
         """Lock the mags and make the job's folder; starting again in another process changes nothing.

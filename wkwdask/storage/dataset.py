@@ -10,12 +10,12 @@ import fcntl
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.local import local_path, publish_bytes
+from wkwdask.storage.local import local_path, publish_bytes, remove_temporaries
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 
@@ -65,6 +65,7 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
     try:
         with contextlib.suppress(OSError):  # a file system without locks: the rename alone keeps the file whole
             fcntl.flock(fd, fcntl.LOCK_EX)
+            remove_temporaries(folder, FILE_NAME)  # whoever wrote one held this lock, and is dead
         current = read_datasource(folder)
         if current is None:
             raise MissingError(f"{folder}/{FILE_NAME}: not found")
@@ -331,7 +332,15 @@ def is_readable(layer: Layer, mag: Mag) -> bool:
     return False
 
 
-_volumes: Lru[tuple[tuple[Any, ...], WkwVolume]] = Lru(64)
+class _Recent(NamedTuple):
+    """A volume, and what changes when one of the records that lead to it is replaced."""
+
+    volume: WkwVolume
+    records: list[str]
+    stamps: list[tuple[int, int, int] | None]
+
+
+_volumes: Lru[_Recent] = Lru(64)
 
 
 def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None, *, anew: bool = False) -> WkwVolume:
@@ -348,19 +357,16 @@ def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
     -------
     WkwVolume
     """
-    key = (os.fspath(url), os.getcwd(), layer, mag)
+    path = os.fspath(url)
+    key = (path if path.startswith("/") else os.path.abspath(path), layer, mag)
     kept = _volumes.get(key)
-    if kept is not None and not anew and kept[0] == _stamps(kept[1].folder):
-        return kept[1]
+    if kept is not None and not anew and kept.stamps == [_stamp(record) for record in kept.records]:
+        return kept.volume
     volume = open_volume(url, layer, mag)
-    _volumes.put(key, (_stamps(volume.folder), volume))
+    layer_folder = os.path.dirname(volume.folder)
+    records = [f"{volume.folder}/{HEADER_NAME}", f"{layer_folder}/{FILE_NAME}", f"{os.path.dirname(layer_folder)}/{FILE_NAME}"]
+    _volumes.put(key, _Recent(volume, records, [_stamp(record) for record in records]))
     return volume
-
-
-def _stamps(mag_folder: str) -> tuple[tuple[int, int, int] | None, ...]:
-    """Give what changes when one of the records that lead to a mag is replaced."""
-    layer_folder = os.path.dirname(mag_folder)
-    return tuple(_stamp(path) for path in (f"{mag_folder}/{HEADER_NAME}", f"{layer_folder}/{FILE_NAME}", f"{os.path.dirname(layer_folder)}/{FILE_NAME}"))
 
 
 def _stamp(path: str) -> tuple[int, int, int] | None:

@@ -23,7 +23,7 @@ from wkwdask.formats.datasource import with_layer, with_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import update_datasource
-from wkwdask.storage.local import fsync_folder, publish_bytes, publish_folder, remove_tree
+from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_temporaries, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -166,8 +166,8 @@ class JobFolder:
         Returns
         -------
         dict or None
-            Where a job with the same settings was killed while it published, its publishing was finished just now: the provenance of
-            its mags, and this job is over. Else None.
+            Where a job with the same settings was killed while it published, its publishing was finished just now; then, with
+            ``existing="error"``, the provenance of its mags, and this job is over. Else None.
 
         Raises
         ------
@@ -181,16 +181,18 @@ class JobFolder:
             finished: set[str] = set()
             with _guarded(self.parent):
                 for target in sorted(targets):
+                    os.makedirs(os.path.dirname(target), exist_ok=True)
+                    remove_temporaries(os.path.dirname(target), os.path.basename(_lock_path(target)))
                     finished |= self._lock(target)
                 finished |= _clean_up(self.parent)
             done = [_provenance(target) for target in targets]
-            if finished and all(item.get("job") in finished and item.get("settings") == settings for item in done):
+            if finished and existing == "error" and all(item.get("job") in finished and item.get("settings") == settings for item in done):
                 self.discard()
                 return done[0]
             there = [target for target in targets if is_taken(target)]
             if there and existing == "error":
                 more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
-                raise ExistsError(f'{there[0]}: is there already{more}; existing="overwrite" replaces it whole')
+                raise ExistsError(f'{there[0]}: is there already{more}; existing="overwrite" (on the command line --overwrite) replaces it whole')
             links = [target for target in targets if os.path.islink(target)]
             if links:
                 raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
@@ -219,10 +221,8 @@ class JobFolder:
         for mag in mags:
             staged = f"{self.root}/{mag.staged}"
             publish_bytes(f"{staged}/{PROVENANCE_NAME}", json.dumps({**marks, **provenance}, indent=1).encode())
-            with contextlib.suppress(FileNotFoundError, PermissionError):
-                old = os.stat(mag.folder)
-                os.chown(staged, -1, old.st_gid)
-                os.chmod(staged, old.st_mode & 0o7777)
+            with contextlib.suppress(FileNotFoundError):
+                inherit_permissions(staged, os.stat(mag.folder))
             for entry in os.scandir(staged):
                 if entry.is_dir():
                     fsync_folder(entry.path)

@@ -110,18 +110,27 @@ class NewFile:
         """Set the length; bytes that were never written are zero."""
         os.ftruncate(self._fd, nbytes)
 
-    def publish(self) -> None:
-        """Flush the file to disk and give it its name."""
+    def publish(self, *, flush: bool = True) -> None:
+        """Give the file its name.
+
+        Parameters
+        ----------
+        flush : bool
+            Flush it to disk first, so that it is whole even after the machine went down; scratch files do without.
+        """
         try:
-            _inherit_permissions(self._fd, self.path)
-            os.fsync(self._fd)
+            with contextlib.suppress(FileNotFoundError):
+                inherit_permissions(self._fd, os.stat(self.path))
+            if flush:
+                os.fsync(self._fd)
             os.close(self._fd)
             self._fd = -1
             os.replace(self._temporary, self.path)
         except BaseException:
             self.discard()
             raise
-        fsync_folder(self._folder)
+        if flush:
+            fsync_folder(self._folder)
 
     def discard(self) -> None:
         """Remove the temporary file."""
@@ -143,13 +152,36 @@ def publish_bytes(path: str, data: bytes) -> None:
     file.publish()
 
 
-def _inherit_permissions(fd: int, path: str) -> None:
-    """Give a file the mode and group of the one that it replaces, as far as this user may."""
-    with contextlib.suppress(FileNotFoundError):
-        old = os.stat(path)
-        with contextlib.suppress(PermissionError):
-            os.fchown(fd, -1, old.st_gid)
-        os.fchmod(fd, old.st_mode & 0o7777)
+def remove_temporaries(folder: str, name: str) -> None:
+    """Remove what killed writers of a file left; only where nobody can be writing it now.
+
+    Parameters
+    ----------
+    folder : str
+        The file's folder.
+    name : str
+        The file's name.
+    """
+    with os.scandir(folder) as entries:
+        left = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
+    for path in left:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def inherit_permissions(new: int | str, old: os.stat_result) -> None:
+    """Give a file or folder the mode and group of the one that it replaces, as far as this user may.
+
+    Parameters
+    ----------
+    new : int or str
+        The new one, as an open file or a path.
+    old : stat_result
+        What the old one is.
+    """
+    with contextlib.suppress(PermissionError):
+        os.chown(new, -1, old.st_gid)
+    os.chmod(new, old.st_mode & 0o7777)
 
 
 def fsync_folder(folder: str) -> None:

@@ -204,8 +204,12 @@ class _Appender:
 
     def repeat(self, pattern: npt.NDArray[np.uint8], count: int) -> None:
         """Append the same bytes several times."""
-        for _ in range(count):
-            self.append(pattern)
+        per_piece = max(1, _BATCH_NBYTES // 16 // pattern.size)
+        piece = np.tile(pattern, min(count, per_piece))
+        while count:
+            now = min(count, per_piece)
+            self.append(piece[: now * pattern.size])
+            count -= now
 
     def append(self, data: npt.NDArray[np.uint8]) -> None:
         """Append bytes."""
@@ -352,7 +356,7 @@ class WkwPartWriter:
             tail = format_run_tail(RunTable(codes, sizes))
             self._file.write(tail, self._end)
             self._end += len(tail)
-        self._file.publish()
+        self._file.publish(flush=self._part is None)
         return replace(receipt, path=self._path, nbytes=self._end)
 
     def discard(self) -> None:

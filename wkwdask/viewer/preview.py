@@ -155,7 +155,7 @@ def _slice(volume: WkwVolume, box: BoundingBox, columns: str, rows: str) -> npt.
     size[normal] = 1
     voxels = np.zeros((volume.num_channels, *size), volume.dtype)
     volume.read_into(voxels, (topleft[0], topleft[1], topleft[2]))
-    plane = voxels.take(0, axis=normal + 1)
+    plane: npt.NDArray[Any] = voxels.take(0, axis=normal + 1)
     axes = [axis for axis in "xyz" if axis in (columns, rows)]
     return plane if axes == [rows, columns] else plane.swapaxes(1, 2)
 
@@ -167,7 +167,8 @@ def _grey(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     inside = values[values != 0]
     low, high = np.percentile(inside, (0.5, 99.5)) if inside.size else (0.0, 1.0)
     stretched = (values - low) / max(high - low, 1e-12) * 255
-    return np.moveaxis(stretched.clip(0, 255), 0, -1).round().astype(np.uint8)
+    pixels: npt.NDArray[np.uint8] = np.moveaxis(stretched.clip(0, 255), 0, -1).round().astype(np.uint8)
+    return pixels
 
 
 def _colours(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

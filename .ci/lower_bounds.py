@@ -1,0 +1,10 @@
+"""Print every dependency of the package and of its tests at its lower bound, as pip constraints."""
+
+import re
+import tomllib
+from pathlib import Path
+
+project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+for requirement in project["dependencies"] + project["optional-dependencies"]["test"]:
+    name, version = re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)", requirement).groups()
+    print(f"{name}=={version}")
