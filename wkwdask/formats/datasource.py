@@ -119,6 +119,8 @@ def parse_datasource(text: str, source: str) -> DataSource:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise CorruptError(f"{source}: byte {len(text[: error.pos].encode())}: no JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets of thousands of levels
+        raise CorruptError(f"{source}: no JSON that can be read: {error}") from None
     if not isinstance(document, dict):
         raise CorruptError(f"{source}: expected an object at the top, found {type(document).__name__}")
     problems = _Problems()

@@ -42,9 +42,13 @@ def vec3(values: Sequence[Any], what: str = "vector") -> Vec3:
     items = tuple(values)
     if len(items) == 3 and type(items[0]) is type(items[1]) is type(items[2]) is int:
         return items[0], items[1], items[2]
-    if len(items) != 3 or any(int(item) != item for item in items):
+    try:
+        whole = [int(item) for item in items]
+    except (OverflowError, TypeError, ValueError):  # infinity, a list, text or NaN
+        whole = []
+    if len(items) != 3 or whole != list(items):
         raise ValueError(f"{what} must be three whole numbers (x, y, z), got {values!r}")
-    return int(items[0]), int(items[1]), int(items[2])
+    return whole[0], whole[1], whole[2]
 
 
 @dataclass(frozen=True, slots=True, order=True)

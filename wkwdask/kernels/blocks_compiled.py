@@ -132,7 +132,9 @@ def _gather(array: Any, shape: Any, strides: Any, corner: Any, edge: Any, block:
 
 @helper
 def _needed(corner: Any, edge: Any, channels: Any, shape: Any) -> Any:
-    """Count the values of a block up to the last one that lies inside the array."""
+    """Count the values of a block up to the last one that lies inside the array, all of them where none does."""
+    if min(shape[1] - corner[0], shape[2] - corner[1], shape[3] - corner[2]) <= 0:
+        return edge * edge * edge * channels
     x1, y1, z1 = min(edge, shape[1] - corner[0]), min(edge, shape[2] - corner[1]), min(edge, shape[3] - corner[2])
     return (((z1 - 1) * edge + y1 - 1) * edge + x1) * channels
 

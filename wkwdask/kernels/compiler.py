@@ -32,7 +32,8 @@ def _candidates() -> Iterator[Path]:
         yield Path(base) / "wkwdask"
     with contextlib.suppress(RuntimeError):  # a user without an entry in the password database
         yield Path.home() / ".cache" / "wkwdask"
-    yield Path(tempfile.gettempdir()) / f"wkwdask-{os.getuid()}"
+    with contextlib.suppress(FileNotFoundError):  # no usable temporary folder
+        yield Path(tempfile.gettempdir()) / f"wkwdask-{os.getuid()}"
 
 
 def _is_private_and_writable(folder: Path) -> bool:

@@ -125,10 +125,11 @@ def mean_221_float(source: Any, out: Any) -> None:
 
 
 @helper
-def _middle_integer(a: Any, b: Any) -> Any:
-    """Mean of two integers, toward zero, without leaving their type."""
-    floor = (a & b) + ((a ^ b) >> 1)
-    return floor + ((a ^ b) & 1 if floor < 0 else 0)
+def _middle_integer(a: Any, b: Any, one: Any) -> Any:
+    """Mean of two integers, toward zero, without leaving their type, which is that of ``one``: uint64 and a plain 1 would make a float."""
+    zero = one ^ one
+    floor = (a & b) + ((a ^ b) >> one)
+    return floor + ((a ^ b) & one if floor < zero else zero)
 
 
 @kernel
@@ -141,7 +142,7 @@ def median_integer(source: Any, low: Any, high: Any, factor: Any, out: Any, out_
                 if count:
                     _sort(values, count)
                     upper = values[count // 2]
-                    out[i, j, k] = upper if count % 2 else _middle_integer(values[count // 2 - 1], upper)
+                    out[i, j, k] = upper if count % 2 else _middle_integer(values[count // 2 - 1], upper, source.dtype.type(1))
 
 
 @kernel
@@ -199,7 +200,7 @@ def median_222_integer(source: Any, out: Any) -> None:
                     source[x, y, z], source[x + 1, y, z], source[x, y + 1, z], source[x + 1, y + 1, z],
                     source[x, y, z + 1], source[x + 1, y, z + 1], source[x, y + 1, z + 1], source[x + 1, y + 1, z + 1],
                 )  # fmt: skip
-                out[i, j, k] = _middle_integer(lower, upper)
+                out[i, j, k] = _middle_integer(lower, upper, source.dtype.type(1))
 
 
 @kernel
@@ -211,7 +212,7 @@ def median_221_integer(source: Any, out: Any) -> None:
                 x, y = 2 * i, 2 * j
                 a, b = _order(source[x, y, k], source[x + 1, y, k])
                 c, d = _order(source[x, y + 1, k], source[x + 1, y + 1, k])
-                out[i, j, k] = _middle_integer(max(a, c), min(b, d))
+                out[i, j, k] = _middle_integer(max(a, c), min(b, d), source.dtype.type(1))
 
 
 # --- mode: the most frequent value, the smallest of those in a tie; NaN is no value --------------------------------------------------

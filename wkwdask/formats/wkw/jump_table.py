@@ -105,7 +105,7 @@ def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int
     """
     end = header.data_offset + (first + count) * header.block_nbytes
     if file_nbytes < end:
-        whole = (file_nbytes - header.data_offset) // header.block_nbytes
+        whole = max(0, file_nbytes - header.data_offset) // header.block_nbytes
         raise TruncatedError(
             f"{source}: block {whole} at byte {header.data_offset + whole * header.block_nbytes}: "
             f"the file has {file_nbytes} bytes, expected {end}: raw blocks of {header.block_nbytes} bytes from byte {header.data_offset}"

@@ -1,0 +1,5 @@
+"""``python -m tests.benchmarks``."""
+
+from .command import main
+
+raise SystemExit(main())

@@ -1,0 +1,96 @@
+"""The command: choose rows, measure them in one run, print one table."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import platform
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .cases import all_cases
+from .data import prepare, real_volumes
+from .table import format_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .memory import Memory
+    from .race import Race
+    from .table import Row
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python tests/benchmarks/run.py", description=__doc__)
+    parser.add_argument("--rows", metavar="PATTERN", default="*", help="names of rows with wildcards, such as 'pyramid/em*' or 'threads' (all of that kind)")
+    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="measurements of each unit; medians are shown (default 5)")
+    parser.add_argument("--size", type=int, default=512, help="edge of the volumes in voxels, a power of two from 64 to 512; targets are for 512 (default)")
+    parser.add_argument("--list", action="store_true", help="print the names of the rows and end")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single measurement to a file")
+    return parser.parse_args(arguments)
+
+
+def is_chosen(name: str, pattern: str) -> bool:
+    """Tell whether a row is meant: its name, or the beginning of it, matches."""
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern.rstrip('/')}/*")
+
+
+def run_cases(cases: Sequence[Race | Memory], repeat: int) -> list[Row]:
+    """Measure cases one after the other, and say on standard error how far it is."""
+    return [row for case in cases for row in case.run(repeat, _say)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns
+    -------
+    int
+        0, or 1 where something failed to run; a target that is missed is no failure.
+    """
+    options = parse_arguments(arguments)
+    with tempfile.TemporaryDirectory(prefix="wkwdask-benchmarks-") as folder:
+        if options.list:
+            from .data import Data
+
+            print("\n".join(case.name for case in all_cases(Data(Path(folder), options.size))))
+            return 0
+        _say(f"preparing volumes of {options.size}^3")
+        data = prepare(Path(folder), real_volumes(options.size))
+        cases = [case for case in all_cases(data) if is_chosen(case.name, options.rows)]
+        if not cases:
+            _say(f"no row matches {options.rows!r}; --list shows their names")
+            return 1
+        rows = run_cases(cases, options.repeat)
+    print(_heading(options))
+    print(format_table(rows))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    return int(any("FAILED" in cell for row in rows for cell in row.cells()))
+
+
+def _heading(options: argparse.Namespace) -> str:
+    """Say what the numbers are."""
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    return (
+        f"wkwdask benchmarks: volumes of {options.size}^3, median of {options.repeat}, MB of decoded source, one thread where a row does not say otherwise\n"
+        f"{_processor()}, {os.cpu_count()} cores, load {load}, Python {platform.python_version()}; ratio = tool / against, targets are for CPU seconds\n"
+    )
+
+
+def _processor() -> str:
+    """Name the processor."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.is_file() else []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()

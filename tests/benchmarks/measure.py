@@ -1,0 +1,93 @@
+"""How one unit of work is measured: CPU seconds of the process with its threads and children, and wall seconds."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+MB = 1e6
+
+_VARIABLES = ("BLOSC_NTHREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(_VARIABLES, "1")
+"""Environment in which libraries start no threads of their own."""
+
+
+def cpu_seconds() -> float:
+    """Give user and system seconds of this process, its threads, and its children that have ended."""
+    usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One measurement."""
+
+    cpu: float
+    """User and system seconds."""
+    wall: float
+    """Wall seconds."""
+    written: int = 0
+    """Bytes of the files that were written."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """CPU seconds of named parts, where a work times them itself."""
+
+
+def measure(work: Any) -> Sample:
+    """Prepare a work (not timed), do it (timed), and count what it wrote (not timed)."""
+    work.prepare()
+    gc.collect()
+    cpu, wall = cpu_seconds(), time.perf_counter()
+    parts = work.run()
+    cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
+    if parts is not None:  # the work timed its parts: the rest was only there to lay out their input
+        cpu = wall = sum(parts.values())
+    return Sample(cpu, wall, work.written(), parts or {})
+
+
+@dataclass
+class Outcome:
+    """All that was measured of one unit."""
+
+    label: str
+    """Tool, version and settings."""
+    nbytes: int = 0
+    """Decoded source bytes of one measurement."""
+    samples: list[Sample] = field(default_factory=list)
+    """Measurements, in order."""
+    digests: list[str] = field(default_factory=list)
+    """Hash of the voxels of each result."""
+    problem: str = ""
+    """Why there are no samples: ``not installed`` or an error."""
+
+    @property
+    def cpu(self) -> float:
+        """Median CPU seconds."""
+        return statistics.median(sample.cpu for sample in self.samples)
+
+    @property
+    def wall(self) -> float:
+        """Median wall seconds."""
+        return statistics.median(sample.wall for sample in self.samples)
+
+    @property
+    def cpu_speed(self) -> float:
+        """MB of decoded source per CPU second."""
+        return self.nbytes / MB / max(self.cpu, 1e-9)
+
+    @property
+    def wall_speed(self) -> float:
+        """MB of decoded source per wall second."""
+        return self.nbytes / MB / max(self.wall, 1e-9)
+
+    @property
+    def written(self) -> int:
+        """Bytes written by one measurement."""
+        return self.samples[-1].written
+
+    def parts(self) -> dict[str, float]:
+        """Give the median CPU seconds of each named part."""
+        return {name: statistics.median(sample.parts[name] for sample in self.samples) for name in self.samples[0].parts}

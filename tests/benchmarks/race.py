@@ -1,0 +1,188 @@
+"""A race: units that take turns in one run, each in a process of its own, and what is concluded from their medians."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from .client import Worker
+from .measure import Outcome, Sample
+from .table import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+NOT_INSTALLED = "not installed"
+_IDLE_GAIN = 1.5
+"""Where two threads give pure compute less than this, something else runs on the cores."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One tool at one work."""
+
+    label: str
+    """What the table calls it, without the version."""
+    work: str
+    """Module and class below ``works``."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the class."""
+    show_version: bool = True
+    """Whether the table shows the tool's version."""
+
+
+class Conclusion(Protocol):
+    """What a race is run for."""
+
+    def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
+        """Turn outcomes, in the order of the units, into lines of the table."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """Units that take turns."""
+
+    name: str
+    """What ``--rows`` selects."""
+    work: str
+    """What the table calls it."""
+    units: tuple[Unit, ...]
+    """Who takes part."""
+    conclusions: tuple[Conclusion, ...]
+    """Lines of the table."""
+
+    def run(self, repeat: int, say: Callable[[str], None]) -> list[Row]:
+        """Measure all units in turns.
+
+        Parameters
+        ----------
+        repeat : int
+            Measurements of each unit, after one that warms it up.
+        say : callable
+            Takes a line about what is going on.
+
+        Returns
+        -------
+        list of Row
+        """
+        say(self.name)
+        outcomes = run_units(self.units, repeat)
+        return [row for conclusion in self.conclusions for row in conclusion.rows(self.work, outcomes)]
+
+
+def run_units(units: Sequence[Unit], repeat: int) -> list[Outcome]:
+    """Measure units in turns: all once, then all again; the first time of each is not counted."""
+    outcomes = [Outcome(unit.label) for unit in units]
+    with ExitStack() as stack:
+        workers: list[Worker | None] = []
+        for unit, outcome in zip(units, outcomes, strict=True):
+            worker = stack.enter_context(Worker(unit.work, unit.options))
+            workers.append(worker if _is_ready(worker, unit, outcome) else None)
+        for _ in range(repeat):
+            for worker, outcome in zip(workers, outcomes, strict=True):
+                if worker is not None and not outcome.problem:
+                    _take_sample(worker, outcome)
+        for worker, outcome in zip(workers, outcomes, strict=True):
+            if worker is not None and outcome.samples:
+                answer = worker.ask("digests")
+                outcome.digests = answer.get("digests", [])
+                outcome.problem = _problem(answer)
+    return outcomes
+
+
+def _is_ready(worker: Worker, unit: Unit, outcome: Outcome) -> bool:
+    """Set the outcome up from the worker's first answer, and warm the worker up."""
+    setup = worker.setup
+    if "missing" in setup:
+        outcome.problem = NOT_INSTALLED
+        return False
+    outcome.problem = _problem(setup) or _problem(worker.ask("measure"))
+    if outcome.problem:
+        return False
+    outcome.nbytes = setup["nbytes"]
+    if unit.show_version:
+        tool, comma, settings = unit.label.partition(",")
+        outcome.label = f"{tool} {setup['version']}{comma}{settings}"
+    return True
+
+
+def _take_sample(worker: Worker, outcome: Outcome) -> None:
+    answer = worker.ask("measure")
+    outcome.problem = _problem(answer)
+    if not outcome.problem:
+        outcome.samples.append(Sample(**answer))
+
+
+def _problem(answer: dict[str, Any]) -> str:
+    """Give the last line of an error."""
+    return "FAILED: " + answer["error"].strip().splitlines()[-1] if "error" in answer else ""
+
+
+@dataclass(frozen=True)
+class Faster:
+    """The first tool is so many times as fast as the second by CPU seconds."""
+
+    tool: int
+    """Place among the units."""
+    against: int
+    """Place among the units."""
+    target: float | None = None
+    """The ratio that is asked for, None for information."""
+    same: str = "same"
+    """Whether both should give the same voxels: ``same``, or why they need not."""
+
+    def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
+        """Give one line."""
+        row = Row(work, outcomes[self.tool], outcomes[self.against], "" if self.target is None else f">= {self.target:g}x")
+        ratio = row.ratio()
+        if ratio is not None:
+            row.met = None if self.target is None else ratio >= self.target
+            row.note = self._note(row)
+        return [row]
+
+    def _note(self, row: Row) -> str:
+        levels = list(zip(row.tool.digests, row.against.digests, strict=False))
+        if not levels:
+            return ""
+        if all(a == b for a, b in levels):
+            return "same voxels" if len(row.tool.digests) == len(row.against.digests) else f"same voxels in the {len(levels)} mags of both"
+        return "VOXELS DIFFER" if self.same == "same" else f"voxels differ: {self.same}"
+
+
+@dataclass(frozen=True)
+class OfLimit:
+    """What part of the sum of its parts, each timed alone, a pyramid reaches."""
+
+    tool: int
+    """Place among the units."""
+    limit: int
+    """Place of the parts among the units."""
+
+    def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
+        """Give one line, for information."""
+        row = Row(work, outcomes[self.tool], outcomes[self.limit])
+        ratio = row.ratio()
+        if ratio is not None:
+            parts = ", ".join(f"{name} {seconds:.3f}" for name, seconds in row.against.parts().items())
+            row.note = f"{100 * ratio:.0f} % of the limit ({parts} CPU s)"
+        return [row]
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Two threads against one, beside what two threads give pure compute in the same run; the first four units are one, two, compute one, compute two."""
+
+    target: float
+    """The part of the speed-up of pure compute that is asked for."""
+
+    def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
+        """Give one line."""
+        one, two, compute_one, compute_two = outcomes
+        row = Row(work, two, one, f">= {self.target:g} of compute")
+        if all(outcome.samples for outcome in outcomes):
+            gain, machine = one.wall / two.wall, compute_one.wall / compute_two.wall
+            row.met = gain / machine >= self.target if machine >= _IDLE_GAIN else None
+            row.note = f"{gain / machine:.2f} of pure compute: wall {gain:.2f}x, pure compute {machine:.2f}x"
+            row.note += "" if machine >= _IDLE_GAIN else "; MACHINE BUSY: not judged"
+        return [row]

@@ -1,0 +1,153 @@
+"""The harness on tiny volumes: every installed tool runs, tools that should agree do, and rows come out. No timing is asserted."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from . import command
+from .cases import all_cases
+from .client import Worker
+from .data import Data, prepare
+from .measure import Outcome, Sample
+from .memory import Memory
+from .race import NOT_INSTALLED, Faster, OfLimit, Race, Scaling, Unit, run_units
+from .table import Row, format_table
+from .works.base import boxes, digest
+
+_SIZE = 64
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    random = np.random.default_rng(0)
+    coarse = random.integers(1, 4, (_SIZE // 8,) * 3, dtype=np.uint32)
+    volumes = {
+        "em": np.asfortranarray(random.integers(0, 256, (_SIZE,) * 3, dtype=np.uint8)),
+        "seg": np.asfortranarray(coarse.repeat(8, 0).repeat(8, 1).repeat(8, 2)),
+    }
+    return prepare(tmp_path_factory.mktemp("benchmarks"), volumes)
+
+
+def _race(data: Data, name: str) -> Race:
+    return next(case for case in all_cases(data) if case.name == name)
+
+
+def _only(race: Race, *works: str) -> list[Outcome]:
+    """Measure once the units of a race whose work is named; reads make one pass."""
+    units = [dataclasses.replace(unit, options=unit.options | ({"passes": 1} if "passes" in unit.options else {})) for unit in race.units]
+    return run_units([unit for unit in units if unit.work in works], 1)
+
+
+def _needs(package: str) -> None:
+    """Skip where a peer is not installed; not imported here, since warnings that it gives would be errors."""
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed")
+
+
+@pytest.mark.parametrize("name", ["read/em/box32", "read/seg/open"])
+def test_reads_are_equal(data, name):
+    pytest.importorskip("wkw")
+    outcomes = _only(_race(data, name), "ours.Read", "ours.OpenCompute", "reference.Read")
+    assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
+    assert outcomes[0].digests
+    assert all(outcome.digests == outcomes[0].digests and outcome.nbytes == outcomes[0].nbytes for outcome in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "peer", "mags"),
+    [
+        ("pyramid/em/lz4", "tensorstore", 2, 4),
+        ("pyramid/seg/lz4", "igneous", 1, 3),  # it makes no mag smaller than a chunk
+        ("pyramid/em/lz4hc", "webknossos", 3, 4),
+    ],
+)
+def test_pyramids_are_equal(data, name, package, peer, mags):
+    _needs(package)
+    units = _race(data, name).units
+    assert package in units[peer].work
+    ours, theirs = run_units([units[0], units[peer]], 1)
+    assert (ours.problem, theirs.problem) == ("", "")
+    assert (len(ours.digests), len(theirs.digests)) == (4, mags)
+    assert ours.digests[:mags] == theirs.digests  # the labels are cubes of 8 voxels: no window of the first three mags has a tie
+    assert min(ours.written, theirs.written) > 0
+
+
+def test_threads_and_parts(data):
+    two = _race(data, "threads/em/pyramid-lz4").units[1]
+    limit = next(unit for unit in _race(data, "pyramid/em/lz4").units if unit.work == "compute.Limit")
+    ours, parts = run_units([two, limit], 1)
+    assert (ours.problem, parts.problem) == ("", "")
+    assert set(parts.parts()) == {"decode", "reduce", "encode"}
+    (row,) = OfLimit(0, 1).rows("work", [ours, parts])
+    assert "% of the limit (decode" in row.note
+
+
+def test_scaling_is_judged_on_idle_cores():
+    one, two = Outcome("1", 1, [Sample(2.0, 2.0)]), Outcome("2", 1, [Sample(2.0, 1.0)])
+    assert Scaling(0.85).rows("threads", [one, two, one, two])[0].met is True
+    assert Scaling(0.85).rows("threads", [one, one, one, two])[0].met is False
+    assert Scaling(0.85).rows("threads", [one, two, one, one])[0].met is None  # the cores are busy
+
+
+def test_memory_makes_rows(data, monkeypatch):
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("no /proc here")
+    memory = Memory("memory/1", data, 1, (_SIZE, 2 * _SIZE))
+    outcome, peak, before = memory._measure(_SIZE, lambda text: None)
+    assert (outcome.problem, 0 < before <= peak) == ("", True)
+    monkeypatch.setattr(Memory, "_measure", lambda self, size, say: (outcome, 10**6 * size, 10**6))
+    rows = memory.run(1, lambda text: None)
+    assert [row.met for row in rows] == [True, False]  # small enough, but the second takes twice as much
+    assert "peak 64 MB anonymous" in rows[0].note
+
+
+def test_missing_tool_is_shown(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    serving = pytest.importorskip(f"{__package__}.serving")
+    assert serving.Server().answer({"ask": "setup", "name": "with_tensorstore.Pyramid", "options": {}}) == {"missing": True}
+    ours = Outcome("ours", 1000, [Sample(1.0, 1.0)])
+    (row,) = Faster(0, 1, 2.0).rows("work", [ours, Outcome("peer", problem=NOT_INSTALLED)])
+    assert row.met is None
+    assert "not installed" in format_table([row])
+
+
+def test_failure_is_shown():
+    (outcome,) = run_units([Unit("wkwdask", "ours.Read", {"path": "nowhere", "size": 64})], 1)
+    assert outcome.problem.startswith("FAILED: ")
+    assert "nowhere" in outcome.problem
+    with Worker("ours.NoSuchWork", {}) as worker:
+        assert "NoSuchWork" in worker.setup["error"]
+
+
+def test_conclusions():
+    fast, slow = (
+        Outcome("a", 8_000_000, [Sample(1.0, 2.0, 5), Sample(9.0, 9.0, 5), Sample(2.0, 2.0, 5)], ["x"]),
+        Outcome("b", 8_000_000, [Sample(4.0, 1.0)], ["y"]),
+    )
+    (row,) = Faster(0, 1, 2.0).rows("work", [fast, slow])
+    assert (row.ratio(), row.met, row.note) == (2.0, True, "VOXELS DIFFER")  # medians: 2 s and 4 s
+    assert Faster(0, 1, 2.1, "ties").rows("work", [fast, slow])[0].met is False
+    lines = format_table([row, Row("a longer name", slow)]).splitlines()
+    assert "2.00x" in lines[3]
+    assert len(lines) == 5
+
+
+def test_command_chooses_rows(capsys):
+    assert command.main(["--list"]) == 0
+    names = capsys.readouterr().out.split()
+    assert len(names) == len(set(names))
+    assert sum(command.is_chosen(name, "read") for name in names) == 8
+    assert sum(command.is_chosen(name, "pyramid/em*") for name in names) == 2
+    assert all(command.is_chosen(name, "*") for name in names)
+
+
+def test_boxes_and_digests():
+    assert boxes(64, 32, 5) == boxes(64, 32, 5)
+    assert all(a >= 0 and b <= 64 and b - a == 32 for low, high in boxes(64, 32, 50) for a, b in zip(low, high, strict=True))
+    array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
+    assert digest(array) == digest(np.asfortranarray(array)) == digest(array[None])

@@ -1,0 +1,98 @@
+"""What works of all tools share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+NUM_MAGS = 4
+"""Coarser mags of a pyramid: 2, 4, 8, 16."""
+
+
+class Work:
+    """A work that writes nothing and needs no preparation."""
+
+    package = "wkwdask"
+    nbytes = 0
+
+    def prepare(self) -> None:
+        """Lay out what a run needs."""
+
+    def written(self) -> int:
+        """Count the bytes of the files that a run made."""
+        return 0
+
+    def version(self) -> str:
+        """Give the version of the tool."""
+        return version(self.package)
+
+
+def digest(voxels: np.ndarray) -> str:
+    """Hash voxels of shape (c, x, y, z) or (x, y, z) in Fortran order."""
+    return hashlib.sha256(np.asfortranarray(voxels).ravel(order="K")).hexdigest()[:16]
+
+
+def boxes(size: int, edge: int, count: int) -> list[tuple[tuple[int, int, int], tuple[int, int, int]]]:
+    """Draw the same boxes for every tool, as pairs of corners at any voxel."""
+    corners = np.random.default_rng(7).integers(0, size - edge + 1, (count, 3)).tolist()
+    return [((x, y, z), (x + edge, y + edge, z + edge)) for x, y, z in corners]
+
+
+def folder_nbytes(folders: list[Path]) -> int:
+    """Add up the lengths of all files below some folders."""
+    return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+
+
+class DatasetCopy:
+    """A dataset of one tool's own, whose source files are links to those that all tools read.
+
+    Parameters
+    ----------
+    source : str
+        The dataset.
+    layer : str
+        Its layer.
+    folder : str
+        Where the copy goes.
+    """
+
+    def __init__(self, source: str, layer: str, folder: str) -> None:
+        self.folder = Path(folder)
+        self.layer = layer
+        self._record = (Path(source) / "datasource-properties.json").read_bytes()
+        shutil.copytree(Path(source) / layer / "1", self.folder / layer / "1", copy_function=os.link)
+
+    @property
+    def mags(self) -> list[Path]:
+        """The folders of the coarser mags that are there, finest first."""
+        names = [2**n for n in range(1, NUM_MAGS + 1)]
+        return [path for n in names for path in (self.folder / self.layer / str(n), self.folder / self.layer / f"{n}-{n}-{n}") if path.is_dir()]
+
+    def reset(self) -> None:
+        """Remove all but the source."""
+        for path in (self.folder / self.layer).iterdir():
+            if path.name != "1":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        (self.folder / "datasource-properties.json").write_bytes(self._record)
+
+    def digests(self, size: int) -> list[str]:
+        """Hash the voxels of every coarser mag, as the reference library reads them."""
+        return [digest(read_mag(path, size >> n)) for n, path in enumerate(self.mags, 1)]
+
+
+def read_mag(path: Any, size: int) -> np.ndarray:
+    """Read the cube at the origin of a mag with the reference library, or with wkwdask where that is not installed."""
+    try:
+        import wkw
+    except ImportError:
+        import wkwdask
+
+        return wkwdask.read(path, ((0, 0, 0), (size, size, size)))
+    with wkw.Dataset.open(str(path)) as dataset:
+        return dataset.read((0, 0, 0), (size, size, size))

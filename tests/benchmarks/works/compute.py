@@ -1,0 +1,165 @@
+"""What the machine gives: pure compute on threads, and the parts of a pyramid timed alone."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import lz4.block
+import numpy as np
+
+from wkwdask.formats.wkw.header import BlockType
+from wkwdask.formats.wkw.jump_table import parse_jump_table, slice_range
+from wkwdask.kernels.blocks import compress_bound, decode_into, encode_from
+from wkwdask.kernels.locate import OFFSET, START, locate_blocks
+from wkwdask.kernels.window import reduce_windows
+from wkwdask.storage.wkw import file_path, read_header
+
+from .base import NUM_MAGS, Work
+
+REQUIRES = ("wkwdask",)
+_PIECE_NBYTES = 1 << 18
+_BRICK_VX = 128
+
+
+class Compress(Work):
+    """LZ4HC over pieces of memory that fit the cache, without the GIL and without shared data: how threads scale here at best.
+
+    Parameters
+    ----------
+    threads : int
+        How many threads share the pieces.
+    pieces : int
+        How many pieces.
+    """
+
+    def __init__(self, threads: int, pieces: int = 96) -> None:
+        self._threads, self._pieces = threads, pieces
+        steps = np.random.default_rng(3).integers(-3, 4, _PIECE_NBYTES)
+        self._piece = np.cumsum(steps).astype(np.uint8).tobytes()
+        self._pool = ThreadPoolExecutor(threads)
+        self.nbytes = pieces * _PIECE_NBYTES
+
+    def _compress(self, count: int) -> None:
+        for _ in range(count):
+            lz4.block.compress(self._piece, mode="high_compression", compression=9, store_size=False)
+
+    def run(self) -> None:
+        """Compress."""
+        if self._threads == 1:
+            self._compress(self._pieces)
+        else:
+            list(self._pool.map(self._compress, [self._pieces // self._threads] * self._threads))
+
+    def digests(self) -> list[str]:
+        """Give nothing: there are no voxels."""
+        return []
+
+
+class Limit(Work):
+    """Decode all source blocks, reduce all windows and encode all target blocks of a pyramid, each timed alone on bricks that fit the cache.
+
+    Parameters
+    ----------
+    path : str
+        The source mag: one file.
+    size : int
+        Edge of the volume [voxels].
+    method, compression : str
+        As for ``build_pyramid``.
+    level : int
+        LZ4HC level.
+    """
+
+    def __init__(self, path: str, size: int, method: str, compression: str, level: int) -> None:
+        self._header = read_header(path)
+        self._raw = np.fromfile(file_path(path, (0, 0, 0)), np.uint8)
+        name = Path(path).name
+        offset, nbytes = slice_range(0, self._header.blocks_per_file)
+        table = self._raw[offset : offset + nbytes].tobytes()
+        self._bounds = parse_jump_table(table, self._header, 0, self._header.blocks_per_file, self._raw.size, name)
+        self._dtype = self._header.dtype.newbyteorder("=")
+        self._size, self._method, self._level = size, method, level
+        self._block_type = BlockType.parse(compression)
+        self.nbytes = size**3 * self._dtype.itemsize
+
+    def run(self) -> dict[str, float]:
+        """Give the seconds of each part."""
+        seconds = {"decode": 0.0, "reduce": 0.0, "encode": 0.0}
+        finer = self._empty(self._size)
+        for box in _bricks(self._size):
+            finer[box] = _timed(seconds, "decode", self._decode, box)
+        for _ in range(NUM_MAGS):
+            coarser = self._empty(finer.shape[0] // 2)
+            for box in _bricks(finer.shape[0]):
+                coarser[_halved(box)] = _timed(seconds, "reduce", self._reduce, np.asfortranarray(finer[box]))
+            for box in _bricks(coarser.shape[0]):
+                _timed(seconds, "encode", self._encode, np.asfortranarray(coarser[box]))
+            finer = coarser
+        return seconds
+
+    def _empty(self, size: int) -> np.ndarray:
+        return np.empty((size,) * 3, self._dtype, order="F")
+
+    def _decode(self, box: tuple[slice, ...]) -> Any:
+        """Lay out the decoding of a brick."""
+        step = self._header.block_len
+        low = tuple(part.start // step for part in box)
+        high = tuple(-(-part.stop // step) for part in box)
+        origin = tuple(-part.start for part in box)
+        table = locate_blocks(self._bounds, low, high, step, origin, 0, 1 << 40).blocks
+        table[:, START] = table[:, OFFSET]
+        out = np.zeros((1, *(part.stop - part.start for part in box)), self._dtype, order="F")
+
+        def work() -> np.ndarray:
+            decode_into(self._raw, table, out, block_len=step, num_channels=1, block_type=self._header.block_type)
+            return out[0]
+
+        return work
+
+    def _reduce(self, brick: np.ndarray) -> Any:
+        """Lay out the reduction of a brick."""
+        out = np.zeros([n // 2 for n in brick.shape], self._dtype, order="F")
+
+        def work() -> np.ndarray:
+            reduce_windows(brick, (2, 2, 2), self._method, out)
+            return out
+
+        return work
+
+    def _encode(self, brick: np.ndarray) -> Any:
+        """Lay out the encoding of a brick."""
+        step = self._header.block_len
+        corners = np.array(list(product(range(0, brick.shape[0], step), repeat=3)), np.int64)
+        out = np.zeros(len(corners) * compress_bound(self._header.block_nbytes), np.uint8)
+
+        def work() -> None:
+            encode_from(brick[None], corners, out, block_len=step, block_type=self._block_type, level=self._level, store_zero=True)
+
+        return work
+
+    def digests(self) -> list[str]:
+        """Give nothing: the pyramid itself is compared elsewhere."""
+        return []
+
+
+def _bricks(size: int) -> list[tuple[slice, ...]]:
+    """Cut a cube into bricks."""
+    edge = min(_BRICK_VX, size)
+    return [tuple(slice(at, at + edge) for at in corner) for corner in product(range(0, size, edge), repeat=3)]
+
+
+def _halved(box: tuple[slice, ...]) -> tuple[slice, ...]:
+    return tuple(slice(part.start // 2, part.stop // 2) for part in box)
+
+
+def _timed(seconds: dict[str, float], part: str, lay_out: Any, *arguments: Any) -> Any:
+    """Lay a step out, then time it."""
+    work = lay_out(*arguments)
+    started = time.process_time()
+    result = work()
+    seconds[part] += time.process_time() - started
+    return result

@@ -1,0 +1,186 @@
+"""wkwdask."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import dask
+import numpy as np
+
+import wkwdask
+from wkwdask.storage.dataset import open_volume
+
+from .base import DatasetCopy, Work, boxes, digest, folder_nbytes
+
+REQUIRES = ("wkwdask",)
+
+
+class Read(Work):
+    """``wkwdask.read`` of the whole mag, in halves where there are threads, or of boxes.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    size : int
+        Edge of the volume [voxels].
+    passes : int
+        How often a run reads it all.
+    edge, count : int
+        Edge of the boxes [voxels] and how many there are; 0 reads the whole mag.
+    threads : int
+        0 reads the whole mag in one call; from 1 on it is two halves, and the boxes or halves are dealt to so many threads.
+    """
+
+    def __init__(self, path: str, size: int, passes: int = 1, edge: int = 0, count: int = 0, threads: int = 0) -> None:
+        self._path = path
+        self._passes = passes
+        half = ((0, 0, 0), (size, size, size // 2)), ((0, 0, size // 2), (size, size, size))
+        self._boxes = boxes(size, edge, count) if edge else list(half) if threads else [None]
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(max(threads, 1))
+        self.nbytes = passes * sum(result.nbytes for result in self._read_all(self._boxes))
+        self._results = []
+
+    def _read_all(self, some: list) -> list[np.ndarray]:
+        return [wkwdask.read(self._path, box) for box in some]
+
+    def run(self) -> None:
+        """Read."""
+        for _ in range(self._passes):
+            self._results = None  # as in any loop over a volume: the memory of one result is free for the next
+            if self._threads > 1:
+                shares = [self._boxes[n :: self._threads] for n in range(self._threads)]
+                self._results = [result for share in self._pool.map(self._read_all, shares) for result in share]
+            else:
+                self._results = self._read_all(self._boxes)
+
+    def digests(self) -> list[str]:
+        """Hash every result."""
+        return [digest(result) for result in self._results]
+
+
+class ReadOpened(Read):
+    """The same boxes from a volume that is opened once."""
+
+    def _read_all(self, some: list) -> list[np.ndarray]:
+        volume = open_volume(self._path)
+        results = []
+        for low, high in some:
+            out = np.empty((volume.num_channels, *np.subtract(high, low)), volume.dtype, order="F")
+            volume.read_into(out, low)
+            results.append(out)
+        return results
+
+
+class OpenCompute(Work):
+    """``wkwdask.open(...).compute()`` of the whole mag.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    axes : str
+        Order of the axes.
+    passes : int
+        How often a run reads it all.
+    """
+
+    def __init__(self, path: str, axes: str, passes: int = 1) -> None:
+        dask.config.set(scheduler="synchronous")
+        self._path, self._axes, self._passes = path, axes, passes
+        self.nbytes = passes * wkwdask.open(path).nbytes
+        self._result = None
+
+    def run(self) -> None:
+        """Open and compute."""
+        for _ in range(self._passes):
+            self._result = None
+            self._result = wkwdask.open(self._path, axes=self._axes).compute()
+
+    def digests(self) -> list[str]:
+        """Hash the result."""
+        return [digest(self._result.transpose([self._axes.index(axis) for axis in "cxyz"]))]
+
+
+class Pyramid(Work):
+    """``wkwdask.build_pyramid``, four coarser mags.
+
+    Parameters
+    ----------
+    source, layer : str
+        Dataset and layer.
+    folder : str
+        Where the copy goes that is worked on.
+    size : int
+        Edge of the volume [voxels].
+    method, compression : str
+        As for ``build_pyramid``.
+    level : int, optional
+        LZ4HC level; by default the default.
+    threads : int
+        1 is the synchronous scheduler.
+    """
+
+    def __init__(self, source: str, layer: str, folder: str, size: int, method: str, compression: str, level: int | None = None, threads: int = 1) -> None:
+        if threads == 1:
+            dask.config.set(scheduler="synchronous")
+        else:
+            dask.config.set(scheduler="threads", num_workers=threads)
+        self._copy = DatasetCopy(source, layer, folder)
+        self._size = size
+        self._options = {"method": method, "compression": compression} | ({} if level is None else {"level": level})
+        volume = open_volume(self._copy.folder / layer / "1")
+        self.nbytes = size**3 * volume.num_channels * volume.dtype.itemsize
+
+    def prepare(self) -> None:
+        """Remove what the last run made."""
+        self._copy.reset()
+
+    def run(self) -> None:
+        """Build."""
+        wkwdask.build_pyramid(self._copy.folder, layer=self._copy.layer, coarsest=16, **self._options)
+
+    def written(self) -> int:
+        """Count the bytes of all coarser mags."""
+        return folder_nbytes(self._copy.mags)
+
+    def digests(self) -> list[str]:
+        """Hash every coarser mag."""
+        return self._copy.digests(self._size)
+
+
+class PyramidOfLayer(Work):
+    """A pyramid of a layer's folder without a JSON, LZ4, by mode: for the memory that it takes.
+
+    Parameters
+    ----------
+    layer : str
+        The layer's folder.
+    threads : int
+        1 is the synchronous scheduler.
+    """
+
+    def __init__(self, layer: str, threads: int) -> None:
+        dask.config.set(scheduler="synchronous") if threads == 1 else dask.config.set(scheduler="threads", num_workers=threads)
+        self._layer = Path(layer)
+        volume = open_volume(self._layer / "1")
+        self.nbytes = volume.box.volume * volume.dtype.itemsize
+
+    def _made(self) -> list[Path]:
+        return [path for path in self._layer.iterdir() if path.name != "1"]
+
+    def prepare(self) -> None:
+        """Remove what an earlier process made."""
+        for path in self._made():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def run(self) -> None:
+        """Build."""
+        wkwdask.build_pyramid(self._layer, method="mode", coarsest=16, compression="lz4")
+
+    def written(self) -> int:
+        """Count the bytes of all coarser mags."""
+        return folder_nbytes(self._made())

@@ -1,0 +1,70 @@
+"""igneous, on a local precomputed volume."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from .base import NUM_MAGS, Work, digest, folder_nbytes, read_mag
+
+REQUIRES = ("igneous", "cloudvolume")
+
+
+class Pyramid(Work):
+    """The downsampling tasks of igneous with its defaults, run one after the other in this process.
+
+    Its defaults: images are raw chunks with gzip and averaged, segmentations are compressed_segmentation with gzip and reduced by mode. It makes no mag
+    that is smaller than one chunk: of a volume of 8 chunks along an edge three mags and not four, which is less work.
+
+    Parameters
+    ----------
+    source, layer : str
+        WKW dataset and layer that the precomputed volume is made from.
+    folder : str
+        Where the precomputed volume goes.
+    size : int
+        Edge of the volume [voxels].
+    """
+
+    package = "igneous-pipeline"
+
+    def __init__(self, source: str, layer: str, folder: str, size: int) -> None:
+        from cloudvolume import CloudVolume
+
+        voxels = read_mag(Path(source) / layer / "1", size)[0]
+        is_image = voxels.dtype.itemsize == 1
+        self._url = f"file://{folder}"
+        self._volume = CloudVolume
+        CloudVolume.from_numpy(
+            voxels, self._url, resolution=(16, 16, 16), chunk_size=(min(64, size // 8),) * 3,
+            layer_type="image" if is_image else "segmentation", encoding="raw" if is_image else "compressed_segmentation",
+        )  # fmt: skip
+        self.nbytes = voxels.nbytes
+        self._info = Path(folder) / "info"
+        self._record = self._info.read_bytes()
+        self._source_names = {path.name for path in self._info.parent.iterdir()}
+
+    def _made(self) -> list[Path]:
+        return [path for path in self._info.parent.iterdir() if path.name not in self._source_names]
+
+    def prepare(self) -> None:
+        """Remove what the last run made."""
+        for path in self._made():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        self._info.write_bytes(self._record)
+
+    def run(self) -> None:
+        """Create the tasks and run them."""
+        import igneous.task_creation
+
+        for task in igneous.task_creation.create_downsampling_tasks(self._url, mip=0, num_mips=NUM_MAGS, factor=(2, 2, 2)):
+            task()
+
+    def written(self) -> int:
+        """Count the bytes of all coarser mags."""
+        return folder_nbytes(self._made())
+
+    def digests(self) -> list[str]:
+        """Hash every coarser mag."""
+        mips = self._volume(self._url).available_mips
+        return [digest(self._volume(self._url, mip=mip, progress=False)[:, :, :][..., 0]) for mip in mips[1:]]

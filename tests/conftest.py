@@ -1,0 +1,37 @@
+"""What all tests share: hypothesis profiles, quiet progress, and the folder of real data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# No deadline: a first call compiles its kernel, and machines are shared. ``ci`` draws the same examples in every run.
+settings.register_profile("ci", max_examples=25, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("nightly", max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quiet_progress():
+    """Keep progress bars out of the output, also of the processes that tests start."""
+    before = os.environ.get("WKWDASK_PROGRESS")
+    os.environ["WKWDASK_PROGRESS"] = "off"
+    yield
+    if before is None:
+        del os.environ["WKWDASK_PROGRESS"]
+    else:
+        os.environ["WKWDASK_PROGRESS"] = before
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of real data, which lies outside the repository and may be absent."""
+    folder = Path(os.environ.get("WKWDASK_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"real data is absent: no folder {folder}; set WKWDASK_TEST_DATA to its place")
+    return folder

@@ -1,0 +1,341 @@
+"""Volumes as dask arrays: indexing equals numpy, slices reach the read, and no graph is larger than it must be."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import warnings
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_volume import CHUNK_SHAPE, SHARD_SHAPE, make_volume, store_of
+
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.graphs.read import BoxReader, open_array
+
+TOPLEFT = (21, 3, 9)
+SHAPE = (2, 50, 37, 23)
+
+
+@pytest.fixture(scope="module")
+def array():
+    return np.random.default_rng(1).integers(1, 1000, SHAPE, dtype=np.uint16)
+
+
+@pytest.fixture(scope="module")
+def volume(array):
+    return make_volume("read", array, TOPLEFT)
+
+
+@pytest.fixture(autouse=True)
+def _synchronous():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def reader(volume, **options):
+    return BoxReader(**{"volume": volume, "start": volume.box.topleft, "box": volume.box, "axes": "cxyz", "channel": None, **options})
+
+
+def opened(volume, **options):
+    return open_array(volume, **{"chunks": "auto", "box": volume.box, "start": volume.box.topleft, "axes": None, "channel": None, **options})
+
+
+INDICES = (
+    (slice(None),) * 4,
+    (0, 1, 2, 3),
+    (-1, -1, -1, -1),
+    (slice(1, 2), slice(3, 40, 7), slice(None), 5),
+    (1, slice(40, 3, -3), slice(None, None, -1), slice(-5, None)),
+    (slice(None), slice(10, 10), slice(None), slice(None)),
+    (slice(None), slice(30, 10), 4, slice(None)),
+    (slice(None), slice(1000, 2000), slice(-1000, 5), slice(2, 1000, 50)),
+    (slice(None), [1, 5, 1], slice(None), slice(None)),
+    (slice(None), slice(None), np.array([-1, 0]), 3),
+    (Ellipsis, 4),
+    3 % 2,
+    slice(1),
+    (slice(None), slice(None), None, slice(None), slice(None)),
+    (np.int64(1), slice(np.int64(2), np.int64(9)), 4, slice(None)),
+)
+
+
+@pytest.mark.parametrize("index", INDICES, ids=repr)
+def test_reader_equals_numpy(volume, array, index):
+    np.testing.assert_array_equal(reader(volume)[index], array[index])
+
+
+@pytest.mark.parametrize("index", INDICES, ids=repr)
+def test_dask_equals_numpy(volume, array, index):
+    result = opened(volume, chunks=(16, 8, 8))[index]
+    assert result.shape == array[index].shape
+    np.testing.assert_array_equal(result.compute(), array[index])
+
+
+def test_reader_refuses_what_numpy_refuses(volume):
+    with pytest.raises(IndexError):
+        reader(volume)[2, 0, 0, 0]
+    with pytest.raises(IndexError):
+        reader(volume)[0, 0, 0, 0, 0]
+
+
+one_axis = st.one_of(st.integers(-60, 59), st.slices(60))
+
+
+@given(index=st.tuples(one_axis, one_axis, one_axis))
+def test_any_basic_index(index):
+    array = np.arange(60 * 7 * 60, dtype=np.uint32).reshape(1, 60, 7, 60) + 1
+    volume = make_volume("any-index", array, (5, 6, 7))
+    try:
+        expected = array[0, index[0], index[1], index[2]]
+    except IndexError:
+        with pytest.raises(IndexError):
+            reader(volume, axes="xyz", channel=0)[index]
+        return
+    np.testing.assert_array_equal(reader(volume, axes="xyz", channel=0)[index], expected)
+
+
+@pytest.mark.parametrize("axes", ["cxyz", "czyx", "zyxc", "xcyz"])
+def test_axes(volume, array, axes):
+    expected = array.transpose(["cxyz".index(axis) for axis in axes])
+    result = opened(volume, axes=axes)
+    assert result.shape == expected.shape
+    np.testing.assert_array_equal(result.compute(), expected)
+    np.testing.assert_array_equal(reader(volume, axes=axes)[1:, 1, ::2, ::-1], expected[1:, 1, ::2, ::-1])
+
+
+@pytest.mark.parametrize("axes", [None, "xyz", "zyx", "yxz"])
+@pytest.mark.parametrize("channel", [0, 1, -1])
+def test_one_channel(volume, array, axes, channel):
+    expected = array[channel].transpose(["xyz".index(axis) for axis in axes or "xyz"])
+    np.testing.assert_array_equal(opened(volume, axes=axes, channel=channel).compute(), expected)
+
+
+def test_axes_and_channels_that_make_no_sense(volume):
+    for options in ({"axes": "xyz"}, {"axes": "cxy"}, {"axes": "cxyz", "channel": 0}, {"axes": "xxyz"}, {"axes": ""}):
+        with pytest.raises(ValueError, match="axes must be an order of"):
+            opened(volume, **options)
+    for channel in (2, -3):
+        with pytest.raises((IndexError, ValueError), match="channel"):
+            opened(volume, channel=channel)
+
+
+def test_chunks_are_c_contiguous(volume):
+    for axes in ("cxyz", "czyx"):
+        for index in ((slice(None),) * 4, (slice(None), slice(1, 9), 0, slice(None))):
+            assert reader(volume, axes=axes)[index].flags.c_contiguous
+
+
+# ----------------------------------------------------------------------------- chunks
+
+
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        ("file", ((2,), (11, 32, 7), (29, 8), (7, 16))),
+        ("block", ((2,), (3, *[8] * 5, 7), (5, *[8] * 4), (3, *[4] * 5))),
+        (10**9, ((2,), (50,), (37,), (23,))),
+        ((10, 100, 23), ((2,), (9, 10, 10, 10, 10, 1), (37,), (14, 9))),
+        ("2kiB", ((2,), (3, *[8] * 5, 7), (5, *[8] * 4), (3, *[4] * 5))),  # 8 * 8 * 4 voxels of 4 bytes are 1 KiB
+        ("8KiB", ((2,), (11, *[16] * 2, 7), (13, 16, 8), (7, 8, 8))),
+        ("1GiB", ((2,), (11, 32, 7), (29, 8), (7, 16))),
+        ("1B", ((2,), (3, *[8] * 5, 7), (5, *[8] * 4), (3, *[4] * 5))),
+    ],
+)
+def test_chunk_policies(volume, chunks, expected):
+    assert opened(volume, chunks=chunks).chunks == expected
+
+
+def test_auto_follows_dask(volume):
+    with dask.config.set({"array.chunk-size": "8KiB"}):
+        assert opened(volume).chunks == opened(volume, chunks="8KiB").chunks
+    assert opened(volume).chunks == opened(volume, chunks="file").chunks
+
+
+def test_one_channel_has_larger_chunks(volume):
+    """With both channels a shard takes 64 KiB."""
+    assert opened(volume, chunks="32KiB", channel=0).chunks == opened(volume, chunks="file").chunks[1:]
+    assert opened(volume, chunks="32KiB").chunks == opened(volume, chunks="8KiB").chunks
+
+
+@pytest.mark.parametrize("chunks", ["blocks", "12 apples", 0, -1, (1, 2), (1, 2, 0), (1, 2, 3, 4), (1.5, 2, 3)])
+def test_chunks_that_make_no_sense(volume, chunks):
+    with pytest.raises(ValueError, match="chunks"):
+        opened(volume, chunks=chunks)
+
+
+def test_absolute_origin(volume, array):
+    result = opened(volume, start=(0, 0, 0), chunks=(16, 16, 16))
+    assert result.shape == (2, *(a + n for a, n in zip(TOPLEFT, SHAPE[1:], strict=True)))
+    # what lies before the box is one chunk an axis
+    assert result.chunks[1] == (16, 16, 16, 16, 7)
+    expected = np.zeros(result.shape, np.uint16)
+    expected[:, 21:, 3:, 9:] = array
+    np.testing.assert_array_equal(result.compute(), expected)
+    np.testing.assert_array_equal(result[:, 15:30, ::-2, 8].compute(), expected[:, 15:30, ::-2, 8])
+    store_of("read").reads.clear()
+    assert not result[:, :16, :16].compute().any()
+    assert not store_of("read").reads
+
+
+def test_what_lies_before_the_box_is_one_chunk():
+    volume = make_volume("far", np.ones((1, 8, 8, 4), np.uint8), (80_000, 80_000, 40_000))
+    result = opened(volume, start=(0, 0, 0))
+    assert result.numblocks == (1, 2, 2, 2)
+    assert result[0, 80_007, 80_000, 40_003].compute() == 1
+
+
+def test_crop(volume, array):
+    box = BoundingBox((30, 10, 12), (11, 20, 8))
+    cropped = opened(volume, box=box, start=box.topleft, chunks="block")
+    np.testing.assert_array_equal(cropped.compute(), array[:, 9:20, 7:27, 3:11])
+    absolute = opened(volume, box=box, start=(0, 0, 0))
+    assert absolute.shape == (2, 41, 30, 20)
+    np.testing.assert_array_equal(absolute[:, 30:, 10:, 12:].compute(), array[:, 9:20, 7:27, 3:11])
+    assert not absolute[:, :30].any().compute()  # outside the crop is zero, whatever is stored there
+
+
+@pytest.mark.parametrize("size", [(0, 5, 5), (5, 0, 5), (0, 0, 0)])
+def test_empty_box(volume, size):
+    box = BoundingBox((30, 10, 12), size)
+    result = opened(volume, box=box, start=box.topleft)
+    assert result.shape == (2, *size)
+    assert result.compute().shape == (2, *size)
+
+
+def test_many_chunks_warn():
+    volume = make_volume("large", np.ones((1, 1, 1, 1), np.uint8), (0, 0, 0))
+    for edge, warns in ((200_000, False), (200_001, True)):
+        large = type(volume)(volume.store, "uint8", 1, BoundingBox((0, 0, 0), (edge * 8, 1, 1)))
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            opened(large, chunks="block")
+        assert len(caught) == warns
+    assert "200001 chunks of (8, 8, 4) voxels" in str(caught[0].message)
+    assert 'chunks="file"' in str(caught[0].message)
+
+
+# ----------------------------------------------------------------------------- what is read
+
+
+def reads_of(array):
+    """Compute, and give the boxes that were read."""
+    store = store_of("read")
+    store.reads.clear()
+    array.compute()
+    return list(store.reads)
+
+
+def test_a_slice_of_a_large_chunk_touches_one_layer_of_blocks(volume):
+    whole = opened(volume, chunks=10**6)
+    assert whole.npartitions == 1
+    reads = reads_of(whole[1, :, :, 7])
+    assert reads == [(BoundingBox((21, 3, 16), (50, 37, 1)), 1, 1)]
+    assert volume.chunks_touched() == 7 * 5
+    reads = reads_of(whole[:, 4:6, 1:3, 20:22])
+    assert reads == [(BoundingBox((25, 4, 29), (2, 2, 2)), 0, 2)]
+
+
+def test_a_slice_of_many_chunks_touches_what_it_selects(volume):
+    reads = reads_of(opened(volume, chunks="block")[:, :, :, 7])
+    assert {box.size[2] for box, _, _ in reads} == {1}
+    assert sum(box.volume for box, _, _ in reads) == 50 * 37
+    assert len(reads) == 7 * 5
+
+
+def test_a_channel_reads_itself_alone(volume):
+    assert {(first, count) for _, first, count in reads_of(opened(volume, channel=1))} == {(1, 1)}
+
+
+def test_each_voxel_is_read_once(volume):
+    for chunks in ("block", "file", (9, 10, 11)):
+        assert sum(box.volume for box, _, _ in reads_of(opened(volume, chunks=chunks))) == 50 * 37 * 23
+
+
+def num_tasks(array):
+    """Count the tasks that run after optimization; an alias of another task runs nothing."""
+    (optimized,) = dask.optimize(array)
+    return sum(type(task).__name__ != "Alias" for task in dict(optimized.__dask_graph__()).values())
+
+
+def test_one_task_per_chunk(volume):
+    array = opened(volume, chunks="block")
+    assert array.npartitions == 7 * 5 * 6
+    assert num_tasks(array) == array.npartitions
+    # a slice adds no task: it is fused into the read
+    sliced = array[0, :, :, 7]
+    assert sliced.npartitions == 7 * 5
+    assert num_tasks(sliced) == sliced.npartitions
+    assert num_tasks(array[:, 2:30, :9, 1] + 1) == 5 * 2
+
+
+def test_names_are_stable_and_tell_arrays_apart(volume):
+    names = {opened(volume, **options).name for options in ({}, {"chunks": "block"}, {"channel": 0}, {"axes": "czyx"}, {"start": (0, 0, 0)})}
+    assert len(names) == 5
+    assert opened(volume).name == opened(volume).name
+    assert opened(volume).name.startswith("wkwdask-")
+
+
+def test_pickle(volume, array):
+    original = reader(volume, axes="czyx")
+    again = pickle.loads(pickle.dumps(original))
+    assert again == original
+    assert len(pickle.dumps(original)) < 2000
+    np.testing.assert_array_equal(again[:, 3, 4], array.transpose(0, 3, 2, 1)[:, 3, 4])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(opened(volume)))[0, 1].compute(), array[0, 1])
+
+
+def test_processes(tmp_path, array):
+    """A volume whose store is a folder is read by other processes."""
+    volume = make_volume(str(tmp_path / "store"), array, TOPLEFT)
+    with dask.config.set(scheduler="processes", num_workers=2):
+        np.testing.assert_array_equal(opened(volume, chunks="file")[:, 3:40].compute(), array[:, 3:40])
+
+
+PLANNED = textwrap.dedent("""
+    import dask, numpy as np
+    import dask.array as da
+    assert dask.config.get("array.query-planning") is True
+    from memory_volume import make_volume, store_of
+    from wkwdask.graphs.read import open_array
+    dask.config.set(scheduler="synchronous")
+    array = np.random.default_rng(1).integers(1, 1000, (2, 50, 37, 23), dtype=np.uint16)
+    volume = make_volume("read", array, (21, 3, 9))
+    whole = open_array(volume, chunks=10**6, box=volume.box, start=(21, 3, 9), axes=None, channel=None)
+    np.testing.assert_array_equal(whole.compute(), array)
+    store_of("read").reads.clear()
+    np.testing.assert_array_equal(whole[1, :, :, 7].compute(), array[1, :, :, 7])
+    assert len(store_of("read").reads) == 1
+    blocks = open_array(volume, chunks="block", box=volume.box, start=(21, 3, 9), axes="czyx", channel=None)
+    np.testing.assert_array_equal(blocks[:, ::-2, 3, 1:9:4].compute(), array.transpose(0, 3, 2, 1)[:, ::-2, 3, 1:9:4])
+    store_of("read").reads.clear()
+    blocks[:, 0, 0].compute()
+    assert len(store_of("read").reads) == 7  # chunks that a slice does not touch are not read
+    np.testing.assert_array_equal((blocks.mean(axis=0) + 1).compute(), array.transpose(0, 3, 2, 1).mean(axis=0) + 1)
+    print("planned", end="")
+""")
+
+
+def run_planned(script, **environment):
+    """Run a script with dask's query planning, which binds when dask is first imported."""
+    environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True", "PYTHONPATH": str(Path(__file__).parent.parent), **environment}
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_query_planning():
+    """The planner of dask 2026.8 reads whole chunks: it does not fuse a slice into them; results and the choice of chunks are the same."""
+    result = run_planned(PLANNED)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "planned"
+
+
+def test_shapes_of_the_test_format():
+    assert CHUNK_SHAPE != (CHUNK_SHAPE[0],) * 3
+    assert SHARD_SHAPE != (SHARD_SHAPE[0],) * 3

@@ -1,0 +1,416 @@
+"""Every runner makes the same files, and follows dask's own rule of who runs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from memory_volume import MemoryTarget, make_volume, read_whole, store_of
+
+import wkwdask
+from wkwdask.errors import CorruptError, TaskFailedError
+from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cells
+from wkwdask.geometry.mag import Mag
+from wkwdask.graphs import runners
+from wkwdask.graphs.read import open_array
+from wkwdask.graphs.write import compute_receipts, shard_receipts
+from wkwdask.jobs.job import run_serially
+from wkwdask.jobs.pyramid import PyramidJob
+from wkwdask.jobs.write import WriteJob
+
+distributed = pytest.importorskip("distributed")
+
+OFFSET = (13, 40, 7)
+SHAPE = (2, 90, 61, 50)
+MAGS = (Mag(2, 2, 1), Mag(4, 4, 2), Mag(8, 8, 4), Mag(8, 16, 8))
+LAYER_BOX = BoundingBox(OFFSET, SHAPE[1:])
+OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
+
+
+@pytest.fixture(scope="module")
+def array():
+    random = np.random.default_rng(5)
+    values = random.integers(0, 200, SHAPE, dtype=np.uint8)
+    values[:, 20:, :, 25:] = 0
+    values[1] //= 2
+    return values
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs="ERROR") as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster):
+    with distributed.Client(cluster) as connected:
+        yield connected
+
+
+def coarser(array, box, factor, reduce):
+    """The next mag by numpy, and its box; what lies outside the box does not count."""
+    low = [t // f for t, f in zip(box.topleft, factor, strict=True)]
+    high = [-(-t // f) for t, f in zip(box.bottomright, factor, strict=True)]
+    padded = np.full((array.shape[0], *((b - a) * f for a, b, f in zip(low, high, factor, strict=True))), np.nan)
+    inside = tuple(slice(t - a * f, t - a * f + n) for t, a, f, n in zip(box.topleft, low, factor, box.size, strict=True))
+    padded[(slice(None), *inside)] = array
+    windows = padded.reshape(array.shape[0], *(n for a, b, f in zip(low, high, factor, strict=True) for n in (b - a, f)))
+    return reduce(windows, axis=(2, 4, 6)).astype(array.dtype)
+
+
+def expected_pyramid(array, reduce):
+    mags, box, before = [], LAYER_BOX, Mag(1, 1, 1)
+    for mag in MAGS:
+        array = coarser(array, box, before.step_to(mag), reduce)
+        box, before = LAYER_BOX.in_mag(mag), mag
+        mags.append(array)
+    return mags
+
+
+def targets_of(folder, array, **options):
+    return [MemoryTarget(f"{folder}{mag.long_name}", array.dtype.name, array.shape[0], LAYER_BOX.in_mag(mag), **options) for mag in MAGS]
+
+
+def pyramid_job(folder, array, method="max", workers=4, **options):
+    for target in targets_of(folder, array):
+        getattr(store_of(target.folder), "arrays", {}).clear()
+    return PyramidJob(make_volume(f"{folder}source", array, OFFSET), targets_of(folder, array, **options), LAYER_BOX, method, workers)
+
+
+def check_pyramid(job, array, reduce=np.nanmax):
+    for target, receipts, voxels in zip(job.targets, job.receipts, expected_pyramid(array, reduce), strict=True):
+        np.testing.assert_array_equal(read_whole(target.as_volume()), voxels)
+        assert sorted(receipt.shard for receipt in receipts) == sorted(cells(target.box, target.shard_shape))
+        assert sum(receipt.voxels for receipt in receipts) == target.box.volume
+        assert max(receipt.maximum for receipt in receipts) == voxels.max()
+
+
+# ----------------------------------------------------------------------------- runners know no format
+
+
+@pytest.mark.parametrize("workers", [1, 2, 50])
+@pytest.mark.parametrize(("method", "reduce"), [("max", np.nanmax), ("min", np.nanmin)])
+def test_serial_pyramid_of_the_test_format(array, method, reduce, workers):
+    """However many regions there are, the result is that of numpy."""
+    job = pyramid_job(f"serial{workers}", array, method, workers)
+    num_tasks, done = job.num_tasks, 0
+    receive = job.receive
+
+    def counted(task, result):
+        nonlocal done
+        done += 1
+        return receive(task, result)
+
+    job.receive = counted
+    run_serially(job)
+    assert done == num_tasks
+    check_pyramid(job, array, reduce)
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+def test_local_runners_of_the_test_format(array, scheduler):
+    job = pyramid_job("local", array)
+    with dask.config.set(scheduler=scheduler, num_workers=3):
+        runners.run_job(job, "test")
+    check_pyramid(job, array)
+
+
+def test_no_scheduler_means_threads(array):
+    job = pyramid_job("none", array)
+    runners.run_job(job, "test")
+    check_pyramid(job, array)
+
+
+def test_processes_of_the_test_format(tmp_path, array):
+    job = pyramid_job(f"{tmp_path}/", array)
+    with dask.config.set(scheduler="processes", num_workers=2):
+        runners.run_job(job, "test")
+    check_pyramid(job, array)
+
+
+def test_a_client_of_the_test_format(tmp_path, array, client):
+    job = pyramid_job(f"{tmp_path}/", array)
+    assert runners.active_client() is client
+    runners.run_job(job, "test")
+    check_pyramid(job, array)
+
+
+def test_a_client_in_this_process(array):
+    """Its workers are threads, so that a store in memory is found."""
+    with (
+        distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as threads,
+        distributed.Client(threads),
+    ):
+        job = pyramid_job("inprocess", array)
+        runners.run_job(job, "test")
+        check_pyramid(job, array)
+        target = MemoryTarget("inprocess-write", "uint8", 2, LAYER_BOX)
+        target.prepare()
+        source = open_array(job.source, chunks="block", box=LAYER_BOX, start=OFFSET, axes=None, channel=None)
+        receipts = compute_receipts(shard_receipts(source.rechunk(29), target), "test")
+        assert len(receipts) == sum(1 for _ in cells(LAYER_BOX, target.shard_shape))
+        np.testing.assert_array_equal(read_whole(target.as_volume()), array)
+
+
+def test_a_graph_of_the_test_format_on_a_client(tmp_path, array, client):
+    target = MemoryTarget(f"{tmp_path}/target", "uint8", 2, LAYER_BOX, most_part_nbytes=1 << 14)
+    target.prepare()
+    receipts = compute_receipts(shard_receipts(da.from_array(array, chunks=45), target), "test")
+    assert sorted(receipt.shard for receipt in receipts) == sorted(cells(LAYER_BOX, target.shard_shape))
+    np.testing.assert_array_equal(read_whole(target.as_volume()), array)
+
+
+def test_tasks_may_run_twice(tmp_path, array):
+    """Dask delivers at least once."""
+
+    class Twice:
+        def __init__(self, job):
+            self.job = job
+
+        def tasks(self):
+            return self.job.tasks()
+
+        def receive(self, task, result):
+            assert sorted(map(str, result)) == sorted(map(str, task.run()))
+            return self.job.receive(task, result)
+
+    for job in (pyramid_job("twice", array), pyramid_job(f"{tmp_path}/", array)):
+        run_serially(Twice(job))
+        check_pyramid(job, array)
+
+
+def test_tasks_are_small_to_pickle(array):
+    job = pyramid_job("pickle", array)
+    for task in job.tasks():
+        assert len(pickle.dumps(task)) < 4000
+        assert pickle.loads(pickle.dumps(task)) == task
+        assert task.name
+
+
+# ----------------------------------------------------------------------------- the same files of WKW
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*.wkw"))}
+
+
+def leftovers(folder):
+    return [path.name for path in Path(folder).rglob(".*") if path.name not in (".wkwdask.json", ".datasource-properties.json.lock")]
+
+
+def make_dataset(folder, array):
+    folder.mkdir()
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (11, 11, 28))))
+    wkwdask.to_wkw(array, folder / "color" / "1", offset=OFFSET, **OPTIONS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, array):
+    """What the serial runner makes."""
+    with dask.config.set(scheduler="synchronous"):
+        folder = make_dataset(tmp_path_factory.mktemp("reference") / "ds", array)
+        wkwdask.build_pyramid(folder, coarsest="8-8-4")
+    return folder
+
+
+def check_same(folder, reference):
+    assert contents(folder) == contents(reference)
+    for mag in ("1", "2-2-1", "4-4-2", "8-8-4"):
+        np.testing.assert_array_equal(wkwdask.read(folder, mag=mag), wkwdask.read(reference, mag=mag))
+    assert leftovers(folder) == []
+
+
+@pytest.mark.parametrize(("scheduler", "workers"), [("threads", 1), ("threads", 7), ("processes", 2)])
+def test_local_runners_make_the_same_files(tmp_path, array, reference, scheduler, workers):
+    with dask.config.set(scheduler=scheduler, num_workers=workers):
+        folder = make_dataset(tmp_path / "ds", array)
+        report = wkwdask.build_pyramid(folder, coarsest="8-8-4")
+    check_same(folder, reference)
+    assert report.files == len(contents(folder)) - len(contents(folder / "color" / "1")) - 3
+    assert report.voxels == sum(LAYER_BOX.in_mag(mag).volume for mag in MAGS[:3])
+
+
+def test_a_cluster_makes_the_same_files(tmp_path, array, reference, client):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (11, 11, 28))))
+    wkwdask.to_wkw(da.from_array(array, chunks=(2, 40, 33, 20)), folder / "color" / "1", offset=OFFSET, **OPTIONS)
+    wkwdask.build_pyramid(folder, coarsest="8-8-4")
+    check_same(folder, reference)
+
+
+def test_later_on_a_cluster(tmp_path, array, reference, client):
+    """Started in one process, done in others, published in whichever."""
+    delayed = wkwdask.to_wkw(da.from_array(array, chunks=40), tmp_path / "color" / "1", offset=OFFSET, compute=False, **OPTIONS)
+    report = delayed.compute()
+    assert report.files == len(contents(tmp_path)) - 1
+    assert contents(tmp_path / "color") == contents(reference / "color" / "1") or contents(tmp_path / "color" / "1") == contents(reference / "color" / "1")
+    assert leftovers(tmp_path) == []
+
+
+def test_reading_on_a_cluster(array, reference, client):
+    opened = wkwdask.open(reference, mag=1, chunks="block")
+    np.testing.assert_array_equal(opened.compute(), array)
+    np.testing.assert_array_equal(opened[1, ::-3, 5, 1:3].compute(), array[1, ::-3, 5, 1:3])
+
+
+def test_from_mag_to_mag_on_a_cluster(tmp_path, array, reference, client):
+    opened = wkwdask.open(reference, mag=1, chunks=(16, 16, 16))
+    wkwdask.to_wkw(opened + np.uint8(1), tmp_path / "1", offset=OFFSET, **OPTIONS)
+    box = (OFFSET, np.add(OFFSET, SHAPE[1:]).tolist())
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "1", box), array + 1)
+
+
+def test_a_numpy_array_is_written_by_this_process(tmp_path, array, client):
+    """Voxels in memory are not sent to a cluster."""
+    before = sum(client.run(lambda dask_worker: len(dask_worker.state.log)).values())
+    wkwdask.to_wkw(array, tmp_path / "1", offset=OFFSET, **OPTIONS)
+    after = sum(client.run(lambda dask_worker: len(dask_worker.state.log)).values())
+    assert before == after
+
+
+# ----------------------------------------------------------------------------- errors
+
+
+def damage(folder):
+    """Break one block of the finest mag, and give the file."""
+    path = folder / "color" / "1" / "z0" / "y2" / "x1.wkw"
+    raw = bytearray(path.read_bytes())
+    first = int.from_bytes(raw[8:16], "little")
+    raw[first : first + 12] = b"\xff" * 12
+    path.write_bytes(raw)
+    return path
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes", "cluster"])
+def test_an_error_of_a_task_comes_through(tmp_path, array, scheduler, request):
+    folder = make_dataset(tmp_path / "ds", array)
+    path = damage(folder)
+    if scheduler == "cluster":
+        request.getfixturevalue("client")
+        options = {}
+    else:
+        options = {"scheduler": scheduler, "num_workers": 2}
+    with dask.config.set(options), pytest.raises(CorruptError) as caught:
+        wkwdask.build_pyramid(folder, coarsest="8-8-4")
+    assert str(path) in str(caught.value)
+    assert "block 0 at byte" in str(caught.value)
+    if scheduler in ("synchronous", "threads"):
+        assert any(note.startswith("while working on region") for note in caught.value.__notes__)
+    assert sorted(os.listdir(folder / "color")) == ["1"]
+    assert leftovers(folder) == []
+
+
+def test_a_job_without_tasks():
+    class Nothing:
+        num_tasks = 0
+
+        def tasks(self):
+            return iter(())
+
+        def receive(self, task, result):
+            raise AssertionError
+
+    for scheduler in ("synchronous", "threads"):
+        with dask.config.set(scheduler=scheduler):
+            runners.run_job(Nothing(), "nothing")
+
+
+def test_follow_ups_run_first():
+    """What a result sets free is done before new work is begun, so that parts do not pile up."""
+    order = []
+
+    class Task:
+        def __init__(self, name):
+            self.name = name
+
+        def run(self):
+            order.append(self.name)
+
+    class Job:
+        num_tasks = 6
+
+        def tasks(self):
+            return iter([Task("a"), Task("b"), Task("c")])
+
+        def receive(self, task, result):
+            return [Task(f"after {task.name}")] if len(task.name) == 1 else []
+
+    with dask.config.set(scheduler="synchronous"):
+        runners.run_job(Job(), "order")
+    assert order == ["a", "after a", "b", "after b", "c", "after c"]
+    order.clear()
+    with dask.config.set(scheduler="threads", num_workers=1):
+        runners.run_job(Job(), "order")
+    assert sorted(order) == ["a", "after a", "after b", "after c", "b", "c"]
+    assert all(order.index(name) < order.index(f"after {name}") for name in "abc")
+
+
+def test_workers_that_die_again_and_again(tmp_path, client):
+    """A task that kills its worker each time is given up, and named."""
+
+    class Deadly:
+        name = "the deadly task"
+
+        def run(self):
+            os.kill(os.getpid(), 9)
+
+    class Job:
+        num_tasks = 1
+
+        def tasks(self):
+            return iter([Deadly()])
+
+        def receive(self, task, result):
+            raise AssertionError
+
+    with dask.config.set({"distributed.scheduler.allowed-failures": 0}):
+        pass  # the scheduler of the cluster keeps its own number of failures
+    with pytest.raises(TaskFailedError, match="the deadly task: given up after the workers that ran it died"):
+        runners.run_job(Job(), "test")
+    client.wait_for_workers(2)
+
+
+# ----------------------------------------------------------------------------- who runs
+
+
+def test_active_client_follows_dask(client):
+    assert runners.active_client() is client
+    for scheduler in ("threads", "synchronous", "processes"):
+        with dask.config.set(scheduler=scheduler):
+            assert runners.active_client() is None
+    with dask.config.set(scheduler=client):
+        assert runners.active_client() is client
+
+
+def test_num_workers(monkeypatch, client):
+    assert runners.num_workers() == 2
+    with dask.config.set(scheduler="synchronous"):
+        assert runners.num_workers() == 1
+    with dask.config.set(scheduler="threads", num_workers=5):
+        assert runners.num_workers() == 5
+    monkeypatch.setattr(dask.system, "cpu_count", lambda: 64)
+    with dask.config.set(scheduler="threads"):
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", "3")
+        assert runners.num_workers() == 3
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", "many")
+        assert runners.num_workers() == 64
+        monkeypatch.delenv("SLURM_CPUS_PER_TASK")
+        assert runners.num_workers() == 64
+
+
+def test_a_write_job_stays_in_this_process(array, client):
+    """A store in memory would not be found by a worker."""
+    target = MemoryTarget("here", "uint8", 2, LAYER_BOX)
+    job = WriteJob(target, array)
+    runners.run_job(job, "test", here=True)
+    np.testing.assert_array_equal(read_whole(target.as_volume()), array)

@@ -1,0 +1,509 @@
+"""Arrays to volumes: any chunks, any scheduler, the same files; and the graphs know no format."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from memory_volume import MemoryTarget, read_whole, store_of
+
+import wkwdask
+from wkwdask.errors import ExistsError, LockedError
+from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cells
+from wkwdask.graphs.runners import run_job
+from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
+from wkwdask.jobs.write import WriteJob
+from wkwdask.storage.dataset import read_datasource
+from wkwdask.storage.job_folder import JobFolder, Owner
+
+OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
+OFFSET = (13, 40, 7)
+SHAPE = (1, 50, 37, 70)
+
+
+def voxels(shape=SHAPE, dtype="uint16", seed=1):
+    """Blobs, with a corner of zeros that covers whole files."""
+    random = np.random.default_rng(seed)
+    array = random.integers(1, 100, shape).astype(dtype)
+    array[..., shape[-1] // 2 :] = 7
+    array[:, :, :, -40:] *= array[:, :, :, -40:] > 10 ** (seed > 10)
+    return array
+
+
+@pytest.fixture
+def array():
+    values = voxels()
+    values[0, 19:51] = 0
+    return values
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (11, 11, 28))))
+    return folder
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(Path(folder).rglob("*.wkw"))}
+
+
+def leftovers(folder):
+    return [path.name for path in Path(folder).rglob(".*") if path.name not in (".wkwdask.json", ".datasource-properties.json.lock")]
+
+
+# ----------------------------------------------------------------------------- the graph on a format of its own
+
+
+def memory_target(name, array, most_part_nbytes=1 << 40):
+    store_of(name).arrays.clear()
+    return MemoryTarget(name, array.dtype.name, array.shape[0], BoundingBox(OFFSET, array.shape[1:]), most_part_nbytes=most_part_nbytes)
+
+
+def check_receipts(receipts, target, array):
+    """One receipt per shard, and together they tell what the array holds."""
+    assert sorted(receipt.shard for receipt in receipts) == sorted(cells(target.box, target.shard_shape))
+    assert sum(receipt.voxels for receipt in receipts) == array[0].size
+    assert max(receipt.maximum for receipt in receipts) == array.max()
+    assert min(receipt.minimum for receipt in receipts) == array.min()
+    stored = {receipt.path for receipt in receipts if receipt.path is not None}
+    assert stored == {name for name in store_of(target.folder).arrays if name.startswith("shard")}
+    boxes = [receipt.nonzero for receipt in receipts if receipt.nonzero is not None]
+    where = np.nonzero(array.any(0))
+    assert [min(box.topleft[axis] for box in boxes) for axis in range(3)] == [int(w.min()) + t for w, t in zip(where, OFFSET, strict=True)]
+    assert [max(box.bottomright[axis] for box in boxes) for axis in range(3)] == [int(w.max()) + 1 + t for w, t in zip(where, OFFSET, strict=True)]
+
+
+CHUNKS = (
+    -1,
+    (1, 50, 1, 70),
+    ((1,), (1, 48, 1), (20, 17), (3, 60, 7)),
+    (1, 16, 16, 16),
+    (1, 19, 32, 9),
+)
+
+
+@pytest.mark.parametrize("most_part_nbytes", [1 << 40, 16 * 16 * 8 * 2, 1])
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+def test_any_chunks_into_the_test_format(array, chunks, most_part_nbytes):
+    target = memory_target("write", array, most_part_nbytes)
+    target.prepare()
+    graph = shard_receipts(da.from_array(array, chunks=chunks), target)
+    assert graph.size == sum(1 for _ in cells(target.box, target.shard_shape))
+    with dask.config.set(scheduler="synchronous"):
+        receipts = compute_receipts(graph, "test")
+    check_receipts(receipts, target, array)
+    np.testing.assert_array_equal(read_whole(target.as_volume()), array)
+    assert not any(name.startswith("part") for name in store_of("write").arrays)
+
+
+def test_the_write_job_makes_the_same_receipts(array):
+    for most_part_nbytes in (1 << 40, 1 << 12):
+        target = memory_target("write-job", array, most_part_nbytes)
+        job = WriteJob(target, array)
+        with dask.config.set(scheduler="synchronous"):
+            run_job(job, "test")
+        check_receipts(job.receipts, target, array)
+        by_job = {name: value for name, value in store_of("write-job").arrays.items() if name != "prepared"}
+        graph_target = memory_target("write-graph", array, most_part_nbytes)
+        graph_target.prepare()
+        with dask.config.set(scheduler="threads"):
+            receipts = compute_receipts(shard_receipts(da.from_array(array, chunks=20), graph_target), "test")
+        by_graph = {name: value for name, value in store_of("write-graph").arrays.items() if name != "prepared"}
+        assert by_job.keys() == by_graph.keys()
+        for name, value in by_job.items():
+            np.testing.assert_array_equal(by_graph[name], value)
+        assert sorted(map(str, receipts)) == sorted(map(str, job.receipts))
+
+
+def test_tasks_of_the_graph(array):
+    """Chunks that are parts: one task per part, one per shard, no copy between."""
+    for most_part_nbytes, parts in ((1 << 40, None), (16 * 16 * 8 * 2, (16, 16, 8))):
+        target = memory_target("tasks", array, most_part_nbytes)
+        shape = target.part_shape(1 << 40)
+        assert parts in (None, shape)
+        lengths = shard_receipts(da.zeros(array.shape, dtype=array.dtype, chunks=array.shape), target)
+        num_shards = lengths.size
+        num_parts = sum(1 for _ in cells(target.box, shape))
+        source = da.from_array(array, chunks=array.shape).rechunk(_part_chunks(target, shape)).persist(scheduler="synchronous")
+        (optimized,) = dask.optimize(shard_receipts(source, target))
+        tasks = dict(optimized.__dask_graph__()).items()
+        kinds = [key[0] if isinstance(key, tuple) else key for key, task in tasks if type(task).__name__ != "Alias"]
+        assert sum("_encode" in kind for kind in kinds) == num_parts
+        assert sum("_join" in kind for kind in kinds) == (num_shards if parts else 0)
+        # the rest: the chunks themselves, and a merge of receipts for each shard
+        assert len(kinds) <= 2 * num_parts + 5 * num_shards + 1
+
+
+def _part_chunks(target, shape):
+    from wkwdask.geometry.grid import borders
+
+    return ((1,), *(borders(a, b, n) for a, b, n in zip(target.box.topleft, target.box.bottomright, shape, strict=True)))
+
+
+def test_prepare_runs_before_all_else_and_finish_last(array):
+    target = memory_target("order", array, 1 << 12)
+    order = []
+
+    def prepare():
+        order.append("prepare")
+        target.prepare()
+
+    def finish(receipts):
+        order.append("finish")
+        return len(receipts)
+
+    delayed = finished(shard_receipts(da.from_array(array, chunks=25), target, prepare), finish)
+    with dask.config.set(scheduler="threads", num_workers=4):
+        assert delayed.compute() == sum(1 for _ in cells(target.box, target.shard_shape))
+    assert order == ["prepare", "finish"]
+    np.testing.assert_array_equal(read_whole(target.as_volume()), array)
+
+
+def test_chunks_that_are_not_what_the_array_says(array):
+    target = memory_target("liar", array)
+    target.prepare()
+    liar = da.from_array(array, chunks=array.shape).map_blocks(lambda block: block[:, :-1], dtype=array.dtype)
+    with dask.config.set(scheduler="synchronous"), pytest.raises(ValueError, match="the array's chunks are not what it says they are"):
+        compute_receipts(shard_receipts(liar, target), "test")
+
+
+# ----------------------------------------------------------------------------- files
+
+
+@settings(max_examples=15)
+@given(data=st.data())
+def test_any_chunks_make_the_same_files(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("chunks")
+    shape = tuple(data.draw(st.integers(1, 40)) for _ in range(3))
+    offset = tuple(data.draw(st.integers(0, 40)) for _ in range(3))
+    chunks = []
+    for length in shape:
+        cuts = sorted(data.draw(st.sets(st.integers(1, length), max_size=4)) | {0, length})
+        chunks.append(tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False)))
+    values = np.random.default_rng(len(chunks[0])).integers(0, 3, shape, dtype=np.uint8)
+    options = {"block_len": 4, "file_len": 4, "compression": "lz4"}
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.to_wkw(values, folder / "numpy" / "1", offset=offset, **options)
+        wkwdask.to_wkw(da.from_array(values, chunks=chunks), folder / "dask" / "1", offset=offset, **options)
+    assert contents(folder / "numpy") == contents(folder / "dask")
+    box = (offset, np.add(offset, shape).tolist())
+    if contents(folder / "numpy" / "1" ).keys() - {"header.wkw"}:
+        volume = wkwdask.read(folder / "dask" / "1")
+        edge = 16
+        low = [a // edge * edge for a in wkwdask.storage.wkw.WkwVolume.open(str(folder / "dask" / "1")).box.topleft]
+        whole = np.zeros([-(-b // edge) * edge for b in box[1]], np.uint8)
+        whole[tuple(slice(a, b) for a, b in zip(*box, strict=True))] = values
+        np.testing.assert_array_equal(volume[0], whole[tuple(slice(a, a + n) for a, n in zip(low, volume.shape[1:], strict=True))])
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
+def test_every_scheduler_makes_the_same_files(tmp_path, array, scheduler):
+    wkwdask.to_wkw(array, tmp_path / "numpy" / "1", offset=OFFSET, **OPTIONS)
+    with dask.config.set(scheduler=scheduler, num_workers=2):
+        report = wkwdask.to_wkw(da.from_array(array, chunks=(1, 20, 37, 33)), tmp_path / "dask" / "1", offset=OFFSET, **OPTIONS)
+    assert contents(tmp_path / "dask") == contents(tmp_path / "numpy")
+    assert report.files == len(contents(tmp_path / "dask")) - 1
+    assert leftovers(tmp_path) == []
+
+
+def test_files_of_parts_equal_files_written_whole(tmp_path, monkeypatch, array):
+    """A limit on the size of parts changes how a file is made, not what it holds."""
+    from wkwdask.graphs import write as graph
+    from wkwdask.jobs import write as job
+
+    wkwdask.to_wkw(array, tmp_path / "whole" / "1", offset=OFFSET, **OPTIONS)
+    monkeypatch.setattr(job, "PART_NBYTES", 16**3 * 2)
+    monkeypatch.setattr(graph, "PART_NBYTES", 16**3 * 2)
+    wkwdask.to_wkw(array, tmp_path / "job" / "1", offset=OFFSET, **OPTIONS)
+    wkwdask.to_wkw(da.from_array(array, chunks=17), tmp_path / "graph" / "1", offset=OFFSET, **OPTIONS)
+    assert contents(tmp_path / "job") == contents(tmp_path / "graph") == contents(tmp_path / "whole")
+    assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("dtype", [">u2", ">i4", ">f8", "<u8", "=f4", "|u1"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_byte_orders(tmp_path, dtype, lazy):
+    values = (np.arange(6 * 5 * 4).reshape(6, 5, 4) * 3 + 1).astype(dtype)
+    wkwdask.to_wkw(da.from_array(values, chunks=3) if lazy else values, tmp_path / "1", offset=(1, 2, 3), **OPTIONS)
+    stored = wkwdask.read(tmp_path / "1", ((1, 2, 3), (7, 7, 7)))
+    assert stored.dtype == np.dtype(dtype).newbyteorder("=")
+    np.testing.assert_array_equal(stored[0], values)
+
+
+@pytest.mark.parametrize("order", ["C", "F", "strided"])
+def test_memory_orders(tmp_path, order):
+    values = np.arange(3 * 20 * 18 * 10, dtype=np.uint32).reshape(3, 20, 18, 10)
+    given_values = np.asfortranarray(values) if order == "F" else values
+    if order == "strided":
+        given_values = np.repeat(values, 2, axis=2)[:, :, ::2][:, ::-1]
+        values = values[:, ::-1]
+    wkwdask.to_wkw(given_values, tmp_path / "1", **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "1", ((0, 0, 0), (20, 18, 10))), values)
+
+
+@pytest.mark.parametrize(("dtype", "cast"), [("float16", "float32"), ("bool", "uint8"), ("complex64", "float32")])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_types_that_wkw_has_not(tmp_path, dtype, cast, lazy):
+    values = np.zeros((4, 4, 4), dtype)
+    with pytest.raises(TypeError, match=rf'WKW has no voxel type for {dtype}; .*cast with \.astype\("{cast}"\)'):
+        wkwdask.to_wkw(da.from_array(values) if lazy else values, tmp_path / "1")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_array_is_refused_before_anything_is_made(tmp_path):
+    unknown = da.from_array(np.arange(64, dtype=np.uint8), chunks=4)
+    unknown = unknown[unknown > 3].reshape(-1, 1, 1) if False else da.stack([unknown[unknown > 3]])[np.newaxis]
+    for bad, match in (
+        (np.zeros((4, 4), np.uint8), "shape"),
+        (np.zeros((1, 1, 4, 4, 4), np.uint8), "shape"),
+        (unknown, "compute_chunk_sizes"),
+        (np.zeros((256, 4, 4, 4), np.uint8), r"fits 1\.\.255 channels, got 256"),
+        (np.zeros((0, 4, 4, 4), np.uint8), "channels"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            wkwdask.to_wkw(bad, tmp_path / "1")
+    for options in (
+        {"offset": (-1, 0, 0)},
+        {"offset": (0, 0)},
+        {"offset": (0.5, 0, 0)},
+        {"block_len": 24},
+        {"block_len": 256},
+        {"file_len": 0},
+        {"file_len": 256},
+        {"compression": "zstd"},
+        {"level": 0},
+        {"level": 13},
+        {"existing": "resume"},
+        {"category": "mesh"},
+    ):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            wkwdask.to_wkw(np.zeros((4, 4, 4), np.uint8), tmp_path / "1", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_zero_files_are_not_written(tmp_path, array):
+    array[...] = 0
+    array[0, 40, 30, 60] = 5
+    for name, values in (("numpy", array), ("dask", da.from_array(array, chunks=30))):
+        report = wkwdask.to_wkw(values, tmp_path / name / "1", offset=OFFSET, **OPTIONS)
+        assert set(contents(tmp_path / name / "1")) == {"header.wkw", "z2/y2/x1.wkw"}
+        assert report.files == 1
+        assert report.voxels == array.size
+        (mag,) = report.mags
+        assert (mag.minimum, mag.maximum, mag.nonzero) == (0, 5, BoundingBox((53, 70, 67), (1, 1, 1)))
+        assert report.nbytes_out == (tmp_path / name / "1" / "z2" / "y2" / "x1.wkw").stat().st_size
+    report = wkwdask.to_wkw(np.zeros((4, 4, 4), np.uint8), tmp_path / "empty" / "1")
+    assert set(contents(tmp_path / "empty" / "1")) == {"header.wkw"}
+    assert (report.files, report.mags[0].nonzero, report.mags[0].maximum) == (0, None, 0)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (2, 4, 4, 0)])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_an_array_without_voxels(tmp_path, shape, lazy):
+    values = np.zeros(shape, np.uint8)
+    report = wkwdask.to_wkw(da.from_array(values, chunks=3) if lazy else values, tmp_path / "ds" / "1")
+    assert (report.files, report.voxels, report.mags[0].minimum) == (0, 0, None)
+    assert set(contents(tmp_path / "ds" / "1")) == {"header.wkw"}
+    assert leftovers(tmp_path) == []
+
+
+def test_existing(tmp_path, array):
+    url = tmp_path / "1"
+    wkwdask.to_wkw(array, url, offset=OFFSET, **OPTIONS)
+    before = contents(url)
+    with pytest.raises(ExistsError, match=r'1: is there already; existing="overwrite"'):
+        wkwdask.to_wkw(array + 1, url, offset=OFFSET, **OPTIONS)
+    with pytest.raises(ExistsError, match="is there already"):
+        wkwdask.to_wkw(da.from_array(array), url, offset=OFFSET, **OPTIONS)
+    assert contents(url) == before
+    wkwdask.to_wkw(array[:, :3, :3, :3], url, offset=(100, 0, 0), existing="overwrite", **{**OPTIONS, "block_len": 16})
+    assert set(contents(url)) == {"header.wkw", "z0/y0/x1.wkw"}  # nothing stale stays
+    np.testing.assert_array_equal(wkwdask.read(url, ((100, 0, 0), (103, 3, 3))), array[:, :3, :3, :3])
+    assert leftovers(tmp_path) == []
+
+
+def test_a_failing_source_leaves_the_old(tmp_path, array):
+    url = tmp_path / "ds" / "1"
+    wkwdask.to_wkw(array, url, offset=OFFSET, **OPTIONS)
+    before = contents(url)
+
+    def fail(block, block_info=None):
+        if block_info[None]["chunk-location"][1] == 1:
+            raise OSError("the source is gone")
+        return block
+
+    broken = da.from_array(array, chunks=(1, 20, 20, 20)).map_blocks(fail, dtype=array.dtype)
+    for target, existing in ((url, "overwrite"), (tmp_path / "ds" / "2", "error")):
+        with pytest.raises(OSError, match="the source is gone"):
+            wkwdask.to_wkw(broken, target, offset=OFFSET, existing=existing, **OPTIONS)
+    assert contents(url) == before
+    assert not (tmp_path / "ds" / "2").exists()
+    assert leftovers(tmp_path) == []
+
+
+# ----------------------------------------------------------------------------- later
+
+
+def test_later_checks_now_and_publishes_last(dataset, array):
+    url = dataset / "color" / "1"
+    with pytest.raises(TypeError, match="bool"):
+        wkwdask.to_wkw(array > 3, url, compute=False)
+    delayed = wkwdask.to_wkw(da.from_array(array, chunks=20), url, offset=OFFSET, compute=False, **OPTIONS)
+    assert not (dataset / "color").exists() or not os.listdir(dataset / "color")
+    assert read_datasource(str(dataset)).layers == ()
+    report = delayed.compute(scheduler="threads", num_workers=2)
+    assert report.files == len(contents(url)) - 1
+    np.testing.assert_array_equal(wkwdask.read(url), array)
+    assert leftovers(dataset) == []
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_later_of_any_array(tmp_path, array, lazy):
+    values = da.from_array(array, chunks=20) if lazy else array
+    wkwdask.to_wkw(values, tmp_path / "later" / "1", offset=OFFSET, compute=False, **OPTIONS).compute(scheduler="synchronous")
+    wkwdask.to_wkw(values, tmp_path / "now" / "1", offset=OFFSET, **OPTIONS)
+    assert contents(tmp_path / "later") == contents(tmp_path / "now")
+    assert leftovers(tmp_path) == []
+
+
+def test_later_of_nothing(tmp_path):
+    report = wkwdask.to_wkw(da.zeros((0, 3, 3), dtype=np.uint8), tmp_path / "1", compute=False).compute(scheduler="synchronous")
+    assert report.files == 0
+    assert set(contents(tmp_path / "1")) == {"header.wkw"}
+
+
+def test_later_what_is_there_or_locked_is_refused_now(tmp_path, array):
+    url = tmp_path / "ds" / "1"
+    wkwdask.to_wkw(array, url, **OPTIONS)
+    with pytest.raises(ExistsError):
+        wkwdask.to_wkw(da.from_array(array), url, compute=False, **OPTIONS)
+    job = JobFolder(str(tmp_path / "ds"), Owner.this_process("a test"))
+    job.start([str(url)], "overwrite", {})
+    with pytest.raises(LockedError, match="a test"):
+        wkwdask.to_wkw(da.from_array(array), url, existing="overwrite", compute=False, **OPTIONS)
+    job.discard()
+    assert leftovers(tmp_path) == []
+
+
+def test_computed_twice(tmp_path, array):
+    """The second time is a job like the first: refused, or it replaces what is there with what the array is then."""
+    source = array.copy()
+    lazy = da.map_blocks(lambda: source.copy(), chunks=tuple((n,) for n in array.shape), dtype=array.dtype, meta=np.empty((0,) * 4, array.dtype))
+    once = wkwdask.to_wkw(lazy, tmp_path / "once" / "1", offset=OFFSET, compute=False, **OPTIONS)
+    once.compute(scheduler="synchronous")
+    with pytest.raises(ExistsError):
+        once.compute(scheduler="synchronous")
+    assert leftovers(tmp_path) == []
+    twice = wkwdask.to_wkw(lazy, tmp_path / "twice" / "1", offset=OFFSET, compute=False, existing="overwrite", **OPTIONS)
+    twice.compute(scheduler="synchronous")
+    source[...] = 3
+    twice.compute(scheduler="synchronous")
+    volume = wkwdask.open(tmp_path / "twice" / "1", origin="absolute")
+    low = OFFSET
+    stored = volume[:, low[0] : low[0] + SHAPE[1], low[1] : low[1] + SHAPE[2], low[2] : low[2] + SHAPE[3]].compute()
+    assert (stored == 3).all()
+    assert leftovers(tmp_path) == []
+
+
+# ----------------------------------------------------------------------------- the JSON
+
+
+def layer_of(dataset, name):
+    return read_datasource(str(dataset)).layer(name)
+
+
+def test_the_json_is_kept_up_to_date(dataset, array):
+    path = dataset / "datasource-properties.json"
+    document = json.loads(path.read_text())
+    document["unknown"] = {"kept": [1, 2.5, None]}
+    path.write_text(json.dumps(document))
+    wkwdask.to_wkw(array, dataset / "color" / "1", offset=OFFSET, **OPTIONS)
+    color = layer_of(dataset, "color")
+    assert (color.category, color.element_class, color.num_channels, color.data_format) == ("color", "uint16", 1, "wkw")
+    assert color.bounding_box == BoundingBox(OFFSET, SHAPE[1:])
+    assert [(mag.mag, mag.path) for mag in color.mags] == [(wkwdask.Mag(1, 1, 1), "./color/1")]
+    entry = json.loads(path.read_text())
+    assert entry["unknown"] == document["unknown"]
+    assert entry["dataLayers"][0]["mags"][0]["cubeLength"] == 32
+
+    wkwdask.to_wkw(np.ones((3, 4, 4, 4), np.uint8), dataset / "rgb" / "2-2-1", offset=(1, 1, 1), **OPTIONS)
+    rgb = layer_of(dataset, "rgb")
+    assert (rgb.element_class, rgb.num_channels, rgb.bounding_box) == ("uint24", 3, BoundingBox((2, 2, 1), (8, 8, 4)))
+    wkwdask.to_wkw(np.ones((4, 4, 4), np.uint32), dataset / "labels" / "1", **OPTIONS)
+    wkwdask.to_wkw(np.ones((4, 4, 4), np.uint32), dataset / "counts" / "1", category="color", **OPTIONS)
+    assert (layer_of(dataset, "labels").category, layer_of(dataset, "counts").category) == ("segmentation", "color")
+
+    # a second mag grows the box where it reaches outside, and no further
+    wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), dataset / "color" / "2", offset=(8, 21, 5), **OPTIONS)
+    assert layer_of(dataset, "color").bounding_box == BoundingBox(OFFSET, SHAPE[1:])
+    wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), dataset / "color" / "2", offset=(0, 21, 5), existing="overwrite", **OPTIONS)
+    assert layer_of(dataset, "color").bounding_box == BoundingBox((0, 40, 7), (63, 37, 70))
+    assert [mag.mag.name for mag in layer_of(dataset, "color").mags] == ["1", "2"]
+
+
+def test_a_layer_keeps_its_type(dataset, array):
+    wkwdask.to_wkw(array, dataset / "color" / "1", **OPTIONS)
+    for other in (array.astype(np.uint8), np.concatenate([array, array])):
+        with pytest.raises(ValueError, match="the layer holds uint16 in 1 channels"):
+            wkwdask.to_wkw(other, dataset / "color" / "2", **OPTIONS)
+    wkwdask.to_wkw(array.astype(np.uint8), dataset / "color" / "1", existing="overwrite", **OPTIONS)  # its only mag may change
+    assert layer_of(dataset, "color").element_class == "uint8"
+
+
+def test_without_a_json_none_is_made(tmp_path, array):
+    wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", **OPTIONS)
+    assert not list(tmp_path.rglob("*.json")) or [path.name for path in tmp_path.rglob("*.json")] == [".wkwdask.json"]
+
+
+def test_a_name_that_is_no_mag(tmp_path, array):
+    array[...] += 1
+    wkwdask.to_wkw(array, tmp_path / "volume", **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "volume", ((0, 0, 0), SHAPE[1:])), array)
+
+
+# ----------------------------------------------------------------------------- query planning
+
+PLANNED = textwrap.dedent("""
+    import sys
+    import dask, numpy as np
+    import dask.array as da
+    import wkwdask
+    assert dask.config.get("array.query-planning") is True
+    folder = sys.argv[1]
+    array = np.random.default_rng(1).integers(0, 1000, (50, 37, 23), dtype=np.uint16)
+    options = {"offset": (3, 4, 5), "block_len": 8, "file_len": 2, "compression": "lz4"}
+    wkwdask.to_wkw(array, folder + "/numpy/1", **options)
+    wkwdask.to_wkw(da.from_array(array, chunks=(20, 30, 9)), folder + "/dask/1", **options)
+    wkwdask.to_wkw(da.from_array(array, chunks=(20, 30, 9)), folder + "/later/1", compute=False, **options).compute()
+    again = wkwdask.open(folder + "/dask/1", origin="absolute")
+    wkwdask.to_wkw(again[:, 3:53, 4:41, 5:28] + 1, folder + "/more/1", **options)
+    np.testing.assert_array_equal(wkwdask.read(folder + "/more/1", ((3, 4, 5), (53, 41, 28)))[0], array + 1)
+""")
+
+
+def test_query_planning(tmp_path):
+    environment = {**os.environ, "DASK_ARRAY__QUERY_PLANNING": "True"}
+    result = subprocess.run([sys.executable, "-c", PLANNED, str(tmp_path)], env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert contents(tmp_path / "numpy") == contents(tmp_path / "dask") == contents(tmp_path / "later")
+    assert leftovers(tmp_path) == []
+
+
+def test_a_target_with_another_box_is_another_target(array):
+    target = memory_target("replace", array)
+    assert replace(target, box=target.box) == target

@@ -1,0 +1,255 @@
+"""A volume format for tests that is no WKW: anisotropic chunks and shards in a dictionary, or in one ``.npy`` file per shard.
+
+With it the graphs and jobs show that they know no format. A store is named, so that a target can be pickled and find its voxels again in the same
+process; a store with a folder is found by all processes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from wkwdask.errors import IncompleteWriteError
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.plans.chunks import largest_multiple
+from wkwdask.storage.receipts import Stats, merge_receipts
+
+CHUNK_SHAPE = (8, 8, 4)
+SHARD_SHAPE = (32, 32, 16)
+
+_lock = threading.Lock()
+_stores = {}
+
+
+class Store:
+    """Arrays by name, and what was read from them."""
+
+    def __init__(self):
+        self.arrays = {}
+        self.reads = []
+
+    def put(self, name, array):
+        with _lock:
+            self.arrays[name] = array
+
+    def get(self, name):
+        return self.arrays.get(name)
+
+    def pop(self, name):
+        with _lock:
+            self.arrays.pop(name, None)
+
+
+class FolderStore:
+    """The same in a folder; an array appears whole."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.reads = []
+
+    def put(self, name, array):
+        os.makedirs(self.folder, exist_ok=True)
+        temporary = f"{self.folder}/.{name}.{os.getpid()}.{threading.get_ident()}.npy"
+        np.save(temporary, array)
+        os.replace(temporary, f"{self.folder}/{name}.npy")
+
+    def get(self, name):
+        try:
+            return np.load(f"{self.folder}/{name}.npy")
+        except FileNotFoundError:
+            return None
+
+    def pop(self, name):
+        try:
+            os.unlink(f"{self.folder}/{name}.npy")
+        except FileNotFoundError:
+            pass
+
+
+def store_of(name):
+    """Find a store; a name with a slash is a folder."""
+    with _lock:
+        if name not in _stores:
+            _stores[name] = FolderStore(name) if "/" in name else Store()
+        return _stores[name]
+
+
+def _shard_name(index):
+    return "shard-{}-{}-{}".format(*index)
+
+
+def _slices(box, corner):
+    return tuple(slice(a - c, b - c) for a, b, c in zip(box.topleft, box.bottomright, corner, strict=True))
+
+
+@dataclass(frozen=True)
+class MemoryVolume:
+    """One mag, a ``Volume``."""
+
+    store: str
+    dtype_name: str
+    num_channels: int
+    box: BoundingBox
+    chunk_shape: tuple = CHUNK_SHAPE
+    shard_shape: tuple = SHARD_SHAPE
+
+    @property
+    def dtype(self):
+        return np.dtype(self.dtype_name)
+
+    @property
+    def name(self):
+        return f"memory:{self.store}"
+
+    @property
+    def token(self):
+        return ("memory", self.store, self.dtype_name, self.num_channels, self.box, self.chunk_shape, self.shard_shape)
+
+    def shard_exists(self, index):
+        return store_of(self.store).get(_shard_name(index)) is not None
+
+    def read_into(self, out, topleft, first_channel=0):
+        """Fill ``out`` (c, x, y, z), and note what was asked for."""
+        store = store_of(self.store)
+        asked = BoundingBox(topleft, out.shape[1:], self.box.mag)
+        store.reads.append((asked, first_channel, out.shape[0]))
+        nonzero = 0
+        for index in cells(asked, self.shard_shape):
+            shard = cell_box(index, self.shard_shape, asked)
+            part = shard.intersection(asked)
+            here = out[(slice(None), *_slices(part, topleft))]
+            voxels = store.get(_shard_name(index))
+            if voxels is None:
+                here[...] = 0
+                continue
+            here[...] = voxels[(slice(first_channel, first_channel + out.shape[0]), *_slices(part, shard.topleft))]
+            nonzero += bool(here.any())
+        return nonzero
+
+    def chunks_touched(self):
+        """Count the chunks that all reads so far have touched."""
+        return sum(1 for box, _, _ in store_of(self.store).reads for _ in cells(box, self.chunk_shape))
+
+
+@dataclass(frozen=True)
+class MemoryTarget:
+    """One mag that is being written, a ``Target``."""
+
+    folder: str
+    dtype_name: str
+    num_channels: int
+    box: BoundingBox
+    chunk_shape: tuple = CHUNK_SHAPE
+    shard_shape: tuple = SHARD_SHAPE
+    most_part_nbytes: int = 1 << 40
+
+    @property
+    def dtype(self):
+        return np.dtype(self.dtype_name)
+
+    def part_shape(self, nbytes):
+        voxel_nbytes = self.dtype.itemsize * self.num_channels
+        return largest_multiple(self.chunk_shape, self.shard_shape, voxel_nbytes, min(nbytes, self.most_part_nbytes))
+
+    def prepare(self):
+        store_of(self.folder).put("prepared", np.ones(1))
+
+    def as_volume(self):
+        return MemoryVolume(self.folder, self.dtype_name, self.num_channels, self.box, self.chunk_shape, self.shard_shape)
+
+    def open_part(self, shard, part):
+        if store_of(self.folder).get("prepared") is None:
+            raise AssertionError("a part was opened before the target was prepared")
+        return MemoryPartWriter(self, shard, part)
+
+    def part_name(self, shard, part):
+        return "part-{}-{}-{}-of-{}-{}-{}".format(*part, *shard)
+
+    def join_shard(self, shard, parts):
+        receipt = merge_receipts(shard, parts)
+        store = store_of(self.folder)
+        voxels = None
+        for part in parts:
+            if part.path is None:
+                continue
+            stored = store.get(part.path)
+            if stored is None:
+                joined = store.get(_shard_name(shard))
+                if joined is not None:  # by an earlier run of the task
+                    return replace(receipt, path=_shard_name(shard), nbytes=joined.nbytes)
+                raise IncompleteWriteError(f"{part.path}: gone before it was joined")
+            voxels = stored.copy() if voxels is None else voxels + stored
+        if voxels is None:
+            return receipt
+        store.put(_shard_name(shard), voxels)
+        for part in parts:
+            if part.path is not None:
+                store.pop(part.path)
+        return replace(receipt, path=_shard_name(shard), nbytes=voxels.nbytes)
+
+
+class MemoryPartWriter:
+    """Gathers the voxels of a part in an array of the size of its shard, a ``PartWriter``; each voxel must come once."""
+
+    def __init__(self, target, shard, part):
+        self._target, self._shard, self._part = target, shard, part
+        self._box = cell_box(shard, target.shard_shape, target.box)
+        self._voxels = np.zeros((target.num_channels, *target.shard_shape), target.dtype)
+        self._seen = np.zeros(target.shard_shape, bool)
+        self._stats = Stats(target.box.mag)
+
+    def append(self, array, topleft):
+        assert array.dtype == self._target.dtype
+        box = BoundingBox(topleft, array.shape[1:], self._target.box.mag)
+        self._take(box)
+        self._voxels[(slice(None), *_slices(box, self._box.topleft))] = array
+        self._stats.add(array, topleft)
+
+    def skip(self, box):
+        self._take(box)
+        self._stats.add_zeros(box)
+
+    def _take(self, box):
+        assert self._box.contains(box), f"{box} is not in shard {self._shard}"
+        low = [a - a % n for a, n in zip(box.topleft, self._target.chunk_shape, strict=True)]
+        whole = box.aligned(self._target.chunk_shape).intersection(self._target.box)
+        assert whole.intersection(self._box) == box.intersection(self._target.box), f"{box} cuts a chunk, from {low} on"
+        seen = self._seen[_slices(box, self._box.topleft)]
+        assert not seen.any(), f"{box} came twice"
+        seen[...] = True
+
+    def close(self):
+        receipt = self._stats.receipt(self._shard, self._part)
+        if not self._voxels.any():
+            return receipt
+        name = _shard_name(self._shard) if self._part is None else self._target.part_name(self._shard, self._part)
+        store_of(self._target.folder).put(name, self._voxels)
+        return replace(receipt, path=name, nbytes=self._voxels.nbytes)
+
+    def discard(self):
+        self._voxels[...] = 0
+
+
+def make_volume(store, array, topleft=(0, 0, 0), **options):
+    """Store an array (c, x, y, z) and open it."""
+    box = BoundingBox(topleft, array.shape[1:])
+    volume = MemoryVolume(store, array.dtype.name, array.shape[0], box, **options)
+    for index in cells(box, volume.shard_shape):
+        shard = cell_box(index, volume.shard_shape, box)
+        part = shard.intersection(box)
+        voxels = np.zeros((array.shape[0], *volume.shard_shape), array.dtype)
+        voxels[(slice(None), *_slices(part, shard.topleft))] = array[(slice(None), *_slices(part, topleft))]
+        if voxels.any():
+            store_of(store).put(_shard_name(index), voxels)
+    return volume
+
+
+def read_whole(volume):
+    """Give all voxels of a volume."""
+    out = np.empty((volume.num_channels, *volume.box.size), volume.dtype)
+    volume.read_into(out, volume.box.topleft)
+    return out

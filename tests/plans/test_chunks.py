@@ -1,0 +1,77 @@
+"""How arrays are cut into chunks: tables, and a verifier of the grid."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import boxes
+
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.plans.chunks import chunk_lengths, largest_multiple, num_chunks
+
+POWERS = st.sampled_from([1, 2, 4, 8, 16, 32])
+
+
+@pytest.mark.parametrize(
+    ("chunk", "shard", "voxel_nbytes", "nbytes", "expected"),
+    [
+        ((32,) * 3, (1024,) * 3, 1, 128 << 20, (512,) * 3),  # exactly the limit
+        ((32,) * 3, (1024,) * 3, 1, (128 << 20) - 1, (256,) * 3),
+        ((32,) * 3, (1024,) * 3, 4, 128 << 20, (256,) * 3),  # 512^3 would take 512 MiB
+        ((32,) * 3, (1024,) * 3, 3, 128 << 20, (256,) * 3),  # all channels count
+        ((32,) * 3, (128,) * 3, 1, 1 << 40, (128,) * 3),  # never more than a file
+        ((32,) * 3, (32,) * 3, 1, 1 << 40, (32,) * 3),
+        ((128,) * 3, (1024,) * 3, 8, 1, (128,) * 3),  # never less than a block
+        ((64, 64, 16), (256, 256, 16), 1, 1 << 40, (256, 256, 16)),  # an axis that is full stays, the others grow
+    ],
+)
+def test_largest_multiple_table(chunk, shard, voxel_nbytes, nbytes, expected):
+    assert largest_multiple(chunk, shard, voxel_nbytes, nbytes) == expected
+
+
+@given(st.tuples(POWERS, POWERS, POWERS), st.tuples(POWERS, POWERS, POWERS), st.integers(1, 255), st.integers(0, 1 << 30))
+def test_largest_multiple(chunk, times, voxel_nbytes, nbytes):
+    shard = tuple(c * t for c, t in zip(chunk, times, strict=True))
+    found = largest_multiple(chunk, shard, voxel_nbytes, nbytes)
+    assert all(s % n == 0 and n % c == 0 for c, n, s in zip(chunk, found, shard, strict=True))
+    assert found == chunk or found[0] * found[1] * found[2] * voxel_nbytes <= nbytes
+    doubled = [min(2 * n, s) for n, s in zip(found, shard, strict=True)]
+    assert found == shard or doubled[0] * doubled[1] * doubled[2] * voxel_nbytes > nbytes
+
+
+@pytest.mark.parametrize(
+    ("start", "topleft", "size", "shape", "expected"),
+    [
+        ((30, 0, 0), (30, 0, 0), (70, 32, 1), (32, 32, 32), ((2, 32, 32, 4), (32,), (1,))),  # the first chunk is short
+        ((0, 0, 0), (30, 0, 0), (70, 32, 1), (32, 32, 32), ((32, 32, 32, 4), (32,), (1,))),  # absolute: zeros before the box
+        ((0, 0, 0), (70, 0, 0), (3, 32, 32), (32, 32, 32), ((64, 9), (32,), (32,))),  # one chunk for all that lies before
+        ((5, 5, 5), (5, 5, 5), (0, 1, 1), (4, 4, 4), ((0,), (1,), (1,))),  # an empty box
+        ((0, 0, 0), (8, 0, 0), (1, 1, 1), (4, 4, 4), ((8, 1), (1,), (1,))),
+    ],
+)
+def test_chunk_lengths_table(start, topleft, size, shape, expected):
+    assert chunk_lengths(start, BoundingBox(topleft, size), shape) == expected
+
+
+@given(boxes(0, 100, 60, min_size=1), st.tuples(*[st.integers(1, 40)] * 3), st.booleans())
+def test_chunk_lengths(box, shape, absolute):
+    """Chunks fill the array, inner borders lie on the grid, and only the chunk before the box is longer than asked for."""
+    start = (0, 0, 0) if absolute else box.topleft
+    lengths = chunk_lengths(start, box, shape)
+    for axis, pieces in enumerate(lengths):
+        assert sum(pieces) == box.bottomright[axis] - start[axis]
+        assert min(pieces) > 0
+        at = start[axis]
+        for index, piece in enumerate(pieces):
+            assert at % shape[axis] == 0 or index == 0
+            if at + piece > box.topleft[axis]:  # holds data: lies in one cell
+                assert at // shape[axis] == (at + piece - 1) // shape[axis]
+            else:
+                assert index == 0
+            at += piece
+    assert num_chunks(lengths) == len(lengths[0]) * len(lengths[1]) * len(lengths[2])
+
+
+def test_num_chunks():
+    assert num_chunks(((1, 2), (3,), (4, 5, 6))) == 6

@@ -1,0 +1,406 @@
+"""Locks, takeover, publishing and its completion by the next job."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+import wkwdask
+from wkwdask.errors import ExistsError, LockedError
+from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage import job_folder, local
+from wkwdask.storage.dataset import read_datasource
+from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, LayerEdit, NewMag, Owner, is_taken, lock_holder
+
+OPTIONS = {"block_len": 8, "file_len": 1, "compression": "lz4"}
+SETTINGS = {"command": "test"}
+
+
+def dead_owner(command="a job that died"):
+    """The owner of a job whose process has ended."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        start = job_folder._process_start(process.pid)
+        process.communicate(b"\n")
+    assert start
+    return replace(Owner.this_process(command), pid=process.pid, process_start=start)
+
+
+def put_mag(folder, content="new"):
+    """Something that looks like a complete mag."""
+    os.makedirs(f"{folder}/z0/y0")
+    for name in ("header.wkw", "z0/y0/x0.wkw"):
+        with open(f"{folder}/{name}", "w") as file:
+            file.write(content)
+
+
+def text(folder):
+    return (folder / "z0" / "y0" / "x0.wkw").read_text()
+
+
+def hidden(folder):
+    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, ".datasource-properties.json.lock"))
+
+
+@pytest.fixture
+def layer(tmp_path):
+    folder = tmp_path / "ds" / "color"
+    folder.mkdir(parents=True)
+    (tmp_path / "ds" / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    return folder
+
+
+def start(layer, owner=None, names=("1",), existing="error"):
+    job = JobFolder(str(layer), owner or Owner.this_process("a test"))
+    assert job.start([str(layer / name) for name in names], existing, SETTINGS) is None
+    return job
+
+
+EDIT_BOX = BoundingBox((1, 2, 3), (8, 8, 8))
+
+
+def edit(layer):
+    return LayerEdit(str(layer.parent), "color", ((Mag(1, 1, 1), "./color/1", 8),), ("color", EDIT_BOX, "uint8", 1))
+
+
+def test_a_mag_appears_and_the_job_leaves_nothing(layer):
+    job = start(layer)
+    put_mag(f"{job.root}/1-1-1")
+    assert not (layer / "1").exists()
+    job.publish([NewMag("1-1-1", str(layer / "1"))], edit(layer), {"settings": SETTINGS})
+    assert text(layer / "1") == "new"
+    assert hidden(layer.parent) == []
+    record = read_datasource(str(layer.parent)).layer("color")
+    assert (record.bounding_box, record.element_class, [mag.mag for mag in record.mags]) == (EDIT_BOX, "uint8", [Mag(1, 1, 1)])
+    assert json.loads((layer / "1" / PROVENANCE_NAME).read_text())["settings"] == SETTINGS
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_nothing_stale_stays(layer, monkeypatch, exchange):
+    put_mag(layer / "1", "old")
+    (layer / "1" / "z7").mkdir()
+    (layer / "1" / "z7" / "stale").write_text("old")
+    if not exchange:
+        monkeypatch.setattr(local, "_exchange", lambda first, second: False)
+    job = start(layer, existing="overwrite")
+    put_mag(f"{job.root}/1-1-1")
+    assert text(layer / "1") == "old"
+    job.publish([NewMag("1-1-1", str(layer / "1"))], None, {})
+    assert text(layer / "1") == "new"
+    assert not (layer / "1" / "z7").exists()
+    assert hidden(layer) == []
+
+
+def test_discard_leaves_the_old(layer):
+    put_mag(layer / "1", "old")
+    job = start(layer, existing="overwrite")
+    put_mag(f"{job.root}/1-1-1")
+    job.discard()
+    assert text(layer / "1") == "old"
+    assert hidden(layer) == []
+
+
+def test_existing_is_an_error(layer):
+    put_mag(layer / "1", "old")
+    with pytest.raises(ExistsError, match=r'color/1: is there already; existing="overwrite"'):
+        start(layer)
+    with pytest.raises(ExistsError, match=r"is there already \(and 1 more\)"):
+        put_mag(layer / "2", "old")
+        start(layer, names=("1", "2", "4"))
+    assert hidden(layer) == []
+    assert text(layer / "1") == "old"
+
+
+def test_an_empty_folder_is_free_and_a_link_is_not(layer):
+    (layer / "1").mkdir()
+    assert not is_taken(str(layer / "1"))
+    start(layer).discard()
+    (layer / "2").symlink_to(layer / "1")
+    with pytest.raises(ExistsError, match="is there already"):
+        start(layer, names=("2",))
+    with pytest.raises(ExistsError, match="symbolic link"):
+        start(layer, names=("2",), existing="overwrite")
+    assert hidden(layer) == []
+
+
+def test_a_living_job_is_named(layer):
+    job = start(layer)
+    with pytest.raises(LockedError, match=rf"color/1: another job writes it: a test by .*, process {os.getpid()} on {socket.gethostname()}"):
+        start(layer, Owner.this_process("another"))
+    assert lock_holder(str(layer / "1")) == job.owner
+    start(layer, names=("2",)).discard()  # another mag of the layer is free
+    job.discard()
+    assert lock_holder(str(layer / "1")) is None
+    start(layer).discard()
+
+
+def test_the_second_of_several_locks_is_held(layer):
+    """What was locked before is let go again."""
+    job = start(layer, names=("2",))
+    with pytest.raises(LockedError):
+        start(layer, names=("1", "2"))
+    start(layer, names=("1",)).discard()
+    job.discard()
+    assert hidden(layer) == []
+
+
+def test_a_job_on_another_machine_cannot_be_known_to_be_dead(layer):
+    job = start(layer, replace(dead_owner(), host="elsewhere"))
+    with pytest.raises(LockedError, match="on elsewhere"):
+        start(layer)
+    assert os.path.isdir(job.root)
+
+
+def test_a_lock_that_cannot_be_read(layer):
+    (layer / ".1.wkwdask-lock").write_text("{")
+    with pytest.raises(LockedError, match=r"\.1\.wkwdask-lock: a lock that cannot be read"):
+        start(layer)
+
+
+def test_a_dead_job_is_taken_over(layer):
+    dead = start(layer, dead_owner(), names=("1", "2"))
+    put_mag(f"{dead.root}/1-1-1", "half")
+    assert lock_holder(str(layer / "1")) is None
+    job = start(layer, names=("1", "2"))
+    assert not os.path.exists(dead.root)
+    assert not (layer / "1").exists()
+    job.discard()
+    assert hidden(layer) == []
+
+
+def test_the_folder_of_a_dead_job_whose_lock_is_gone(layer):
+    dead = start(layer, dead_owner())
+    (layer / ".1.wkwdask-lock").unlink()
+    put_mag(f"{dead.root}/1-1-1", "half")
+    start(layer, names=("2",)).discard()
+    assert hidden(layer) == []
+
+
+def test_a_reused_process_number_is_another_process(layer):
+    owner = replace(Owner.this_process("before"), process_start="1")
+    assert owner.is_gone()
+    dead = start(layer, owner)
+    start(layer).discard()
+    assert not os.path.exists(dead.root)
+
+
+def test_another_boot_is_another_process():
+    assert replace(Owner.this_process("before"), boot="another").is_gone()
+    assert not Owner.this_process("now").is_gone()
+
+
+def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",), marker="new", **options):
+    """Publish mags as a process that dies after so many renames."""
+    job = JobFolder(str(layer), owner or dead_owner())
+    assert job.start([str(layer / name) for name in names], "overwrite", SETTINGS) is None
+    for name in names:
+        put_mag(f"{job.root}/{name}", marker)
+
+    class Killed(BaseException):
+        pass
+
+    done = 0
+
+    def counted(staged, target):
+        nonlocal done
+        if done == renames:
+            raise Killed
+        done += 1
+        local.publish_folder(staged, target)
+
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(job_folder, "publish_folder", counted)
+        job.publish([NewMag(name, str(layer / name)) for name in names], edit(layer), {"settings": SETTINGS, "report": {"answer": 42}})
+    return job
+
+
+@pytest.mark.parametrize("renames", [0, 1, 2])
+@pytest.mark.parametrize("old", [False, True])
+def test_the_next_job_finishes_what_was_published_in_part(layer, monkeypatch, renames, old):
+    names = ("1", "2", "4")
+    if old:
+        for name in names:
+            put_mag(layer / name, "old")
+    dead = killed_while_publishing(layer, monkeypatch, renames, names=names)
+    assert [text(layer / name) == "new" for name in names if (layer / name).exists()].count(True) == renames
+    job = JobFolder(str(layer), Owner.this_process("next"))
+    done = job.start([str(layer / name) for name in names], "error", SETTINGS)
+    assert done["report"] == {"answer": 42}
+    assert done["job"] == dead.owner.job
+    assert [text(layer / name) for name in names] == ["new"] * 3
+    assert read_datasource(str(layer.parent)).layer("color").bounding_box == EDIT_BOX
+    assert hidden(layer.parent) == []
+
+
+def test_a_job_with_other_settings_goes_on_after_finishing(layer, monkeypatch):
+    killed_while_publishing(layer, monkeypatch, 0)
+    job = JobFolder(str(layer), Owner.this_process("next"))
+    with pytest.raises(ExistsError):
+        job.start([str(layer / "1")], "error", {"command": "another"})
+    assert text(layer / "1") == "new"
+    assert hidden(layer) == []
+    assert job.start([str(layer / "1")], "overwrite", {"command": "another"}) is None
+    job.discard()
+
+
+def test_a_job_on_another_mag_finishes_it_too(layer, monkeypatch):
+    killed_while_publishing(layer, monkeypatch, 0)
+    job = start(layer, names=("2",))
+    assert text(layer / "1") == "new"
+    job.discard()
+
+
+def test_two_renames_interrupted_between(tmp_path, monkeypatch):
+    """Without RENAME_EXCHANGE the old content is parked; the call can be made again wherever it stopped."""
+    monkeypatch.setattr(local, "_exchange", lambda first, second: False)
+    rename = os.rename
+    for stop_after in range(3):
+        staged, target = tmp_path / f"staged{stop_after}", tmp_path / f"target{stop_after}"
+        put_mag(staged, "new")
+        put_mag(target, "old")
+        count = 0
+
+        def counted(first, second, stop_after=stop_after):
+            nonlocal count
+            if count == stop_after:
+                raise KeyboardInterrupt
+            count += 1
+            rename(first, second)
+
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(os, "rename", counted)
+            local.publish_folder(str(staged), str(target))
+        if stop_after == 2:  # the new content is in place: this is what a job knows by its provenance, and does not ask again
+            assert text(target) == "new"
+            continue
+        local.publish_folder(str(staged), str(target))
+        assert text(target) == "new"
+        assert text(staged) == "old"
+        assert not os.path.lexists(f"{staged}.old")
+
+
+def test_a_replaced_mag_keeps_mode_and_group(layer):
+    put_mag(layer / "1", "old")
+    (layer / "1").chmod(0o2750)
+    if os.getuid() == 0:
+        os.chown(layer / "1", -1, 12345)
+    before = (layer / "1").stat()
+    job = start(layer, existing="overwrite")
+    put_mag(f"{job.root}/1-1-1")
+    job.publish([NewMag("1-1-1", str(layer / "1"))], None, {})
+    after = (layer / "1").stat()
+    assert (after.st_mode, after.st_gid) == (before.st_mode, before.st_gid)
+
+
+def test_a_replaced_mag_keeps_its_mode_where_the_group_may_not_be_set(layer, monkeypatch):
+    put_mag(layer / "1", "old")
+    (layer / "1").chmod(0o750)
+    job = start(layer, existing="overwrite")
+    put_mag(f"{job.root}/1-1-1")
+
+    def refuse(*args, **options):
+        raise PermissionError(1, "not your group")
+
+    monkeypatch.setattr(os, "chown", refuse)
+    job.publish([NewMag("1-1-1", str(layer / "1"))], None, {})
+    assert text(layer / "1") == "new"
+    assert stat.S_IMODE((layer / "1").stat().st_mode) == 0o750
+
+
+def test_layer_edit_survives_json(layer):
+    change = edit(layer)
+    assert LayerEdit.from_json(json.loads(json.dumps(change.to_json()))) == change
+    without = replace(change, new_layer=None)
+    assert LayerEdit.from_json(json.loads(json.dumps(without.to_json()))) == without
+
+
+def test_owner_survives_json():
+    owner = Owner.this_process("x")
+    assert Owner(**json.loads(json.dumps(asdict(owner)))) == owner
+
+
+# ----------------------------------------------------------------------------- through the public verbs
+
+
+def fake_death(monkeypatch, write):
+    """Run a job whose process seems to have died before its first rename."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(*_):
+        raise Killed
+
+    dead = dead_owner()
+    with monkeypatch.context() as patch:
+        patch.setattr(job_folder, "publish_folder", die)
+        patch.setattr(job_folder, "_finish", lambda root: die())
+        patch.setattr(JobFolder, "discard", lambda self: None)
+        patch.setattr(Owner, "this_process", classmethod(lambda cls, command: replace(dead, command=command)))
+        with pytest.raises(Killed):
+            write()
+
+
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_the_same_call_finishes_a_killed_one(layer, monkeypatch, existing):
+    array = np.arange(512, dtype=np.uint8).reshape(8, 8, 8)
+
+    def write():
+        return wkwdask.write(layer / "1", (0, 0, 0), array, existing=existing, **OPTIONS)
+
+    fake_death(monkeypatch, write)
+    assert not (layer / "1").exists()
+    report = write()
+    assert (report.files, report.voxels) == (1, 512)
+    np.testing.assert_array_equal(wkwdask.read(layer / "1")[0], array)
+    assert hidden(layer.parent) == []
+
+
+def test_other_data_is_written_after_a_killed_job(layer, monkeypatch):
+    """A job of the same geometry and options may bring other voxels."""
+    first, second = np.full((8, 8, 8), 1, np.uint8), np.full((8, 8, 8), 2, np.uint8)
+    fake_death(monkeypatch, lambda: wkwdask.write(layer / "1", (0, 0, 0), first, existing="overwrite", **OPTIONS))
+    wkwdask.write(layer / "1", (0, 0, 0), second, existing="overwrite", **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(layer / "1")[0], second)
+
+
+def test_a_pyramid_of_new_voxels_is_built_after_a_killed_job(layer, monkeypatch):
+    first, second = np.full((8, 8, 8), 1, np.uint8), np.full((8, 8, 8), 2, np.uint8)
+    wkwdask.write(layer / "1", (0, 0, 0), first, **OPTIONS)
+    fake_death(monkeypatch, lambda: wkwdask.build_pyramid(layer.parent, coarsest=2, existing="overwrite"))
+    wkwdask.write(layer / "1", (0, 0, 0), second, existing="overwrite", **OPTIONS)
+    wkwdask.build_pyramid(layer.parent, coarsest=2, existing="overwrite")
+    assert (wkwdask.read(layer / "2") == 2).all()
+
+
+def test_a_mag_that_is_being_written_is_locked_for_both_verbs(layer):
+    wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+    job = start(layer, names=("2",))
+    with pytest.raises(LockedError, match="color/2: another job writes it: a test"):
+        wkwdask.build_pyramid(layer.parent, coarsest=4)
+    with pytest.raises(LockedError, match="color/2: another job writes it: a test"):
+        wkwdask.write(layer / "2", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+    job.discard()
+    wkwdask.build_pyramid(layer.parent, coarsest=4)
+    assert hidden(layer.parent) == []
+
+
+def test_the_mag_of_a_pyramid_may_be_in_another_folder_of_the_dataset(layer):
+    """The JSON may list a path inside the dataset whose folder is not there yet."""
+    wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+    path = layer.parent / "datasource-properties.json"
+    document = json.loads(path.read_text())
+    document["dataLayers"][0]["mags"].append({"mag": [2, 2, 2], "path": "./elsewhere/2"})
+    path.write_text(json.dumps(document))
+    wkwdask.build_pyramid(layer.parent, coarsest=2)
+    assert (wkwdask.read(layer.parent / "elsewhere" / "2") == 1).all()
+    assert hidden(layer.parent) == []

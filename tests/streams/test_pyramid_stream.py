@@ -1,0 +1,229 @@
+"""The one-pass pyramid against plain numpy, level by level.
+
+The oracle reduces each level as a whole from the one before it, window by window in masked arrays, with only the voxels of the finer level's box
+counting. Nothing of it knows bricks, regions or Morton order.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import vectors, voxel_array
+
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.mag import Mag
+from wkwdask.plans import pyramid
+from wkwdask.plans.pyramid import plan_pass
+from wkwdask.streams.pyramid import PyramidStream
+
+LADDERS = [
+    [(2, 2, 2)],
+    [(2, 2, 2)] * 4,
+    [(2, 2, 1), (2, 2, 2), (2, 2, 2)],
+    [(2, 2, 1), (2, 2, 1), (2, 2, 2), (1, 1, 2)],
+    [(1, 1, 2), (2, 1, 1), (1, 2, 1)],
+    [(2, 1, 1), (2, 2, 1), (2, 2, 2), (1, 1, 2)],
+    [(2, 2, 2), (1, 1, 2), (2, 2, 1)],
+]
+
+
+def _mags(steps):
+    mags = [Mag.parse(1)]
+    for step in steps:
+        mags.append(Mag(*(a * b for a, b in zip(mags[-1].factors, step, strict=True))))
+    return mags
+
+
+def _reduce(windows, counted, method):
+    """Reduce the last axis of an integer array; entries that are not counted are outside the box."""
+    values = np.ma.masked_array(windows.astype(np.int64), ~counted)
+    if method == "max":
+        return values.max(axis=-1).filled(0)
+    if method == "mean":
+        count = counted.sum(axis=-1)
+        whole, rest = np.divmod(values.sum(axis=-1).filled(0), np.maximum(count, 1))
+        return whole + ((2 * rest > count) | ((2 * rest == count) & (whole % 2 == 1)))
+    if method == "median":
+        ordered = np.sort(np.where(counted, windows.astype(np.int64), 1 << 40), axis=-1)
+        count = np.maximum(counted.sum(axis=-1), 1)[..., None]
+        return ((np.take_along_axis(ordered, (count - 1) // 2, -1) + np.take_along_axis(ordered, count // 2, -1)) // 2)[..., 0]
+    counts = ((windows[..., :, None] == windows[..., None, :]) & counted[..., None, :]).sum(axis=-1)  # mode
+    counts = np.where(counted, counts, -1)
+    best = counts == counts.max(axis=-1, keepdims=True)
+    return np.where(best, windows.astype(np.int64), 1 << 40).min(axis=-1)
+
+
+def _coarser(array, box, mag, method):
+    """Make the next mag of an array (c, x, y, z) that fills its box: pad to whole windows, note what counts, reduce."""
+    factor = box.mag.step_to(mag)
+    target = box.in_mag(mag)
+    low = [a - t * f for a, t, f in zip(box.topleft, target.topleft, factor, strict=True)]
+    high = [t * f - b for b, t, f in zip(box.bottomright, target.bottomright, factor, strict=True)]
+    pad = [(0, 0), *zip(low, high, strict=True)]
+    windows = []
+    for values in (np.pad(array, pad, constant_values=1), np.pad(np.ones(array.shape, bool), pad)):
+        c, (x, y, z), (fx, fy, fz) = len(values), target.size, factor
+        windows.append(values.reshape(c, x, fx, y, fy, z, fz).transpose(0, 1, 3, 5, 2, 4, 6).reshape(c, x, y, z, -1))
+    return _reduce(*windows, method).astype(array.dtype), target
+
+
+def _plan(box, steps, chunk, workers=1000):
+    mags = _mags(steps)
+    return plan_pass(box, mags[1:], box, (chunk,) * 3, (chunk * 2,) * 3, 1, workers)
+
+
+def _stream(plan, source, method, *, sparse):
+    """Run all regions of a plan; returns how often each brick came and the assembled levels. What no brick covers stays 200."""
+    box = plan.source_box
+    levels = [np.full((len(source), *level.box.size), 200, source.dtype) for level in plan.levels]
+    seen = [Counter() for _ in plan.levels]
+    nothing = 0
+    for region in plan.regions():
+        stream = PyramidStream(plan, method, source.dtype, len(source))
+        stream.source_memory[...] = 99  # what earlier bricks leave behind must not be seen
+        for brick in plan.bricks(region):
+            part = stream.source_box(brick)
+            view = stream.source_view(brick)
+            assert view.shape[1:] == part.size
+            voxels = source[(slice(None), *(slice(a - t, b - t) for a, b, t in zip(part.topleft, part.bottomright, box.topleft, strict=True)))]
+            is_zero = sparse and not voxels.any()
+            view[...] = 55 if is_zero else voxels
+            order = []
+            for found in stream.push(brick, is_zero):
+                level = plan.levels[found.level]
+                order.append(found.level)
+                seen[found.level][found.index] += 1
+                inside = cell_box(found.index, level.brick_shape, level.box).intersection(level.box)
+                assert found.topleft == inside.topleft
+                nothing += found.voxels is None
+                target = levels[found.level][
+                    (slice(None), *(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, level.box.topleft, strict=True)))
+                ]
+                if found.voxels is None:
+                    target[...] = 0
+                else:
+                    assert found.voxels.shape == target.shape
+                    target[...] = found.voxels
+            assert order == sorted(order)  # finest first
+    return levels, seen, nothing
+
+
+def _check(plan, source, method, *, sparse):
+    levels, seen, nothing = _stream(plan, source, method, sparse=sparse)
+    expected, box = source, plan.source_box
+    for number, level in enumerate(plan.levels):
+        expected, box = _coarser(expected, box, level.box.mag, method)
+        assert box == level.box
+        assert seen[number] == Counter(cells(level.box, level.brick_shape))  # each brick once, and no other
+        np.testing.assert_array_equal(levels[number], expected)
+    return nothing
+
+
+@pytest.fixture(autouse=True)
+def _small_regions(monkeypatch):
+    """Cut small arrays the way large ones are cut: regions of many bricks (for one worker), or many regions (for a thousand)."""
+    _shrink(monkeypatch)
+
+
+def _shrink(monkeypatch):
+    monkeypatch.setattr(pyramid, "_REGION_VX", 32)
+    monkeypatch.setattr(pyramid, "_SMALLEST_REGION_VX", 8)
+    monkeypatch.setattr(pyramid, "_BRICK_SOURCE_NBYTES", 512)
+
+
+def _with_holes(array, rng, edge=8):
+    """Clear a good part of an array in cubes, so that whole bricks are zero among others that are not."""
+    holes = rng.random([-(-n // edge) for n in array.shape[1:]]) < 0.7
+    for at in np.argwhere(holes):
+        array[(slice(None), *(slice(n * edge, (n + 1) * edge) for n in at))] = 0
+    return array
+
+
+@pytest.mark.parametrize("steps", LADDERS, ids=lambda steps: " ".join("".join(map(str, step)) for step in steps))
+@pytest.mark.parametrize("method", ["median", "mode"])
+@given(data=st.data())
+def test_equals_the_levels_one_by_one(steps, method, data):
+    """Boxes that touch no grid, bricks of four to 32 voxels, one or two channels, dense or full of zeros."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _shrink(monkeypatch)
+        box = BoundingBox(data.draw(vectors(0, 70)), data.draw(vectors(1, 45)))
+        plan = _plan(box, steps, data.draw(st.sampled_from([2, 4])), data.draw(st.sampled_from([1, 1000])))
+        seed = data.draw(st.integers(0, 2**32 - 1))
+        source = np.array(voxel_array("uint8", (data.draw(st.integers(1, 2)), *box.size), seed, data.draw(st.sampled_from(["few", "noise"]))))
+        if data.draw(st.booleans()):
+            source = _with_holes(source, np.random.default_rng(seed))
+        _check(plan, source, method, sparse=data.draw(st.booleans()))
+
+
+@pytest.mark.parametrize("method", ["mean", "max", "median", "mode"])
+def test_many_regions(method):
+    box = BoundingBox((13, 3, 31), (60, 41, 50))
+    plan = _plan(box, LADDERS[3], 4)
+    assert plan.num_regions > 4
+    assert len(plan.levels) > 1
+    _check(plan, voxel_array("uint16", (1, *box.size), 3, "noise"), method, sparse=False)
+
+
+@pytest.mark.parametrize("steps", LADDERS, ids=lambda steps: " ".join("".join(map(str, step)) for step in steps))
+@pytest.mark.parametrize("workers", [1, 1000])
+def test_sparse_equals_dense(steps, workers):
+    """Zero bricks that are never looked at give the same levels as zero bricks that are reduced."""
+    box = BoundingBox((5, 0, 9), (42, 46, 36))
+    plan = _plan(box, steps, 2, workers)
+    source = np.zeros((2, *box.size), np.uint8)
+    source[:, 20:29, 33:40, 11:30] = 7
+    source[:, 40:, 44:, 30:] = 9
+    source[:, ::13, ::11, ::17] = 3  # parents whose first children are zero, made in memory that others have used
+    dense, _, nothing_dense = _stream(plan, source, "max", sparse=False)
+    sparse, seen, nothing_sparse = _stream(plan, source, "max", sparse=True)
+    for a, b in zip(dense, sparse, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert nothing_dense == 0
+    assert nothing_sparse > sum(sum(count.values()) for count in seen) // 2
+    _check(plan, source, "mode", sparse=True)
+
+
+def test_all_zero():
+    """Nothing but zeros makes no voxels at all, in any level."""
+    box = BoundingBox((1, 2, 3), (40, 40, 40))
+    plan = _plan(box, LADDERS[2], 2)
+    nothing = _check(plan, np.zeros((1, *box.size), np.uint8), "mean", sparse=True)
+    assert nothing == sum(len(list(cells(level.box, level.brick_shape))) for level in plan.levels)
+
+
+def test_one_voxel():
+    box = BoundingBox((33, 17, 5), (1, 1, 1))
+    _check(_plan(box, LADDERS[1], 2), np.full((1, 1, 1, 1), 42, np.uint8), "median", sparse=False)
+
+
+def test_float_with_nan():
+    """NaN spreads through the mean of its windows and no further."""
+    box = BoundingBox((0, 0, 0), (16, 16, 16))
+    plan = _plan(box, [(2, 2, 2), (2, 2, 2)], 2)
+    source = np.ones((1, 16, 16, 16), np.float32)
+    source[0, 5, 9, 2] = np.nan
+    levels, _, _ = _stream(plan, source, "mean", sparse=False)
+    assert np.argwhere(np.isnan(levels[0])).tolist() == [[0, 2, 4, 1]]
+    assert np.argwhere(np.isnan(levels[1])).tolist() == [[0, 1, 2, 0]]
+    assert (levels[1][~np.isnan(levels[1])] == 1).all()
+
+
+def test_memory_is_reused():
+    """A walk holds a few bricks a level, however long it is: what is open does not grow with the region."""
+    box = BoundingBox((0, 0, 0), (128, 128, 32))
+    plan = _plan(box, [(2, 2, 2)] * 3, 2, workers=1)
+    assert len(list(plan.bricks((0, 0, 0)))) > 100
+    for region in plan.regions():
+        stream = PyramidStream(plan, "max", np.dtype("uint8"), 1)
+        most = 0
+        for brick in plan.bricks(region):
+            stream.source_view(brick)[...] = 1
+            for _ in stream.push(brick, False):
+                most = max(most, sum(len(level) for level in stream._open))
+        assert sum(len(level) for level in stream._open) == 0  # all has gone out
+        assert most <= 2 * len(plan.levels)

@@ -1,0 +1,158 @@
+"""The floors of the house: a module imports only lower floors, or its own folder.
+
+Imports are read from the source, those inside functions and for type checkers included: an arrow is an arrow.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import wkwdask
+
+PACKAGE = Path(wkwdask.__file__).resolve().parent
+FLOORS = {
+    "errors": 0, "geometry": 0,
+    "formats": 1, "kernels": 1, "plans": 1,
+    "streams": 2, "storage": 2,
+    "jobs": 3,
+    "graphs": 4,
+    "api": 5, "xarray_backend": 5, "cluster": 5, "cli": 5, "viewer": 5, "__main__": 5, "": 5,
+}  # fmt: skip
+TOP = 5
+WITHOUT_DASK = 3  # the highest floor that never imports dask
+OPENS_NOTHING = ("formats", "geometry", "plans", "streams", "kernels")
+
+
+def _module_name(path, root):
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(tree, module, is_package, package):
+    """Give (line, absolute module name) of every import; ``from a import b`` counts as ``a.b``, since ``b`` may be a module."""
+    parent = [package, *module.split(".")] if module else [package]
+    if not is_package:
+        parent = parent[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = parent[: len(parent) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{stem}.{alias.name}") for alias in node.names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute)) and node.args:
+            name = node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            argument = node.args[0]
+            if name in ("import_module", "__import__") and isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                yield node.lineno, argument.value
+
+
+def _opened(tree):
+    """Give (line, call) of every use of the builtin ``open`` and of ``os.open``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "open" and isinstance(node.ctx, ast.Load):
+            yield node.lineno, "open"
+        elif isinstance(node, ast.Attribute) and node.attr in ("open", "fdopen") and isinstance(node.value, ast.Name) and node.value.id in ("os", "io"):
+            yield node.lineno, f"{node.value.id}.{node.attr}"
+        elif isinstance(node, ast.ImportFrom) and node.module in ("os", "io", "builtins"):
+            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names if alias.name in ("open", "fdopen"))
+
+
+def broken_arrows(root, package="wkwdask"):
+    """List every import and every open that breaks the rules, as ``file:line: what``."""
+    found = []
+    for path in sorted(root.rglob("*.py")):
+        module = _module_name(path, root)
+        folder = module.split(".")[0]
+        where = f"{path.relative_to(root).as_posix()}"
+        if folder not in FLOORS:
+            found.append(f"{where}:1: {folder} is on no floor")
+            continue
+        floor = FLOORS[folder]
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for line, name in _imported(tree, module, path.name == "__init__.py", package):
+            top, _, rest = name.partition(".")
+            if top in ("dask", "distributed") and floor <= WITHOUT_DASK:
+                found.append(f"{where}:{line}: floor {floor} imports {name}")
+            if top != package:
+                continue
+            target = rest.split(".")[0]
+            target = target if target in FLOORS else ""
+            allowed = target == folder or FLOORS[target] < floor or FLOORS[target] == floor == TOP
+            if not allowed:
+                found.append(f"{where}:{line}: {folder or package} (floor {floor}) imports {target or package} (floor {FLOORS[target]})")
+        if folder in OPENS_NOTHING:
+            found += [f"{where}:{line}: {folder} calls {name}" for line, name in _opened(tree)]
+    return found
+
+
+def test_the_house():
+    assert broken_arrows(PACKAGE) == []
+
+
+def test_all_floors_were_seen():
+    """The checker reads the real package: every lower folder of the table is there, with modules in it."""
+    folders = {_module_name(path, PACKAGE).split(".")[0] for path in PACKAGE.rglob("*.py")}
+    assert {"errors", "geometry", "formats", "kernels", "plans", "streams", "storage", "jobs", "graphs", "api"} <= folders
+    imports = [name for path in PACKAGE.rglob("*.py") for _, name in _imported(ast.parse(path.read_text(encoding="utf-8")), "", True, "wkwdask")]
+    assert len([name for name in imports if name.startswith("wkwdask.")]) > 50
+
+
+BROKEN = [
+    # file, source, what is found
+    ("geometry/x.py", "from wkwdask.formats.voxel_type import by_dtype", "geometry (floor 0) imports formats (floor 1)"),
+    ("geometry/x.py", "import wkwdask.storage.local", "geometry (floor 0) imports storage (floor 2)"),
+    ("geometry/x.py", "from wkwdask import errors", "geometry (floor 0) imports errors (floor 0)"),  # the same floor, another folder
+    ("formats/wkw/x.py", "from wkwdask.plans.chunks import borders", "formats (floor 1) imports plans (floor 1)"),
+    ("formats/wkw/x.py", "def f():\n    from wkwdask.jobs import job", "formats (floor 1) imports jobs (floor 3)"),  # inside a function
+    ("formats/wkw/x.py", "from ...storage import local", "formats (floor 1) imports storage (floor 2)"),  # relative
+    (
+        "streams/x.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wkwdask.storage.wkw import WkwVolume",
+        "streams (floor 2) imports storage (floor 2)",
+    ),
+    ("storage/x.py", "import wkwdask", "storage (floor 2) imports wkwdask (floor 5)"),
+    ("storage/x.py", "from wkwdask import read", "storage (floor 2) imports wkwdask (floor 5)"),
+    ("graphs/x.py", "from wkwdask.api import open", "graphs (floor 4) imports api (floor 5)"),
+    ("jobs/x.py", "import importlib\nimportlib.import_module('wkwdask.graphs.runners')", "jobs (floor 3) imports graphs (floor 4)"),
+    ("jobs/x.py", "import dask.array as da", "floor 3 imports dask.array"),
+    ("jobs/x.py", "def f():\n    from distributed import Client", "floor 3 imports distributed.Client"),
+    ("formats/x.py", "def f(path):\n    with open(path) as file:\n        return file.read()", "formats calls open"),
+    ("kernels/x.py", "import os\nfd = os.open('a', os.O_RDONLY)", "kernels calls os.open"),
+    ("plans/x.py", "from os import open as o", "plans calls os.open"),
+    ("attic/x.py", "x = 1", "attic is on no floor"),
+]
+
+
+@pytest.mark.parametrize(("name", "source", "message"), BROKEN)
+def test_the_checker_can_fail(tmp_path, name, source, message):
+    file = tmp_path / name
+    file.parent.mkdir(parents=True)
+    file.write_text(source, encoding="utf-8")
+    found = broken_arrows(tmp_path)
+    assert len(found) == 1
+    assert found[0].startswith(f"{name}:")
+    assert message in found[0]
+
+
+ALLOWED = [
+    ("geometry/x.py", "from wkwdask.geometry.mag import Mag\nfrom . import grid"),
+    ("formats/wkw/x.py", "from wkwdask.errors import FormatError\nfrom ..voxel_type import by_dtype\nimport numpy, json"),
+    ("graphs/x.py", "import dask.array as da\nfrom wkwdask.jobs.job import Job"),
+    ("api.py", "from wkwdask.viewer.demo import make_demo\nimport wkwdask\nfrom wkwdask import cli"),
+    ("cli/x.py", "from wkwdask import api, open\nopen('a')"),
+    ("storage/x.py", "import os\nos.open('a', 0)\nopen('b')"),
+    ("streams/x.py", "def f(volume):\n    return volume.open()"),
+    ("xarray_backend.py", "import wkwdask.api"),
+]
+
+
+@pytest.mark.parametrize(("name", "source"), ALLOWED)
+def test_the_checker_allows(tmp_path, name, source):
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(source, encoding="utf-8")
+    assert broken_arrows(tmp_path) == []

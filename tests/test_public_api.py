@@ -1,0 +1,110 @@
+"""The public names: sorted, importable one by one, documented, and light to import."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import wkwdask
+
+FUNCTIONS = [name for name in wkwdask.__all__ if inspect.isfunction(getattr(wkwdask, name))]
+CLASSES = [name for name in wkwdask.__all__ if inspect.isclass(getattr(wkwdask, name))]
+
+# What takes long to load; numpy itself loads with the first name that needs it.
+HEAVY = ("numpy", "numba", "llvmlite", "lz4", "dask", "distributed", "xarray", "pandas", "scipy", "PIL", "click", "rich", "http.server", "asyncio")
+
+
+def test_all_is_sorted_and_without_doubles():
+    assert list(wkwdask.__all__) == sorted(set(wkwdask.__all__))
+
+
+def test_names_resolve():
+    for name in wkwdask.__all__:
+        value = getattr(wkwdask, name)
+        assert value.__module__.split(".")[0] == "wkwdask"
+        assert value.__name__ == name
+    assert set(FUNCTIONS) | set(CLASSES) == set(wkwdask.__all__)
+    assert {"open", "read", "to_wkw", "build_pyramid"} <= set(FUNCTIONS)
+
+
+def test_dir_lists_the_names():
+    assert set(wkwdask.__all__) <= set(dir(wkwdask))
+
+
+def test_unknown_name():
+    with pytest.raises(AttributeError, match="module 'wkwdask' has no attribute 'opne'"):
+        _ = wkwdask.opne
+
+
+def test_type_checkers_see_the_same_names():
+    """The imports for type checkers name exactly what is loaded on demand."""
+    tree = ast.parse(inspect.getsource(wkwdask))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    found = {alias.asname or alias.name: node.module for node in block.body for alias in node.names}
+    assert found == {name: getattr(wkwdask, name).__module__ for name in wkwdask.__all__}
+
+
+def test_version():
+    assert wkwdask.__version__ == version("wkwdask")
+
+
+def _sections(text):
+    """Split a numpydoc docstring into its sections."""
+    parts = re.split(r"^([A-Z][A-Za-z ]+)\n-{3,}\n", inspect.cleandoc(text), flags=re.MULTILINE)
+    return {"": parts[0], **dict(zip(parts[1::2], parts[2::2], strict=True))}
+
+
+def _documented(section):
+    names = re.findall(r"^(\*{0,2}\w+(?:, \*{0,2}\w+)*)(?: : .*)?$", section, flags=re.MULTILINE)
+    return [name.strip().lstrip("*") for line in names for name in line.split(",")]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_docstring(name):
+    function = getattr(wkwdask, name)
+    sections = _sections(function.__doc__)
+    summary = sections[""].strip().split("\n")[0]
+    assert summary.endswith(".")
+    parameters = list(inspect.signature(function).parameters)
+    assert parameters
+    assert _documented(sections["Parameters"]) == parameters  # each once, in the order of the signature
+    assert "Returns" in sections
+    assert "Raises" in sections
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_class_docstring(name):
+    assert inspect.cleandoc(getattr(wkwdask, name).__doc__).split("\n")[0].endswith((".", ")"))
+
+
+def _loaded_after(code):
+    report = "import sys\nprint(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", f"{code}\n{report}"], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_import_is_light():
+    before = _loaded_after("")
+    loaded = _loaded_after("import wkwdask; assert wkwdask.__all__") - before
+    assert "wkwdask" in loaded
+    assert [name for name in HEAVY if name in loaded] == []
+    assert {name for name in loaded if name.startswith("wkwdask.")} == set()
+
+
+@pytest.mark.parametrize("name", ["BoundingBox", "Mag", "FormatError"])
+def test_records_need_no_array_library(name):
+    loaded = _loaded_after(f"from wkwdask import {name}")
+    assert [module for module in HEAVY if module in loaded] == []
+
+
+@pytest.mark.parametrize("name", ["open", "read", "build_pyramid"])
+def test_verbs_load_without_schedulers_and_compilers(name):
+    """Numba, dask, distributed and xarray load when a call first needs them."""
+    loaded = _loaded_after(f"import wkwdask; wkwdask.{name}")
+    assert [module for module in ("numba", "llvmlite", "dask", "distributed", "xarray", "pandas") if module in loaded] == []
