@@ -317,7 +317,7 @@ def client():
     distributed = pytest.importorskip("distributed")
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 20}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs="CRITICAL") as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs="CRITICAL") as cluster,
         distributed.Client(cluster) as connected,
     ):
         yield connected

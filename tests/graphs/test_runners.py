@@ -45,7 +45,7 @@ def array():
 
 @pytest.fixture(scope="module")
 def cluster():
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs="ERROR") as running:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs="ERROR") as running:
         yield running
 
 
@@ -146,7 +146,7 @@ def test_a_client_of_the_test_format(tmp_path, array, client):
 def test_a_client_in_this_process(array):
     """Its workers are threads, so that a store in memory is found."""
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as threads,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0") as threads,
         distributed.Client(threads),
     ):
         job = pyramid_job("inprocess", array)
@@ -161,10 +161,11 @@ def test_a_client_in_this_process(array):
 
 
 def test_a_graph_of_the_test_format_on_a_client(tmp_path, array, client):
-    target = MemoryTarget(f"{tmp_path}/target", "uint8", 2, LAYER_BOX, most_part_nbytes=1 << 14)
+    array = array[:, :40, :30, :25]
+    target = MemoryTarget(f"{tmp_path}/target", "uint8", 2, BoundingBox(OFFSET, array.shape[1:]), most_part_nbytes=1 << 14)
     target.prepare()
-    receipts = compute_receipts(shard_receipts(da.from_array(array, chunks=45), target), "test")
-    assert sorted(receipt.shard for receipt in receipts) == sorted(cells(LAYER_BOX, target.shard_shape))
+    receipts = compute_receipts(shard_receipts(da.from_array(array, chunks=30), target), "test")
+    assert sorted(receipt.shard for receipt in receipts) == sorted(cells(target.box, target.shard_shape))
     np.testing.assert_array_equal(read_whole(target.as_volume()), array)
 
 

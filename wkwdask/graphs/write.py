@@ -48,7 +48,7 @@ def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] 
     box, part_shape, shard_shape = target.box, target.part_shape(PART_NBYTES), target.shard_shape
     lengths = [borders(low, high, step) for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)]
     parts = array.rechunk(((target.num_channels,), *lengths), method="tasks")
-    before = () if prepare is None else (da.map_blocks(_prepare, prepare, chunks=((1,),) * 4, dtype=object, meta=_META),)
+    before = () if prepare is None else (_first_task(prepare),)
     receipts: da.Array = da.map_blocks(
         _encode, parts, *before, target=target, part_shape=part_shape, dtype=object, meta=_META, chunks=((1,), *((1,) * len(axis) for axis in lengths)),
     )  # fmt: skip
@@ -78,8 +78,7 @@ def finished(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
     -------
     Delayed
     """
-    gathered = receipts.rechunk(receipts.shape, method="tasks")
-    return dask.delayed(_finish, pure=False)(finish, gathered.to_delayed().item())
+    return dask.delayed(_finish, pure=False)(finish, receipts.rechunk(receipts.shape, method="tasks"))
 
 
 def compute_receipts(receipts: da.Array, title: str) -> list[Receipt]:
@@ -130,8 +129,19 @@ def _compute_on_client(receipts: da.Array, client: Any, progress: Progress) -> l
     return found
 
 
-def _prepare(prepare: Callable[[], None]) -> npt.NDArray[Any]:
-    prepare()
+def _first_task(prepare: Callable[[], None]) -> da.Array:
+    """Make an array of one chunk whose only task prepares.
+
+    A lone block would be fused into every task that it is broadcast to, and so run once for each; behind a rechunk it is not.
+    """
+    pair: da.Array = da.map_blocks(_prepare, prepare, chunks=((1, 1), (1,), (1,), (1,)), dtype=object, meta=_META)
+    first: da.Array = pair.rechunk((2, 1, 1, 1), method="tasks")
+    return first
+
+
+def _prepare(prepare: Callable[[], None], *, block_id: Sequence[int]) -> npt.NDArray[Any]:
+    if block_id[0] == 0:
+        prepare()
     return np.full((1, 1, 1, 1), None, object)
 
 
