@@ -39,9 +39,9 @@ def _race(data: Data, name: str) -> Race:
 
 
 def _only(race: Race, *works: str) -> list[Outcome]:
-    """Measure once the units of a race whose work is named; reads make one pass."""
+    """Measure once the last two units of a race whose work is named; reads make one pass."""
     units = [dataclasses.replace(unit, options=unit.options | ({"passes": 1} if "passes" in unit.options else {})) for unit in race.units]
-    return run_units([unit for unit in units if unit.work in works], 1)
+    return run_units([unit for unit in units if unit.work in works][-2:], 1)
 
 
 def _needs(package: str) -> None:
@@ -53,7 +53,7 @@ def _needs(package: str) -> None:
 @pytest.mark.parametrize("name", ["read/em/box32", "read/seg/open"])
 def test_reads_are_equal(data, name):
     pytest.importorskip("wkw")
-    outcomes = _only(_race(data, name), "ours.Read", "ours.OpenCompute", "reference.Read")[-2:]
+    outcomes = _only(_race(data, name), "ours.Read", "ours.OpenCompute", "reference.Read")
     assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
     assert outcomes[0].digests
     assert all(outcome.digests == outcomes[0].digests and outcome.nbytes == outcomes[0].nbytes for outcome in outcomes)

@@ -20,7 +20,7 @@ import dask.system
 import dask.threaded
 
 from wkwdask.errors import TaskFailedError
-from wkwdask.jobs.job import run_serially
+from wkwdask.jobs.job import run_serially, run_task
 from wkwdask.jobs.progress import Progress
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def _run_on_executor(job: Job, executor: Executor, workers: int) -> None:
     try:
         while True:
             while len(running) < 2 * workers and (task := queue.take()) is not None:
-                running[executor.submit(_run_task, task)] = task
+                running[executor.submit(run_task, task)] = task
             if not running:
                 return
             done, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -158,7 +158,7 @@ def _run_on_client(job: Job, client: Any) -> None:
     def fill() -> None:
         window = _WINDOW_PER_WORKER * max(1, sum(client.nthreads().values()))
         while len(running) < window and (task := queue.take()) is not None:
-            future = client.submit(_run_task, task, pure=False, retries=_RETRIES)
+            future = client.submit(run_task, task, pure=False, retries=_RETRIES)
             running[future] = task
             completed.add(future)
 
@@ -183,12 +183,3 @@ def _result_of(future: Any, task: Task) -> Any:
         return future.result()
     except KilledWorker as error:
         raise TaskFailedError(f"{task.name}: given up after the workers that ran it died ({error})") from error
-
-
-def _run_task(task: Task) -> Any:
-    """Run a task anywhere; its errors say which one it was."""
-    try:
-        return task.run()
-    except Exception as error:
-        error.add_note(f"while working on {task.name}")
-        raise

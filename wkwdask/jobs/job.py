@@ -33,6 +33,15 @@ class Job(Protocol):
         """Take the result of a task and give the tasks that can start now."""
 
 
+def run_task(task: Task) -> Any:
+    """Run a task anywhere; its errors say which one it was."""
+    try:
+        return task.run()
+    except Exception as error:
+        error.add_note(f"while working on {task.name}")
+        raise
+
+
 def run_serially(job: Job) -> None:
     """Run a job in this thread, in order: the reference for every other runner.
 
@@ -47,4 +56,4 @@ def run_serially(job: Job) -> None:
         if task is None:
             waiting.pop()
         else:
-            waiting.append(iter(job.receive(task, task.run())))
+            waiting.append(iter(job.receive(task, run_task(task))))

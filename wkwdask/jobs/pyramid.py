@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.plans.pyramid import Pass, plan_pass
 from wkwdask.streams.pyramid import PyramidStream
 
@@ -35,6 +36,8 @@ class RegionTask:
     """How a window becomes a voxel."""
     region: Vec3
     """Which region."""
+    first_level: int = 0
+    """Index in the whole pyramid of the first mag of the pass."""
 
     @property
     def name(self) -> str:
@@ -47,7 +50,7 @@ class RegionTask:
         Returns
         -------
         list of (int, Receipt)
-            Mag of the pass, and the receipt of each file or part.
+            Index of the mag in the pyramid, and the receipt of each file or part.
         """
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels)
         writers = [_LevelWriter(target, self.plan, level, self.region) for level, target in enumerate(self.targets)]
@@ -56,11 +59,13 @@ class RegionTask:
                 nonzero = self.source.read_into(stream.source_view(brick), stream.source_box(brick).topleft)
                 for done in stream.push(brick, nonzero == 0):
                     writers[done.level].put(done.index, done.voxels)
-            return [(level, receipt) for level, writer in enumerate(writers) for receipt in writer.close()]
+            return [(self.first_level + level, receipt) for level, writer in enumerate(writers) for receipt in writer.close()]
         except BaseException:
             for writer in writers:
                 writer.discard()
             raise
+        finally:
+            stream.close()
 
 
 class _LevelWriter:
@@ -116,7 +121,7 @@ class JoinTask:
     target: Target
     """The mag."""
     level: int
-    """Index of the mag in its pass."""
+    """Index of the mag in the pyramid."""
     shard: Vec3
     """Which file."""
     parts: tuple[Receipt, ...]
@@ -160,8 +165,9 @@ class PyramidJob:
 
     def __post_init__(self) -> None:
         self.receipts = [[] for _ in self.targets]
-        self._first_level = 0
         self._passes = self._plan_passes()
+        self._started = 0
+        self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}
         self.num_tasks = sum(plan.num_regions + self._num_joins(first, plan) for first, plan in self._passes)
 
     def _plan_passes(self) -> list[tuple[int, Pass]]:
@@ -180,41 +186,39 @@ class PyramidJob:
         return passes
 
     def _num_joins(self, first: int, plan: Pass) -> int:
-        return sum(
-            sum(1 for _ in cells(level.box, self.targets[first + n].shard_shape))
-            for n, level in enumerate(plan.levels)
-            if not plan.writes_whole(n, self.targets[first + n].shard_shape)
-        )
+        return sum(self._num_shards(first + n) for n in range(len(plan.levels)) if not plan.writes_whole(n, self.targets[first + n].shard_shape))
+
+    def _num_shards(self, level: int) -> int:
+        target = self.targets[level]
+        x, y, z = cell_range(target.box, target.shard_shape)
+        return len(x) * len(y) * len(z)
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions of the first pass."""
-        for target in self.targets:
-            target.prepare()
-        return self._start_pass(0)
+        return self._start_pass()
 
-    def _start_pass(self, number: int) -> Iterator[Task]:
-        self._pass_number = number
-        first, plan = self._passes[number]
+    def _start_pass(self) -> Iterator[Task]:
+        first, plan = self._passes[self._started]
+        self._started += 1
         source = self.source if first == 0 else self.targets[first - 1].as_volume()
         targets = tuple(self.targets[first : first + len(plan.levels)])
-        self._waiting = plan.num_regions + self._num_joins(first, plan)
-        self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}
-        return (RegionTask(source, plan, targets, self.method, region) for region in plan.regions())
+        return (RegionTask(source, plan, targets, self.method, region, first) for region in plan.regions())
 
     def receive(self, task: Task, result: list[tuple[int, Receipt]]) -> Iterable[Task]:
-        """Take receipts; give the joins whose parts are all there, and after the last task of a pass the next pass."""
-        first, plan = self._passes[self._pass_number]
+        """Take receipts; give the joins whose parts are all there, and the next pass as soon as the mag that it reads is complete."""
         joins: list[Task] = []
         for level, receipt in result:
             if receipt.part is None:
-                self.receipts[first + level].append(receipt)
+                self.receipts[level].append(receipt)
                 continue
-            target = self.targets[first + level]
             parts = self._parts.setdefault((level, receipt.shard), [])
             parts.append(receipt)
-            if len(parts) == plan.num_parts(level, receipt.shard, target.shard_shape):
-                joins.append(JoinTask(target, level, receipt.shard, tuple(self._parts.pop((level, receipt.shard)))))
-        self._waiting -= 1
-        if self._waiting == 0 and self._pass_number + 1 < len(self._passes):
-            return self._start_pass(self._pass_number + 1)
+            first, plan = next((first, plan) for first, plan in reversed(self._passes) if first <= level)
+            if len(parts) == plan.num_parts(level - first, receipt.shard, self.targets[level].shard_shape):
+                # the coarsest first: the next pass waits for it
+                joins.insert(0, JoinTask(self.targets[level], level, receipt.shard, tuple(self._parts.pop((level, receipt.shard)))))
+        if self._started < len(self._passes):
+            reads = self._passes[self._started][0] - 1
+            if len(self.receipts[reads]) == self._num_shards(reads):
+                return chain(self._start_pass(), joins)
         return joins

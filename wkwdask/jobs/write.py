@@ -108,7 +108,6 @@ class WriteJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give the parts, those of one file together."""
-        self.target.prepare()
         box = self.target.box
         for shard in cells(box, self.target.shard_shape):
             inside = cell_box(shard, self.target.shard_shape, box).intersection(box)
