@@ -6,6 +6,7 @@ process; a store with a folder is found by all processes.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from dataclasses import dataclass, replace
@@ -64,10 +65,8 @@ class FolderStore:
             return None
 
     def pop(self, name):
-        try:
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.folder}/{name}.npy")
-        except FileNotFoundError:
-            pass
 
 
 def store_of(name):

@@ -180,7 +180,7 @@ def run_until(step, job, folder, exchange, report):
             os.kill(os.getpid(), signal.SIGKILL)
 
     if not exchange:
-        local._exchange = lambda first, second: False  # noqa: SLF001 - in the child alone
+        local._exchange = lambda first, second: False
     sys.addaudithook(count)
     with dask.config.set(scheduler="synchronous"):
         job(folder)
@@ -334,9 +334,14 @@ class Killer(threading.Thread):
         self.killed = False
         self.stop = threading.Event()
 
+    def published(self):
+        """Count the files in folders of jobs, which may vanish meanwhile."""
+        walks = (names for folder, _, names in os.walk(self.layer_folder) if "/.wkwdask-job-" in folder)
+        return sum(name.endswith(".wkw") for names in walks for name in names)
+
     def run(self):
         while not self.stop.is_set():
-            if sum(1 for _ in self.layer_folder.glob(".wkwdask-job-*/**/*.wkw")) >= self.num_files:
+            if self.published() >= self.num_files:
                 os.kill(self.victim, signal.SIGKILL)
                 self.killed = True
                 return

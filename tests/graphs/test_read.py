@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_volume import CHUNK_SHAPE, SHARD_SHAPE, make_volume, store_of
+from memory_volume import make_volume, store_of
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.graphs.read import BoxReader, open_array
@@ -334,8 +334,3 @@ def test_query_planning():
     result = run_planned(PLANNED)
     assert result.returncode == 0, result.stderr
     assert result.stdout == "planned"
-
-
-def test_shapes_of_the_test_format():
-    assert CHUNK_SHAPE != (CHUNK_SHAPE[0],) * 3
-    assert SHARD_SHAPE != (SHARD_SHAPE[0],) * 3

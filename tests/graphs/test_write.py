@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import dask
@@ -22,12 +22,13 @@ import wkwdask
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import cells
+from wkwdask.geometry.grid import borders, cells
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
 from wkwdask.jobs.write import WriteJob
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import JobFolder, Owner
+from wkwdask.storage.wkw import WkwVolume
 
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
 OFFSET = (13, 40, 7)
@@ -39,7 +40,6 @@ def voxels(shape=SHAPE, dtype="uint16", seed=1):
     random = np.random.default_rng(seed)
     array = random.integers(1, 100, shape).astype(dtype)
     array[..., shape[-1] // 2 :] = 7
-    array[:, :, :, -40:] *= array[:, :, :, -40:] > 10 ** (seed > 10)
     return array
 
 
@@ -114,6 +114,7 @@ def test_any_chunks_into_the_test_format(array, chunks, most_part_nbytes):
 def test_the_write_job_makes_the_same_receipts(array):
     for most_part_nbytes in (1 << 40, 1 << 12):
         target = memory_target("write-job", array, most_part_nbytes)
+        target.prepare()
         job = WriteJob(target, array)
         with dask.config.set(scheduler="synchronous"):
             run_job(job, "test")
@@ -150,8 +151,6 @@ def test_tasks_of_the_graph(array):
 
 
 def _part_chunks(target, shape):
-    from wkwdask.geometry.grid import borders
-
     return ((1,), *(borders(a, b, n) for a, b, n in zip(target.box.topleft, target.box.bottomright, shape, strict=True)))
 
 
@@ -194,21 +193,19 @@ def test_any_chunks_make_the_same_files(tmp_path_factory, data):
     chunks = []
     for length in shape:
         cuts = sorted(data.draw(st.sets(st.integers(1, length), max_size=4)) | {0, length})
-        chunks.append(tuple(b - a for a, b in zip(cuts, cuts[1:], strict=False)))
+        chunks.append(tuple(b - a for a, b in pairwise(cuts)))
     values = np.random.default_rng(len(chunks[0])).integers(0, 3, shape, dtype=np.uint8)
     options = {"block_len": 4, "file_len": 4, "compression": "lz4"}
     with dask.config.set(scheduler="synchronous"):
         wkwdask.to_wkw(values, folder / "numpy" / "1", offset=offset, **options)
         wkwdask.to_wkw(da.from_array(values, chunks=chunks), folder / "dask" / "1", offset=offset, **options)
     assert contents(folder / "numpy") == contents(folder / "dask")
-    box = (offset, np.add(offset, shape).tolist())
-    if contents(folder / "numpy" / "1" ).keys() - {"header.wkw"}:
-        volume = wkwdask.read(folder / "dask" / "1")
-        edge = 16
-        low = [a // edge * edge for a in wkwdask.storage.wkw.WkwVolume.open(str(folder / "dask" / "1")).box.topleft]
-        whole = np.zeros([-(-b // edge) * edge for b in box[1]], np.uint8)
-        whole[tuple(slice(a, b) for a, b in zip(*box, strict=True))] = values
-        np.testing.assert_array_equal(volume[0], whole[tuple(slice(a, a + n) for a, n in zip(low, volume.shape[1:], strict=True))])
+    volume = WkwVolume.open(str(folder / "dask" / "1"), BoundingBox((0, 0, 0), tuple(a + n + 3 for a, n in zip(offset, shape, strict=True))))
+    whole = np.zeros(volume.box.size, np.uint8)
+    whole[tuple(slice(a, a + n) for a, n in zip(offset, shape, strict=True))] = values
+    out = np.full((1, *volume.box.size), 99, np.uint8)
+    volume.read_into(out, (0, 0, 0))
+    np.testing.assert_array_equal(out[0], whole)
 
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
@@ -267,7 +264,7 @@ def test_types_that_wkw_has_not(tmp_path, dtype, cast, lazy):
 
 def test_a_wrong_array_is_refused_before_anything_is_made(tmp_path):
     unknown = da.from_array(np.arange(64, dtype=np.uint8), chunks=4)
-    unknown = unknown[unknown > 3].reshape(-1, 1, 1) if False else da.stack([unknown[unknown > 3]])[np.newaxis]
+    unknown = da.stack([unknown[unknown > 3]])[np.newaxis]
     for bad, match in (
         (np.zeros((4, 4), np.uint8), "shape"),
         (np.zeros((1, 1, 4, 4, 4), np.uint8), "shape"),
@@ -502,8 +499,3 @@ def test_query_planning(tmp_path):
     assert result.returncode == 0, result.stderr
     assert contents(tmp_path / "numpy") == contents(tmp_path / "dask") == contents(tmp_path / "later")
     assert leftovers(tmp_path) == []
-
-
-def test_a_target_with_another_box_is_another_target(array):
-    target = memory_target("replace", array)
-    assert replace(target, box=target.box) == target

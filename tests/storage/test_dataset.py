@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -366,11 +367,10 @@ def test_update_datasource_keeps_what_it_does_not_know(dataset):
 
 def test_updates_do_not_overwrite_each_other(dataset):
     """Two threads hold the lock in turn."""
-    import threading
 
     def add(n):
         for k in range(10):
-            update_datasource(str(dataset), lambda document: {**document, f"{n}.{k}": True})
+            update_datasource(str(dataset), lambda document, k=k: {**document, f"{n}.{k}": True})
 
     threads = [threading.Thread(target=add, args=(n,)) for n in range(4)]
     for thread in threads:
@@ -395,10 +395,13 @@ def test_a_volume_annotation(tmp_path):
     assert wkwdask.open(folder).shape == (1, 32, 32, 32)
     np.testing.assert_array_equal(wkwdask.read(folder, ((32, 0, 32), (52, 18, 48)))[0], voxels())
     np.testing.assert_array_equal(wkwdask.read(folder, ((0, 0, 0), (20, 18, 16)), mag="2-2-1")[0], voxels())
-    with pytest.raises(ValueError, match="no datasource-properties.json says what kind of layer this is; give method="):
+    with pytest.raises(ValueError, match=r"no datasource-properties\.json says what kind of layer this is; give method="):
         wkwdask.build_pyramid(folder, coarsest=4)
     wkwdask.build_pyramid(folder, method="mode", coarsest=2)
-    assert wkwdask.read(folder, mag=2).shape == (1, 16, 16, 16)
+    (coarse,) = wkwdask.read(folder, mag=2)
+    assert coarse.shape == (32, 32, 32)  # the extent of its one file
+    assert coarse[16:26, :9, 16:24].all()
+    assert coarse.astype(bool).sum() == 10 * 9 * 8
     assert not list(folder.rglob(JSON_NAME))
 
 

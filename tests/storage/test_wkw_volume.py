@@ -22,7 +22,6 @@ from wkwdask.storage import wkw_file
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path, list_files
 
 
-
 def voxels(shape, dtype="uint16", seed=1):
     return np.random.default_rng(seed).integers(1, 250, shape).astype(dtype)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,9 +118,12 @@ class Mag:
                 raise ValueError(f'a mag looks like "2" or "2-2-1", got {value!r}')
             x, y, z = match.groups()
             return cls(int(x), int(y or x), int(z or x))
-        if isinstance(value, int):
-            return cls(value, value, value)
-        return cls(*vec3(value, "a mag"))
+        if isinstance(value, Iterable):
+            return cls(*vec3(value, "a mag"))
+        if isinstance(value, SupportsIndex):
+            factor = operator.index(value)
+            return cls(factor, factor, factor)
+        raise ValueError(f'a mag looks like 2, "2-2-1" or (2, 2, 1), got {value!r}')
 
     @property
     def factors(self) -> Vec3:

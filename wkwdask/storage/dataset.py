@@ -304,13 +304,17 @@ def open_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag 
     ValueError
         Several layers could be meant, or ``mag`` contradicts the path.
     """
+    return _open(url, layer, mag)[0]
+
+
+def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[WkwVolume, Layer, Located]:
     located = locate(url)
     chosen = choose_layer(located, layer)
     if located.mag is not None:
         if mag is not None and mag != located.mag:
             raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")
         mag = located.mag
-    return chosen.volume(mag if mag is not None else chosen.finest_mag())
+    return chosen.volume(mag if mag is not None else chosen.finest_mag()), chosen, located
 
 
 def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None:
@@ -362,10 +366,11 @@ def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
     kept = _volumes.get(key)
     if kept is not None and not anew and kept.stamps == [_stamp(record) for record in kept.records]:
         return kept.volume
-    volume = open_volume(url, layer, mag)
-    layer_folder = os.path.dirname(volume.folder)
-    records = [f"{volume.folder}/{HEADER_NAME}", f"{layer_folder}/{FILE_NAME}", f"{os.path.dirname(layer_folder)}/{FILE_NAME}"]
-    _volumes.put(key, _Recent(volume, records, [_stamp(record) for record in records]))
+    volume, chosen, located = _open(url, layer, mag)
+    if located.mag is not None or mag is not None:  # else the finest mag with files is meant, and another one may become that
+        folders = [located.path, os.path.dirname(located.path), os.path.dirname(os.path.dirname(located.path)), chosen.dataset_folder or located.path]
+        records = [f"{volume.folder}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
+        _volumes.put(key, _Recent(volume, records, [_stamp(record) for record in records]))
     return volume
 
 

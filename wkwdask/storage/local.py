@@ -84,19 +84,21 @@ def pread_into(fd: int, buffer: npt.NDArray[np.uint8], offset: int, source: str)
 
 
 class NewFile:
-    """A file that is written under a temporary name in its own folder and appears under its name when it is complete.
+    """A file that is written under a temporary name and appears under its own when it is complete.
 
     Parameters
     ----------
     path : str
         The final name; an older file there is replaced and hands on its mode and group.
+    temporary_folder : str, optional
+        Where the temporary file is, on the same file system: what a killed process leaves there goes with the folder. By default that of the file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, temporary_folder: str | None = None) -> None:
         self.path = path
         folder, name = os.path.split(path)
         self._folder = folder or "."
-        self._temporary = os.path.join(self._folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+        self._temporary = os.path.join(temporary_folder or self._folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
         self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:

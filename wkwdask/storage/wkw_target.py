@@ -143,7 +143,7 @@ class WkwTarget:
         zero = zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
         sizes[sizes == 0] = zero.size
         head = format_file_head(self.header, sizes)
-        file = NewFile(path)
+        file = NewFile(path, self.parts_folder)
         try:
             file.write(head, 0)
             output = _Appender(file, len(head))
@@ -323,7 +323,7 @@ class WkwPartWriter:
             return
         if self._file is None:
             os.makedirs(os.path.dirname(self._path), exist_ok=True)
-            self._file = NewFile(self._path)
+            self._file = NewFile(self._path, self._target.parts_folder)
         self._file.write(data, self._end)
         self._end += data.size
 

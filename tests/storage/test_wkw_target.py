@@ -1,0 +1,348 @@
+"""Writing one WKW mag: parts, joins, whole files; what a task leaves when it fails or runs twice."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wkwdask.errors import FormatError, IncompleteWriteError, WkwDaskError
+from wkwdask.formats.wkw.file import decode_file, encode_file
+from wkwdask.formats.wkw.header import BlockType, make_header
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.storage import wkw_target
+from wkwdask.storage.wkw import file_path, read_header
+from wkwdask.storage.wkw_target import WkwTarget
+
+BLOCK_TYPES = list(BlockType)
+
+
+def make_target(folder, array, offset=(0, 0, 0), *, block_len=4, file_len=4, block_type=BlockType.LZ4, level=5):
+    header = make_header(array.dtype, array.shape[0], block_len=block_len, file_len=file_len, block_type=block_type)
+    return WkwTarget(str(folder / "mag"), str(folder / "parts"), header, level, BoundingBox(offset, array.shape[1:]))
+
+
+def voxels(shape, dtype="uint16", seed=1):
+    return np.random.default_rng(seed).integers(1, 250, shape).astype(dtype)
+
+
+def inside(box, corner):
+    return (slice(None), *(slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, corner, strict=True)))
+
+
+def write_parts(target, array, shard, part_shape):
+    """Write the parts of one file, and give their receipts."""
+    receipts = []
+    here = cell_box(shard, target.shard_shape, target.box).intersection(target.box)
+    for part in cells(here, part_shape):
+        box = cell_box(part, part_shape, here).intersection(here)
+        writer = target.open_part(shard, part)
+        writer.append(array[inside(box, target.box.topleft)], box.topleft)
+        receipts.append(writer.close())
+    return receipts
+
+
+def write_all(target, array, part_shape):
+    target.prepare()
+    return [target.join_shard(shard, write_parts(target, array, shard, part_shape)) for shard in cells(target.box, target.shard_shape)]
+
+
+def read_all(target):
+    out = np.full((target.num_channels, *target.box.size), 99, target.dtype)
+    target.as_volume().read_into(out, target.box.topleft)
+    return out
+
+
+def whole_file(folder, array, block_type=BlockType.LZ4):
+    """The bytes of a file that is written straight away."""
+    target = make_target(folder, array, block_type=block_type)
+    target.prepare()
+    writer = target.open_part((0, 0, 0), None)
+    writer.append(array, (0, 0, 0))
+    return Path(writer.close().path).read_bytes()
+
+
+def files(folder):
+    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("block_type", BLOCK_TYPES)
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("part_shape", [(4, 4, 4), (8, 8, 8), (16, 16, 16), (8, 4, 16)])
+def test_parts_join_to_the_file_that_is_encoded_at_once(tmp_path, block_type, channels, part_shape):
+    array = voxels((channels, 16, 16, 16))
+    array[:, 4:8, :, 8:] = 0
+    target = make_target(tmp_path, array, block_type=block_type)
+    (receipt,) = write_all(target, array, part_shape)
+    path = Path(file_path(target.folder, (0, 0, 0)))
+    raw = path.read_bytes()
+    assert receipt.path == str(path)
+    assert receipt.nbytes == len(raw)
+    np.testing.assert_array_equal(decode_file(raw), array)
+    if block_type is not BlockType.LZ4:  # whose bytes are those of the compiled calls, not of python-lz4
+        assert raw == encode_file(array, target.header)
+    assert raw == whole_file(tmp_path / "whole", array, block_type)
+    assert files(target.parts_folder) == []
+    assert (receipt.voxels, receipt.minimum, receipt.maximum) == (16**3, 0, array.max())
+    assert receipt.nonzero == target.box
+    assert read_header(target.folder) == target.header
+
+
+@settings(max_examples=20)
+@given(data=st.data())
+def test_any_box_and_parts(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("target")
+    offset = tuple(data.draw(st.integers(0, 30)) for _ in range(3))
+    shape = tuple(data.draw(st.integers(1, 20)) for _ in range(3))
+    part_shape = tuple(data.draw(st.sampled_from([4, 8, 16])) for _ in range(3))
+    array = np.random.default_rng(shape[0]).integers(0, 2, (1, *shape), dtype=np.uint8)
+    for axis in range(3):
+        if data.draw(st.booleans()):
+            array[inside(BoundingBox((0, 0, 0), tuple(n // 2 + 1 if k == axis else n for k, n in enumerate(shape))), (0, 0, 0))] = 0
+    target = make_target(folder, array, offset, block_type=data.draw(st.sampled_from(BLOCK_TYPES)))
+    receipts = write_all(target, array, part_shape)
+    np.testing.assert_array_equal(read_all(target), array)
+    stored = {receipt.path for receipt in receipts if receipt.path is not None}
+    assert stored == {str(path) for path in Path(target.folder).rglob("x*.wkw")}
+    for receipt in receipts:
+        box = cell_box(receipt.shard, target.shard_shape, target.box).intersection(target.box)
+        part = array[inside(box, offset)]
+        assert (receipt.path is not None) == bool(part.any())
+        assert (receipt.voxels, receipt.minimum, receipt.maximum) == (part[0].size, part.min(), part.max())
+        where = np.argwhere(part.any(0))
+        expected = None if not len(where) else BoundingBox.from_corners((where.min(0) + box.topleft).tolist(), (where.max(0) + 1 + box.topleft).tolist())
+        assert receipt.nonzero == expected
+    assert files(target.parts_folder) == []
+
+
+def test_a_whole_file_equals_joined_parts(tmp_path):
+    array = voxels((2, 16, 16, 16))
+    array[:, :, 8:, :4] = 0
+    target = make_target(tmp_path, array)
+    target.prepare()
+    writer = target.open_part((0, 0, 0), None)
+    for z, y, x in product((0, 8), repeat=3):  # bricks in Morton order
+        box = BoundingBox((x, y, z), (8, 8, 8))
+        part = array[inside(box, (0, 0, 0))]
+        writer.append(part, box.topleft) if part.any() else writer.skip(box)
+    receipt = writer.close()
+    raw = Path(receipt.path).read_bytes()
+    np.testing.assert_array_equal(decode_file(raw), array)
+    assert raw == whole_file(tmp_path / "whole", array)
+    (joined,) = write_all(make_target(tmp_path / "joined", array), array, (8, 8, 8))
+    assert raw == Path(joined.path).read_bytes()
+    assert (receipt.nbytes, receipt.part, receipt.voxels) == (len(raw), None, 16**3)
+
+
+def test_a_whole_file_in_another_order_is_refused(tmp_path):
+    array = voxels((1, 16, 16, 16))
+    target = make_target(tmp_path, array)
+    target.prepare()
+    writer = target.open_part((0, 0, 0), None)
+    writer.append(array[:, 8:, :8, :8], (8, 0, 0))
+    with pytest.raises(ValueError, match="blocks of a whole file must come in Morton order"):
+        writer.append(array[:, :8, :8, :8], (0, 0, 0))
+    writer.discard()
+    assert files(target.folder) == ["header.wkw"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_zeros_are_not_stored(tmp_path, whole):
+    array = np.zeros((1, 16, 16, 16), np.float32)
+    target = make_target(tmp_path, array)
+    target.prepare()
+    writer = target.open_part((0, 0, 0), None if whole else (0, 0, 0))
+    writer.append(array[:, :8], (0, 0, 0))
+    writer.skip(BoundingBox((8, 0, 0), (8, 16, 16)))
+    receipt = writer.close()
+    assert (receipt.path, receipt.nbytes, receipt.minimum, receipt.maximum, receipt.nonzero, receipt.voxels) == (None, 0, 0, 0, None, 16**3)
+    assert target.join_shard((0, 0, 0), [receipt]).path is None
+    assert files(tmp_path) == ["mag/header.wkw"]
+
+
+def test_negative_zero_is_stored(tmp_path):
+    """It compares equal to zero, but its bits are others."""
+    array = np.zeros((1, 16, 16, 16), np.float32)
+    array[0, 3, 3, 3] = -0.0
+    target = make_target(tmp_path, array)
+    write_all(target, array, (8, 8, 8))
+    out = np.zeros((1, 16, 16, 16), np.float32)
+    target.as_volume().read_into(out, (0, 0, 0))
+    np.testing.assert_array_equal(np.signbit(out), np.signbit(array))
+
+
+def test_nan_is_stored(tmp_path):
+    array = np.zeros((1, 16, 16, 16), np.float64)
+    array[0, 3, 3, 3] = np.nan
+    target = make_target(tmp_path, array)
+    (receipt,) = write_all(target, array, (8, 8, 8))
+    np.testing.assert_array_equal(read_all(target), array)
+    assert (receipt.minimum, receipt.maximum) == (0, 0)
+    assert receipt.nonzero == BoundingBox((3, 3, 3), (1, 1, 1))
+
+
+def test_a_zero_file_takes_the_place_of_an_older_one(tmp_path):
+    """A duplicate of a task with other data: what is published last holds."""
+    array = voxels((1, 16, 16, 16))
+    target = make_target(tmp_path, array)
+    target.prepare()
+    for content in (array, array * 0):
+        writer = target.open_part((0, 0, 0), None)
+        writer.append(content, (0, 0, 0))
+        receipt = writer.close()
+    assert receipt.path is None
+    assert files(tmp_path) == ["mag/header.wkw"]
+
+
+# ----------------------------------------------------------------------------- twice, interrupted, damaged
+
+
+@pytest.mark.parametrize("part_shape", [(8, 8, 8), (16, 16, 16)])
+def test_tasks_that_run_twice(tmp_path, part_shape):
+    array = voxels((1, 16, 16, 16))
+    target = make_target(tmp_path, array)
+    target.prepare()
+    first = write_parts(target, array, (0, 0, 0), part_shape)
+    assert write_parts(target, array, (0, 0, 0), part_shape) == first
+    joined = target.join_shard((0, 0, 0), first)
+    raw = Path(joined.path).read_bytes()
+    assert target.join_shard((0, 0, 0), first) == joined  # the parts are gone, the file is there
+    again = write_parts(target, array, (0, 0, 0), part_shape)
+    assert target.join_shard((0, 0, 0), again) == joined
+    assert Path(joined.path).read_bytes() == raw
+    target.prepare()
+    assert Path(joined.path).read_bytes() == raw
+
+
+def test_a_part_that_is_gone(tmp_path):
+    array = voxels((1, 16, 16, 16))
+    target = make_target(tmp_path, array)
+    target.prepare()
+    receipts = write_parts(target, array, (0, 0, 0), (8, 8, 8))
+    os.unlink(receipts[3].path)
+    with pytest.raises(IncompleteWriteError, match=rf"{receipts[3].path}: part of .*x0\.wkw is gone"):
+        target.join_shard((0, 0, 0), receipts)
+    with pytest.raises(IncompleteWriteError, match="no parts"):
+        target.join_shard((0, 0, 0), [])
+    assert files(target.folder) == ["header.wkw"]
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_discarded_part_leaves_nothing(tmp_path, whole):
+    array = voxels((1, 16, 16, 16))
+    target = make_target(tmp_path, array)
+    target.prepare()
+    writer = target.open_part((0, 0, 0), None if whole else (0, 0, 0))
+    writer.append(array[:, :8, :8, :8], (0, 0, 0))
+    assert len(files(tmp_path)) == 2
+    writer.discard()
+    assert files(tmp_path) == ["mag/header.wkw"]
+    target.open_part((0, 0, 0), None).discard()
+
+
+def test_damaged_parts_are_never_joined_in_silence(tmp_path):
+    """Every truncation, and damage anywhere in the tables: an error, and no file."""
+    array = voxels((1, 8, 8, 8))
+    target = make_target(tmp_path, array, block_len=4, file_len=2)
+    target.prepare()
+    receipts = write_parts(target, array, (0, 0, 0), (8, 8, 4))
+    path = Path(receipts[0].path)
+    raw = path.read_bytes()
+    damaged = [raw[:n] for n in range(0, len(raw), 7)]
+    tail = len(raw) - 2 * 8 * 4 - 28
+    damaged += [raw[:n] + bytes([raw[n] ^ 0x41]) + raw[n + 1 :] for n in range(tail, len(raw))]
+    damaged.append(raw + b"more")
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(FormatError, match=path.name):
+            target.join_shard((0, 0, 0), receipts)
+        assert files(target.folder) == ["header.wkw"]
+    path.write_bytes(raw)
+    target.join_shard((0, 0, 0), receipts)
+    np.testing.assert_array_equal(read_all(target), array)
+
+
+def test_parts_that_overlap_are_refused(tmp_path):
+    array = voxels((1, 16, 16, 16))
+    target = make_target(tmp_path, array)
+    target.prepare()
+    receipts = write_parts(target, array, (0, 0, 0), (8, 8, 8))
+    with pytest.raises((WkwDaskError, ValueError)):
+        target.join_shard((0, 0, 0), [*receipts, receipts[0]])
+    assert files(target.folder) == ["header.wkw"]
+
+
+def test_a_disk_that_is_full(tmp_path, monkeypatch):
+    """The join fails, the parts stay, no temporary file does; then it is done again."""
+    array = voxels((1, 16, 16, 16))
+    target = make_target(tmp_path, array)
+    target.prepare()
+    receipts = write_parts(target, array, (0, 0, 0), (8, 8, 8))
+    before = files(tmp_path)
+
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fail)
+        with pytest.raises(OSError, match="No space left"):
+            target.join_shard((0, 0, 0), receipts)
+    assert files(tmp_path) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            target.join_shard((0, 0, 0), receipts)
+    assert files(tmp_path) == before
+    target.join_shard((0, 0, 0), receipts)
+    np.testing.assert_array_equal(read_all(target), array)
+
+
+# ----------------------------------------------------------------------------- shapes
+
+
+def test_part_shape(tmp_path):
+    target = make_target(tmp_path, voxels((3, 64, 64, 64)), block_len=8, file_len=8)  # 6 bytes a voxel
+    for nbytes, edge in ((1, 8), (8**3 * 6, 8), (16**3 * 6 - 1, 8), (16**3 * 6, 16), (32**3 * 6, 32), (1 << 40, 64)):
+        assert target.part_shape(nbytes) == (edge,) * 3
+
+
+def test_small_batches_make_the_same_file(tmp_path, monkeypatch):
+    array = voxels((1, 16, 16, 16))
+    array[:, 5:9] = 0
+    results = []
+    for n, batch in enumerate((4 << 20, 1, 300)):
+        monkeypatch.setattr(wkw_target, "_BATCH_NBYTES", batch if batch > 1000 else max(batch, 4**3 * 2))
+        target = make_target(tmp_path / str(n), array)
+        (receipt,) = write_all(target, array, (8, 8, 8))
+        results.append(Path(receipt.path).read_bytes())
+    assert results[0] == results[1] == results[2]
+
+
+def test_pickle(tmp_path):
+    array = voxels((1, 16, 16, 16))
+    target = make_target(tmp_path, array)
+    again = pickle.loads(pickle.dumps(target))
+    assert again == target
+    assert len(pickle.dumps(target)) < 1500
+    receipts = write_all(again, array, (8, 8, 8))
+    assert pickle.loads(pickle.dumps(receipts)) == receipts
+    np.testing.assert_array_equal(read_all(target), array)
+
+
+def test_files_have_the_header_of_a_data_file(tmp_path):
+    array = voxels((1, 8, 8, 8))
+    for n, block_type in enumerate(BLOCK_TYPES):
+        target = make_target(tmp_path / str(n), array, block_len=4, file_len=2, block_type=block_type)
+        (receipt,) = write_all(target, array, (8, 8, 8))
+        raw = Path(receipt.path).read_bytes()
+        assert int.from_bytes(raw[8:16], "little") == (16 if block_type is BlockType.RAW else 16 + 8 * 8)
+        if block_type is not BlockType.RAW:
+            assert int.from_bytes(raw[72:80], "little") == len(raw)
+        assert Path(target.folder, "header.wkw").read_bytes()[8:] == bytes(8)

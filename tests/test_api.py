@@ -1,0 +1,377 @@
+"""The verbs: what they refuse, edges, and the real sample whose coarser mags they must make again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+
+import wkwdask
+from wkwdask import BoundingBox, Mag
+from wkwdask.errors import BoundsError, ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.storage.dataset import read_datasource
+
+OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
+OFFSET = (5, 14, 7)
+SHAPE = (40, 33, 20)
+
+
+def voxels(shape=SHAPE, seed=1, dtype="uint8"):
+    return np.random.default_rng(seed).integers(1, 250, shape).astype(dtype)
+
+
+@pytest.fixture(autouse=True)
+def _threads():
+    with dask.config.set(scheduler="threads", num_workers=2):
+        yield
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.write(folder / "color" / "1", OFFSET, voxels(), **OPTIONS)
+    return folder
+
+
+HIGH = tuple(a + n for a, n in zip(OFFSET, SHAPE, strict=True))
+
+
+# ----------------------------------------------------------------------------- read
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (OFFSET, HIGH),
+        (OFFSET, (6, 15, 8)),
+        ((44, 46, 26), HIGH),
+        ((15, 15, 15), (17, 17, 17)),  # eight files
+        ((16, 16, 16), (32, 32, 27)),  # one whole file
+        ((5, 20, 8), (45, 21, 9)),
+        ((7, 16, 7), (7, 20, 10)),  # no voxels
+        (OFFSET, OFFSET),
+        (HIGH, HIGH),
+    ],
+)
+def test_read_a_box(dataset, low, high):
+    expected = voxels()[tuple(slice(a - t, b - t) for a, b, t in zip(low, high, OFFSET, strict=True))]
+    for box in ((low, high), [list(low), np.array(high)], BoundingBox.from_corners(low, high)):
+        array = wkwdask.read(dataset, box)
+        assert array.shape == (1, *expected.shape)
+        assert array.dtype == np.uint8
+        assert array.flags.f_contiguous
+        np.testing.assert_array_equal(array[0], expected)
+
+
+def test_a_box_of_another_mag_is_grown(dataset):
+    """A BoundingBox says which mag it is in."""
+    wkwdask.build_pyramid(dataset, coarsest="2-2-1")
+    whole = wkwdask.read(dataset, mag="2-2-1")
+    assert whole.shape == (1, 21, 17, 20)
+    np.testing.assert_array_equal(wkwdask.read(dataset, BoundingBox((7, 14, 8), (4, 3, 5)), mag="2-2-1"), whole[:, 1:4, :2, 1:6])
+    np.testing.assert_array_equal(wkwdask.read(dataset, BoundingBox((3, 7, 8), (2, 2, 5), Mag(2, 2, 1)), mag="2-2-1"), whole[:, 1:3, :2, 1:6])
+    np.testing.assert_array_equal(wkwdask.read(dataset, BoundingBox((3, 7, 8), (2, 2, 5), Mag(2, 2, 1))), wkwdask.read(dataset, ((6, 14, 8), (10, 18, 13))))
+
+
+@pytest.mark.parametrize("box", [((4, 14, 7), (6, 15, 8)), ((5, 14, 7), (46, 15, 8)), ((-1, -1, -1), (1, 1, 1)), ((0, 0, 0), (10**9, 10**9, 10**9))])
+def test_a_box_outside_the_layer(dataset, box):
+    with pytest.raises(BoundsError, match=r"color/1: box .* reaches outside \(5, 14, 7\) \+ \(40, 33, 20\) in mag 1"):
+        wkwdask.read(dataset, box)
+    with pytest.raises(BoundsError):
+        wkwdask.read(dataset, BoundingBox.from_corners(*box))
+
+
+@pytest.mark.parametrize(
+    "box", [((0, 0), (1, 1)), ((0, 0, 0),), ((0, 0, 0), (1, 1, 1), (2, 2, 2)), ((0.5, 0, 0), (1, 1, 1)), ((9, 20, 9), (8, 21, 10)), (0, 0, 0, 1, 1, 1)]
+)
+def test_what_is_no_box(dataset, box):
+    with pytest.raises(ValueError, match=r"corner|box|topleft|bottomright|size"):
+        wkwdask.read(dataset, box)
+
+
+@pytest.mark.parametrize("mag", ["2-2-1", [2, 2, 1], (2, 2, 1), Mag(2, 2, 1), np.array([2, 2, 1])])
+def test_forms_of_a_mag(dataset, mag):
+    wkwdask.build_pyramid(dataset, coarsest=mag)
+    assert wkwdask.read(dataset, mag=mag).shape == (1, 21, 17, 20)
+    assert wkwdask.open(dataset, mag=mag).shape == (1, 21, 17, 20)
+    assert wkwdask.sample(dataset, [[3, 8, 9]], mag=mag) == wkwdask.read(dataset, ((3, 8, 9), (4, 9, 10)), mag=mag).item()
+
+
+@pytest.mark.parametrize("mag", [np.int64(1), np.uint8(1)])
+def test_a_numpy_number_is_a_mag(dataset, mag):
+    assert wkwdask.read(dataset, mag=mag).shape == (1, *SHAPE)
+
+
+@pytest.mark.parametrize("mag", ["one", "2-2", "", 0, -1, 3, (1, 1), (2, 2, 3), "01-1-1-1", 1.5])
+def test_what_is_no_mag(dataset, mag):
+    for verb in (wkwdask.read, wkwdask.open):
+        with pytest.raises((ValueError, TypeError), match="mag"):
+            verb(dataset, mag=mag)
+
+
+def test_a_result_is_the_callers_own(dataset):
+    first = wkwdask.read(dataset)
+    first[...] = 0
+    assert wkwdask.read(dataset).all()
+
+
+# ----------------------------------------------------------------------------- open
+
+
+def test_open_crops(dataset):
+    whole = wkwdask.open(dataset)
+    assert whole.shape == (1, *SHAPE)
+    np.testing.assert_array_equal(whole.compute()[0], voxels())
+    for box in ("10, 20, 10, 4, 3, 2", [10, 20, 10, 4, 3, 2], ((10, 20, 10), (4, 3, 2)), BoundingBox((10, 20, 10), (4, 3, 2))):
+        np.testing.assert_array_equal(wkwdask.open(dataset, bounding_box=box).compute()[0], voxels()[5:9, 6:9, 3:5])
+        absolute = wkwdask.open(dataset, bounding_box=box, origin="absolute")
+        assert absolute.shape == (1, 14, 23, 12)
+        np.testing.assert_array_equal(absolute[0, 10:, 20:, 10:].compute(), voxels()[5:9, 6:9, 3:5])
+    absolute = wkwdask.open(dataset, origin="absolute")
+    np.testing.assert_array_equal(absolute[0, 5:, 14:, 7:].compute(), voxels())
+    assert not absolute[0, :5].any().compute()
+
+
+def test_a_bounding_box_is_in_mag_1(dataset):
+    wkwdask.build_pyramid(dataset, coarsest="2-2-1")
+    whole = wkwdask.read(dataset, mag="2-2-1")
+    part = wkwdask.open(dataset, mag="2-2-1", bounding_box=(7, 14, 8, 4, 3, 5))
+    np.testing.assert_array_equal(part.compute(), whole[:, 1:4, :2, 1:6])
+
+
+def test_chunk_borders_lie_on_file_borders(dataset):
+    assert wkwdask.open(dataset, chunks="file").chunks == ((1,), (11, 16, 13), (2, 16, 15), (9, 11))
+    assert wkwdask.open(dataset, chunks="block").chunks[1] == (3, 8, 8, 8, 8, 5)
+    assert wkwdask.open(dataset, chunks="file", origin="absolute").chunks[1] == (16, 16, 13)
+
+
+@pytest.mark.parametrize("options", [{"origin": "corner"}, {"bounding_box": "1,2,3"}, {"bounding_box": 7}, {"chunks": "wide"}, {"axes": "xy"}])
+def test_open_refuses(dataset, options):
+    with pytest.raises((ValueError, TypeError), match=next(iter(options)).replace("bounding_box", "bounding box|object")):
+        wkwdask.open(dataset, **options)
+
+
+def test_open_refuses_a_box_outside(dataset):
+    with pytest.raises(BoundsError, match="reaches outside"):
+        wkwdask.open(dataset, bounding_box=(0, 0, 0, 10, 10, 10))
+
+
+def test_open_of_an_empty_box(dataset):
+    array = wkwdask.open(dataset, bounding_box=(10, 20, 10, 0, 3, 2))
+    assert array.shape == (1, 0, 3, 2)
+    assert array.compute().shape == (1, 0, 3, 2)
+
+
+def test_channels(tmp_path):
+    array = voxels((3, 10, 9, 8))
+    wkwdask.write(tmp_path / "rgb" / "1", (0, 0, 0), array, **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "rgb", channel=1)[:10, :9, :8].compute(), array[1])
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "rgb", axes="czyx")[:, :8, :9, :10].compute(), array.transpose(0, 3, 2, 1))
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "rgb", axes="zyx", channel=-1)[:8, :9, :10].compute(), array[2].T)
+    np.testing.assert_array_equal(wkwdask.sample(tmp_path / "rgb", [[3, 4, 5], [0, 0, 0]]), [array[:, 3, 4, 5], array[:, 0, 0, 0]])
+
+
+def test_sample(dataset):
+    points = np.array([[5, 14, 7], [44, 46, 26], [16, 16, 16], [5, 14, 7]], np.int32)
+    expected = voxels()[tuple((points - OFFSET).T)]
+    for given in (points, points.tolist(), points.astype(np.uint64), np.asfortranarray(points)):
+        np.testing.assert_array_equal(wkwdask.sample(dataset, given), expected)
+    with pytest.raises(BoundsError, match=r"point \[45, 14, 7\]"):
+        wkwdask.sample(dataset, [[45, 14, 7]])
+
+
+# ----------------------------------------------------------------------------- write
+
+
+def test_write_reports(tmp_path):
+    array = voxels()
+    report = wkwdask.write(tmp_path / "ds" / "1", OFFSET, array, **OPTIONS)
+    paths = list((tmp_path / "ds" / "1").rglob("x*.wkw"))
+    assert report.files == len(paths) == 3 * 3 * 2
+    assert report.voxels == array.size
+    assert report.nbytes_in == array.nbytes
+    assert report.nbytes_out == sum(path.stat().st_size for path in paths)
+    (mag,) = report.mags
+    assert (mag.path, mag.minimum, mag.maximum, mag.nonzero) == (str(tmp_path / "ds" / "1"), 1, 249, BoundingBox(OFFSET, SHAPE))
+    assert "18 files" in str(report)
+    again = wkwdask.Report.from_json(json.loads(json.dumps(report.to_json())), "a note")
+    assert (again.mags, again.nbytes_in, again.note) == (report.mags, report.nbytes_in, "a note")
+
+
+def test_write_takes_what_numpy_takes(tmp_path):
+    wkwdask.write(tmp_path / "1", (0, 0, 0), [[[1, 2], [3, 4]]], **OPTIONS)
+    assert wkwdask.read(tmp_path / "1", ((0, 0, 0), (1, 2, 2))).tolist() == [[[[1, 2], [3, 4]]]]
+    with pytest.raises(TypeError, match="compute"):
+        wkwdask.write(tmp_path / "2", (0, 0, 0), voxels(), compute=False)
+
+
+def test_a_single_voxel(tmp_path):
+    report = wkwdask.write(tmp_path / "1", (1000, 2000, 3000), np.full((1, 1, 1), 7, np.int64), block_len=1, file_len=1)
+    assert report.files == 1
+    assert (tmp_path / "1" / "z3000" / "y2000" / "x1000.wkw").is_file()
+    assert wkwdask.read(tmp_path / "1").item() == 7
+
+
+def test_far_away(tmp_path):
+    """Coordinates beyond 32 bits."""
+    far = (2**33 + 5, 2**40, 2**31 - 1)
+    array = voxels((3, 3, 3))
+    wkwdask.write(tmp_path / "1", far, array, **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "1", (far, np.add(far, 3).tolist()))[0], array)
+
+
+# ----------------------------------------------------------------------------- build_pyramid
+
+
+def test_pyramid_follows_webknossos(dataset):
+    report = wkwdask.build_pyramid(dataset)
+    assert sorted(os.listdir(dataset / "color")) == ["1", "2-2-1", "4-4-2"]
+    assert [mag.mag.name for mag in read_datasource(str(dataset)).layer("color").mags] == ["1", "2-2-1", "4-4-2"]
+    assert [Path(mag.path).name for mag in report.mags] == ["2-2-1", "4-4-2"]
+    assert report.nbytes_in == voxels().size
+
+
+def test_pyramid_refuses(dataset, tmp_path):
+    for options, match in (
+        ({"method": "bicubic"}, "method"),
+        ({"method": ""}, "method"),
+        ({"coarsest": 3}, "powers of two"),
+        ({"coarsest": "16-16-1"}, "do not reach|coarsest"),
+        ({"compression": "zip"}, "compression"),
+        ({"level": 0}, "level"),
+        ({"existing": "merge"}, "existing"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            wkwdask.build_pyramid(dataset, **options)
+    with pytest.raises(MissingError):
+        wkwdask.build_pyramid(dataset, "labels")
+    with pytest.raises(MissingError):
+        wkwdask.build_pyramid(tmp_path / "nowhere")
+    assert sorted(os.listdir(dataset / "color")) == ["1"]
+
+
+def test_pyramid_with_nothing_to_do(dataset):
+    report = wkwdask.build_pyramid(dataset, coarsest=1)
+    assert report.files == 0
+    assert "nothing to do" in report.note
+    assert os.listdir(dataset / "color") == ["1"]
+
+
+def test_pyramid_existing(dataset):
+    wkwdask.build_pyramid(dataset, coarsest="4-4-2", method="max")
+    before = wkwdask.read(dataset, mag="2-2-1")
+    with pytest.raises(ExistsError, match=r"2-2-1: is there already \(and 1 more\)"):
+        wkwdask.build_pyramid(dataset, coarsest="4-4-2", method="min")
+    np.testing.assert_array_equal(wkwdask.read(dataset, mag="2-2-1"), before)
+    wkwdask.build_pyramid(dataset, coarsest="4-4-2", method="min", existing="overwrite")
+    assert (wkwdask.read(dataset, mag="2-2-1") < before).any()
+
+
+def test_pyramid_from_a_coarser_mag(dataset):
+    """A mag's folder names where to start."""
+    wkwdask.build_pyramid(dataset, coarsest="2-2-1")
+    shutil.copytree(dataset, dataset.parent / "copy")
+    wkwdask.build_pyramid(dataset.parent / "copy" / "color" / "2-2-1", coarsest="4-4-2")
+    wkwdask.build_pyramid(dataset, coarsest="4-4-2", existing="overwrite")
+    np.testing.assert_array_equal(wkwdask.read(dataset.parent / "copy", mag="4-4-2"), wkwdask.read(dataset, mag="4-4-2"))
+
+
+def test_pyramid_steps_that_are_too_long(tmp_path):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.write(folder / "color" / "8-8-1", (0, 0, 0), voxels(), **OPTIONS)
+    with pytest.raises(UnsupportedError, match=r"the step to mag 16 has the factors \(2, 2, 16\); only 1 and 2"):
+        wkwdask.build_pyramid(folder, coarsest=16)
+
+
+def test_pyramid_of_a_single_section(tmp_path):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.write(folder / "color" / "1", (3, 4, 5), voxels((40, 30, 1)), **OPTIONS)
+    wkwdask.build_pyramid(folder, coarsest=4)
+    assert sorted(os.listdir(folder / "color")) == ["1", "2-2-1", "4-4-1"]
+    assert wkwdask.read(folder, mag="4-4-1").shape == (1, 11, 8, 1)
+
+
+def test_pyramid_keeps_the_encoding_of_its_source(tmp_path):
+    for compression, expected in (("lz4", "lz4"), ("raw", "lz4hc"), ("lz4hc", "lz4hc")):
+        folder = tmp_path / compression
+        wkwdask.write(folder / "1", (0, 0, 0), voxels(), block_len=4, file_len=8, compression=compression)
+        wkwdask.build_pyramid(folder, method="mean", coarsest=2)
+        mag = wkwdask.info(folder).layers[0].mags[1]
+        assert (mag.compression, mag.block_len, mag.file_len) == (expected, 4, 8)
+        wkwdask.build_pyramid(folder, method="mean", coarsest=2, compression="raw", existing="overwrite")
+        assert wkwdask.info(folder).layers[0].mags[1].compression == "raw"
+
+
+def test_voxels_outside_the_box_never_count(dataset):
+    """Whatever a file holds there."""
+    wkwdask.build_pyramid(dataset, coarsest="2-2-1", method="max")
+    expected = wkwdask.read(dataset, mag="2-2-1")
+    document = (dataset / "datasource-properties.json").read_text()
+    wkwdask.write(dataset / "color" / "1", (0, 0, 0), np.full((64, 64, 64), 255, np.uint8), existing="overwrite", **OPTIONS)
+    array = np.full((64, 64, 64), 255, np.uint8)
+    array[tuple(slice(a, b) for a, b in zip(OFFSET, HIGH, strict=True))] = voxels()
+    wkwdask.write(dataset / "color" / "1", (0, 0, 0), array, existing="overwrite", **OPTIONS)
+    (dataset / "datasource-properties.json").write_text(document)
+    wkwdask.build_pyramid(dataset, coarsest="2-2-1", method="max", existing="overwrite")
+    np.testing.assert_array_equal(wkwdask.read(dataset, mag="2-2-1"), expected)
+
+
+# ----------------------------------------------------------------------------- the real sample
+
+
+@pytest.fixture(scope="module")
+def l4_sample(shared_data, tmp_path_factory):
+    """A copy that may be written to."""
+    folder = tmp_path_factory.mktemp("l4") / "l4_sample"
+    shutil.copytree(shared_data / "l4_sample", folder)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
+
+
+def interior(array):
+    """All but the outermost voxels: an older writer mixed zeros into the border of the stored mags."""
+    return array[:, 1:-1, 1:-1, 1:-1]
+
+
+def test_segmentation_of_the_sample(l4_sample):
+    """Mag 2-2-1 from mag 1, voxel for voxel, with every tie."""
+    stored = {mag: wkwdask.read(l4_sample, layer="segmentation", mag=mag) for mag in ("2-2-1", "4-4-2")}
+    report = wkwdask.build_pyramid(l4_sample, "segmentation", coarsest="4-4-2", existing="overwrite")
+    assert [Path(mag.path).name for mag in report.mags] == ["2-2-1", "4-4-2"]
+    made = {mag: wkwdask.read(l4_sample, layer="segmentation", mag=mag) for mag in stored}
+    assert made["2-2-1"].shape == (1, 129, 128, 150)
+    np.testing.assert_array_equal(interior(made["2-2-1"]), interior(stored["2-2-1"]))
+    np.testing.assert_array_equal(made["4-4-2"][:, 2:-2, 2:-2, 2:-2], stored["4-4-2"][:, 2:-2, 2:-2, 2:-2])
+
+
+def test_color_of_the_sample(l4_sample):
+    """Mag 4-4-2 from mag 2-2-1: the finest that has files, although the JSON lists mag 1."""
+    stored = wkwdask.read(l4_sample, layer="color", mag="4-4-2")
+    report = wkwdask.build_pyramid(l4_sample, "color", coarsest="4-4-2", existing="overwrite")
+    assert [Path(mag.path).name for mag in report.mags] == ["4-4-2"]
+    made = wkwdask.read(l4_sample, layer="color", mag="4-4-2")
+    assert made.shape == (1, 65, 64, 76)
+    np.testing.assert_array_equal(interior(made), interior(stored))
+
+
+def test_the_samples_json_keeps_its_legacy_form(l4_sample, shared_data):
+    wkwdask.build_pyramid(l4_sample, "color", coarsest="8-8-4", existing="overwrite")
+    before = json.loads((shared_data / "l4_sample" / "datasource-properties.json").read_text())
+    after = json.loads((l4_sample / "datasource-properties.json").read_text())
+    resolutions = after["dataLayers"][0]["wkwResolutions"]
+    assert resolutions[-1] == {"cubeLength": 512, "resolution": [8, 8, 4]}
+    after["dataLayers"][0]["wkwResolutions"] = resolutions[:-1]
+    assert after == before

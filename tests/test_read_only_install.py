@@ -1,0 +1,70 @@
+"""Nothing but the data can be written: neither the home folder nor a temporary one takes a cache of compiled kernels."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+
+import wkwdask
+from wkwdask.formats.datasource import format_datasource, new_document
+
+SCRIPT = textwrap.dedent("""
+    import sys
+    import numpy as np
+    import wkwdask
+
+    folder = sys.argv[1]
+    array = np.arange(20 * 18 * 16, dtype=np.uint16).reshape(20, 18, 16) + 1
+    np.testing.assert_array_equal(wkwdask.read(folder, mag=1)[0], array)
+    np.testing.assert_array_equal(wkwdask.open(folder, mag=1)[0, 3].compute(), array[3])
+    wkwdask.build_pyramid(folder, coarsest=2)
+    coarse = wkwdask.read(folder, mag=2)[0]
+    windows = np.sort(array.reshape(10, 2, 9, 2, 8, 2).transpose(0, 2, 4, 1, 3, 5).reshape(10, 9, 8, 8).astype(int))
+    np.testing.assert_array_equal(coarse, (windows[..., 3] + windows[..., 4]) // 2)
+    wkwdask.to_wkw(coarse, folder + "/copy/2", block_len=8, file_len=1)
+    np.testing.assert_array_equal(wkwdask.read(folder + "/copy/2", ((0, 0, 0), (10, 9, 8)))[0], coarse)
+    print("done", end="")
+""")
+
+CACHE_VARIABLES = ("XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "SLURM_TMPDIR", "TMP", "TEMP")
+
+
+def run(folder, **variables):
+    environment = {name: value for name, value in os.environ.items() if name not in CACHE_VARIABLES and not name.startswith("WKWDASK_")}
+    environment |= {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONWARNINGS": "error", "WKWDASK_PROGRESS": "off", **variables}
+    return subprocess.run([sys.executable, "-c", SCRIPT, str(folder)], env=environment, capture_output=True, text=True, check=False, cwd=folder)
+
+
+def make_dataset(folder):
+    folder.mkdir()
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    array = np.arange(20 * 18 * 16, dtype=np.uint16).reshape(20, 18, 16) + 1
+    wkwdask.write(folder / "color" / "1", (0, 0, 0), array, block_len=8, file_len=2)
+    return folder
+
+
+def test_no_folder_for_a_cache(tmp_path):
+    """Folders below a regular file cannot be made even by root."""
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    before = sorted(os.listdir(tmp_path))
+    folder = make_dataset(tmp_path / "ds")
+    result = run(folder, HOME=str(blocker / "home"), TMPDIR=str(blocker / "tmp"))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "done"
+    assert sorted(os.listdir(tmp_path)) == sorted([*before, "ds"])
+    assert blocker.read_text() == ""
+
+
+def test_caches_are_kept_where_they_can_be(tmp_path):
+    """With a home that can be written, a second process finds what the first has compiled."""
+    home = tmp_path / "home"
+    home.mkdir()
+    folder = make_dataset(tmp_path / "ds")
+    result = run(folder, HOME=str(home), TMPDIR=str(tmp_path / "file" / "tmp"))
+    assert result.returncode == 0, result.stderr
+    assert any(path.suffix in (".nbi", ".nbc") for path in home.rglob("*"))
