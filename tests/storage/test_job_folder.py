@@ -16,11 +16,13 @@ import pytest
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.wkw.header import make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import job_folder, local
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, LayerEdit, NewMag, Owner, is_taken, lock_holder
+from wkwdask.storage.wkw_target import WkwTarget
 
 OPTIONS = {"block_len": 8, "file_len": 1, "compression": "lz4"}
 SETTINGS = {"command": "test"}
@@ -319,14 +321,21 @@ def test_a_replaced_mag_keeps_its_mode_where_the_group_may_not_be_set(layer, mon
 
 
 def test_temporary_files_of_killed_workers_are_not_published(layer):
-    """Their tasks are run again by others, and the job succeeds."""
+    """Their tasks are run again by others, and the job succeeds; what they had begun goes with the job's folder."""
     job = start(layer)
-    put_mag(f"{job.root}/1-1-1")
-    left = local.NewFile(f"{job.root}/1-1-1/z0/y0/x1.wkw")
-    left.write(b"half a file", 0)
-    os.close(left._fd)
+    target = WkwTarget(f"{job.root}/1-1-1", f"{job.root}/1-1-1.parts", make_header(np.uint8, block_len=8, file_len=2), 5, BoundingBox((0, 0, 0), (16, 16, 16)))
+    target.prepare()
+    voxels = np.ones((1, 16, 16, 16), np.uint8)
+    for part in (None, (0, 0, 0)):
+        begun = target.open_part((0, 0, 0), part)
+        begun.append(voxels, (0, 0, 0))
+        assert any(name.endswith(local.TEMPORARY_SUFFIX) for _, _, names in os.walk(job.root) for name in names)
+        os.close(begun._file._fd)
+    again = target.open_part((0, 0, 0), None)
+    again.append(voxels, (0, 0, 0))
+    again.close()
     job.publish([NewMag("1-1-1", str(layer / "1"))], None, {})
-    assert text(layer / "1") == "new"
+    assert wkwdask.read(layer / "1").min() == 1
     assert hidden(layer) == []
 
 

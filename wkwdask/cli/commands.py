@@ -142,7 +142,7 @@ def _on_local_cluster(workers: int, folder: Path) -> list[Report]:
 
     from wkwdask.viewer.demo import make_demo
 
-    with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
+    with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
         return make_demo(folder)
 
 
