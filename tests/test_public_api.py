@@ -38,8 +38,8 @@ def test_dir_lists_the_names():
 
 
 def test_unknown_name():
-    with pytest.raises(AttributeError, match="module 'wkwdask' has no attribute 'opne'"):
-        _ = wkwdask.opne
+    with pytest.raises(AttributeError, match="module 'wkwdask' has no attribute 'opens'"):
+        _ = wkwdask.opens
 
 
 def test_type_checkers_see_the_same_names():
