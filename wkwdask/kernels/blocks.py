@@ -1,6 +1,7 @@
 """The door to batches of blocks: decode many blocks into an array, encode many blocks out of one, each in one call without the GIL.
 
-Compiled loops where python-lz4 exports LZ4's functions, else the same work block by block; the results are equal.
+Compiled loops where python-lz4 exports LZ4's functions, else the same work block by block. Decoded voxels are equal. The compiled path stops behind the
+last voxel that is asked for, so that damage beyond it goes unseen there; LZ4 bytes differ (as between builds of LZ4), LZ4HC and raw bytes do not.
 """
 
 from __future__ import annotations

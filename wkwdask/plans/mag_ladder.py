@@ -52,7 +52,7 @@ def mag_ladder(
     finest : Mag
         Where the pyramid starts; not in the result.
     coarsest : Mag
-        Where it ends; no axis gets a larger factor.
+        Where it ends; no axis gets a larger factor, but in mags that other layers have.
     voxel_size_nm : sequence of 3 float, optional
         Edge lengths of a mag-1 voxel along x, y, z [nm]; None doubles all axes.
     sampling : str

@@ -368,7 +368,8 @@ def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
         return kept.volume
     volume, chosen, located = _open(url, layer, mag)
     if located.mag is not None or mag is not None:  # else the finest mag with files is meant, and another one may become that
-        folders = [located.path, os.path.dirname(located.path), os.path.dirname(os.path.dirname(located.path)), chosen.dataset_folder or located.path]
+        layer_folder = located.path if located.mag is None else os.path.dirname(located.path)
+        folders = [layer_folder, os.path.dirname(layer_folder), chosen.dataset_folder or layer_folder]
         records = [f"{volume.folder}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
         _volumes.put(key, _Recent(volume, records, [_stamp(record) for record in records]))
     return volume

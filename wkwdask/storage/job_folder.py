@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _FOLDER_PREFIX = ".wkwdask-job-"
 _LOCK_SUFFIX = ".wkwdask-lock"
 _OWNER_NAME = "owner.json"
+_OWNERLESS_SECONDS = 3600.0
 _RECORD_NAME = "publish.json"
 PROVENANCE_NAME = ".wkwdask.json"
 
@@ -178,27 +179,15 @@ class JobFolder:
         """
         os.makedirs(self.parent, exist_ok=True)
         try:
-            finished: set[str] = set()
             with _guarded(self.parent):
-                for target in sorted(targets):
-                    os.makedirs(os.path.dirname(target), exist_ok=True)
-                    remove_temporaries(os.path.dirname(target), os.path.basename(_lock_path(target)))
-                    finished |= self._lock(target)
-                finished |= _clean_up(self.parent)
-            done = [_provenance(target) for target in targets]
-            if finished and existing == "error" and all(item.get("job") in finished and item.get("settings") == settings for item in done):
-                self.discard()
-                return done[0]
-            there = [target for target in targets if is_taken(target)]
-            if there and existing == "error":
-                more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
-                raise ExistsError(f'{there[0]}: is there already{more}; existing="overwrite" (on the command line --overwrite) replaces it whole')
-            links = [target for target in targets if os.path.islink(target)]
-            if links:
-                raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
-            os.makedirs(self.root, exist_ok=True)
-            if not os.path.exists(f"{self.root}/{_OWNER_NAME}"):
-                publish_bytes(f"{self.root}/{_OWNER_NAME}", json.dumps(asdict(self.owner)).encode())
+                done = self._take_over(targets, settings)
+                if done is not None and existing == "error":
+                    self.discard()
+                    return done
+                _check_targets(targets, existing)
+                os.makedirs(self.root, exist_ok=True)
+                if not os.path.exists(f"{self.root}/{_OWNER_NAME}"):
+                    publish_bytes(f"{self.root}/{_OWNER_NAME}", json.dumps(asdict(self.owner)).encode())
         except BaseException:
             self.discard()
             raise
@@ -245,6 +234,19 @@ class JobFolder:
         """Hold locks that another process of the same job took."""
         self._locks = [_lock_path(target) for target in targets]
 
+    def _take_over(self, targets: Sequence[str], settings: dict[str, Any]) -> dict[str, Any] | None:
+        """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
+        finished: set[str] = set()
+        for target in sorted(targets):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            remove_temporaries(os.path.dirname(target), os.path.basename(_lock_path(target)))
+            finished |= self._lock(target)
+        finished |= _clean_up(self.parent)
+        done = [_provenance(target) for target in targets]
+        if finished and all(item.get("job") in finished and item.get("settings") == settings for item in done):
+            return done[0]
+        return None
+
     def _lock(self, target: str) -> set[str]:
         """Take one lock; gives the dead jobs whose publishing was finished for it."""
         path = _lock_path(target)
@@ -252,7 +254,8 @@ class JobFolder:
         finished: set[str] = set()
         if holder is not None and holder.job != self.owner.job:
             if not holder.is_gone():
-                raise LockedError(f"{target}: another job writes it: {holder}; if that job is dead, remove {path}")
+                left = f"{self.parent}/{_FOLDER_PREFIX}{holder.job}"
+                raise LockedError(f"{target}: another job writes it: {holder}; if that job is dead, remove {path} and {left}")
             finished = _end_dead_job(os.path.dirname(target), holder.job)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -267,6 +270,16 @@ class JobFolder:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
         self._locks = []
+
+
+def _check_targets(targets: Sequence[str], existing: str) -> None:
+    there = [target for target in targets if is_taken(target)]
+    if there and existing == "error":
+        more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
+        raise ExistsError(f'{there[0]}: is there already{more}; existing="overwrite" (on the command line --overwrite) replaces it whole')
+    links = [target for target in targets if os.path.islink(target)]
+    if links:
+        raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
 
 
 def lock_holder(target: str) -> Owner | None:
@@ -323,6 +336,8 @@ def _clean_up(parent: str) -> set[str]:
         owner = _read_owner(f"{root}/{_OWNER_NAME}")
         if owner is not None and owner.is_gone():
             finished |= _end_dead_job(parent, owner.job)
+        elif owner is None and time.time() - os.stat(root).st_mtime > _OWNERLESS_SECONDS:
+            remove_tree(root)  # a task that outlived its discarded job made the folder anew
     return finished
 
 
