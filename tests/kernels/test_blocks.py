@@ -12,7 +12,7 @@ from wkwdask.errors import FormatError
 from wkwdask.formats.wkw.block import decode_block, encode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.kernels import blocks
-from wkwdask.kernels.locate import OFFSET, SIZE, START, X, Z
+from wkwdask.kernels.blocks_layout import OFFSET, SIZE, START, X, Z
 
 ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")  # blocks are moved as bits: one type for each size
 ORDERS = ("F", "C", "planar", "part", "interleaved channels")

@@ -89,7 +89,7 @@ def decode_into(
         Memory that holds the stored blocks.
     table : ndarray of int64, shape (n, 7)
         Place and length of each block in ``source`` [bytes], and its lowest voxel relative to the array (may be negative), in the
-        columns of ``wkwdask.kernels.locate``.
+        columns of ``wkwdask.kernels.blocks_layout``.
     out : ndarray, shape (c, x, y, z)
         Array to fill, any memory order with positive strides, native byte order; its channels are those from ``first_channel`` on.
     block_len : int

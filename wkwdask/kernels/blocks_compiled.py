@@ -12,8 +12,8 @@ import numpy as np
 from numba import types
 
 from wkwdask.kernels import lz4_symbols
+from wkwdask.kernels.blocks_layout import SIZE, START, X, Y, Z
 from wkwdask.kernels.compiler import helper, kernel
-from wkwdask.kernels.locate import SIZE, START, X, Y, Z
 
 _LZ4_ARGUMENTS = (types.intp, types.intp, types.int32, types.int32)
 _decompress: Any = types.ExternalFunction(lz4_symbols.DECOMPRESS, types.int32(*_LZ4_ARGUMENTS))

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 UNSIGNED = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 """Blocks are moved as bits, so that four types serve all voxel types."""
 
+# The columns of a block table, the form in which blocks travel from ``locate`` to ``blocks``.
+CODE, OFFSET, SIZE, START, X, Y, Z = range(7)
+"""Morton code; first byte in the file; stored length [bytes]; first byte in the memory of its batch; lowest voxel relative to the array."""
+
 _Slices = tuple[slice, slice, slice]
 
 

@@ -7,8 +7,7 @@ from typing import Any
 import lz4.block
 import numpy as np
 
-from wkwdask.kernels.blocks_layout import overlap
-from wkwdask.kernels.locate import SIZE
+from wkwdask.kernels.blocks_layout import SIZE, overlap
 
 RAW, LZ4, LZ4HC = 1, 2, 3
 OUTSIDE = -(1 << 40)

@@ -1,7 +1,4 @@
-"""The door to finding the stored blocks of a box: one compiled call gives their places and the byte ranges to read.
-
-The columns of a block table, the form in which blocks travel between this door and ``blocks.decode_into``:
-"""
+"""The door to finding the stored blocks of a box: one compiled call gives their places and the byte ranges to read."""
 
 from __future__ import annotations
 
@@ -12,9 +9,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     Table = npt.NDArray[np.int64]
-
-CODE, OFFSET, SIZE, START, X, Y, Z = range(7)
-"""Morton code; first byte in the file; stored length [bytes]; first byte in the memory of its batch; lowest voxel relative to the array."""
 
 _loaded: list[Any] = []
 
@@ -32,7 +26,7 @@ class Located(NamedTuple):
     """The stored blocks of a box, in Morton order, and what to read for them."""
 
     blocks: Table
-    """One row per block, the columns above."""
+    """One row per block, the columns of ``blocks_layout``."""
     ranges: Table
     """One row per byte range: first byte in the file, first byte in the memory of its batch, length."""
     batches: Table

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
+from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE, START, X, Y, Z
 from wkwdask.kernels.compiler import helper, kernel
-from wkwdask.kernels.locate import CODE, OFFSET, SIZE, START, X, Y, Z
 
 _MAX_DEPTH = 21
 _pread: Any = types.ExternalFunction("pread", types.intp(types.int32, types.intp, types.intp, types.int64))

@@ -17,7 +17,8 @@ from wkwdask.formats.wkw.block import MAX_LZ4_RATIO
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
 from wkwdask.kernels.blocks import decode_into
-from wkwdask.kernels.locate import CODE, OFFSET, SIZE, Located, locate_blocks, read_ranges
+from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE
+from wkwdask.kernels.locate import Located, locate_blocks, read_ranges
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
 

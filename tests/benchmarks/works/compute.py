@@ -14,7 +14,8 @@ import numpy as np
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.formats.wkw.jump_table import parse_jump_table, slice_range
 from wkwdask.kernels.blocks import compress_bound, decode_into, encode_from
-from wkwdask.kernels.locate import OFFSET, START, locate_blocks
+from wkwdask.kernels.blocks_layout import OFFSET, START
+from wkwdask.kernels.locate import locate_blocks
 from wkwdask.kernels.window import reduce_windows
 from wkwdask.storage.wkw import file_path, read_header
 
