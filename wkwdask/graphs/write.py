@@ -152,7 +152,9 @@ def _encode(voxels: npt.NDArray[Any], *_: Any, target: Target, part_shape: Vec3,
     box = cell_box(part, part_shape, target.box).intersection(target.box)
     if voxels.shape[1:] != box.size:
         raise ValueError(f"a chunk of shape {voxels.shape} came for the box {box}: the array's chunks are not what it says they are")
-    return _object(encode_part(target, part, part_shape, voxels.astype(target.dtype, copy=False), box.topleft))
+    if voxels.dtype.newbyteorder("=") != target.dtype:
+        raise ValueError(f"a chunk is {voxels.dtype.name}, but the array says {target.dtype.name}: check the dtype= or meta= that it was made with")
+    return _object(encode_part(target, part, part_shape, voxels, box.topleft))
 
 
 def _join(receipts: npt.NDArray[Any], *, target: Target) -> npt.NDArray[Any]:

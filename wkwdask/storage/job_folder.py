@@ -218,13 +218,21 @@ class JobFolder:
             fsync_folder(staged)
         record = {**marks, "mags": [asdict(mag) for mag in mags], "edit": edit.to_json() if edit is not None else None}
         publish_bytes(f"{self.root}/{_RECORD_NAME}", json.dumps(record).encode())
-        _finish(self.root)
-        self._release()
+        try:
+            _finish(self.root)
+        except KeyboardInterrupt:
+            _finish(self.root)
+            raise
+        finally:
+            self._release()
 
     def discard(self) -> None:
-        """End the job without publishing anything."""
-        remove_tree(self.root)
-        self._release()
+        """End the job without publishing anything; where publishing has begun, the next job into the layer finishes it."""
+        try:
+            if not os.path.exists(f"{self.root}/{_RECORD_NAME}"):
+                remove_tree(self.root)
+        finally:
+            self._release()
 
     def started_at(self) -> float:
         """Give the time at which the job's folder was made [seconds since the epoch]."""
@@ -254,8 +262,9 @@ class JobFolder:
         finished: set[str] = set()
         if holder is not None and holder.job != self.owner.job:
             if not holder.is_gone():
+                here = " (this very process: a write with compute=False that failed or has not ended)" if holder.pid == os.getpid() else ""
                 left = f"{self.parent}/{_FOLDER_PREFIX}{holder.job}"
-                raise LockedError(f"{target}: another job writes it: {holder}; if that job is dead, remove {path} and {left}")
+                raise LockedError(f"{target}: another job writes it: {holder}{here}; if that job is dead, remove {path} and {left}")
             finished = _end_dead_job(os.path.dirname(target), holder.job)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -334,11 +343,22 @@ def _clean_up(parent: str) -> set[str]:
     finished: set[str] = set()
     for root in left:
         owner = _read_owner(f"{root}/{_OWNER_NAME}")
-        if owner is not None and owner.is_gone():
+        if owner is not None and (owner.is_gone() or _stopped_publishing(root, owner.job)):
             finished |= _end_dead_job(parent, owner.job)
         elif owner is None and time.time() - os.stat(root).st_mtime > _OWNERLESS_SECONDS:
             remove_tree(root)  # a task that outlived its discarded job made the folder anew
     return finished
+
+
+def _stopped_publishing(root: str, job: str) -> bool:
+    """Tell whether a job has a publish record but holds none of its locks: then something went wrong while it published."""
+    try:
+        with open(f"{root}/{_RECORD_NAME}", "rb") as file:
+            record = json.load(file)
+    except FileNotFoundError:
+        return False
+    holders = [_read_owner(_lock_path(mag["folder"])) for mag in record["mags"]]
+    return all(holder is None or holder.job != job for holder in holders)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 TEMPORARY_SUFFIX = ".wkwdask-tmp"
+_REMOVE_ATTEMPTS = 5
 _MODE = 0o666  # less the umask; setgid folders and default ACLs apply
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -241,10 +242,39 @@ def _exchange(first: str, second: str) -> bool:
     raise OSError(code, os.strerror(code), second)
 
 
+def make_folders_below(folder: str, path: str) -> None:
+    """Make the folders of a path below a folder that must be there.
+
+    Parameters
+    ----------
+    folder : str
+        A folder; where it is gone, so is the job that it belonged to, and it must not come back.
+    path : str
+        A folder below it.
+
+    Raises
+    ------
+    FileNotFoundError
+        ``folder`` is gone.
+    """
+    made = folder
+    for name in os.path.relpath(path, folder).split(os.sep):
+        made = os.path.join(made, name)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(made)
+
+
 def remove_tree(folder: str) -> None:
-    """Remove a folder and all in it; that it is gone already is fine."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+    """Remove a folder and all in it; that it is gone already is fine, and so is somebody who still writes into it."""
+    for attempt in range(_REMOVE_ATTEMPTS):
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            if not os.path.lexists(folder):
+                return
+        except OSError:
+            if attempt == _REMOVE_ATTEMPTS - 1:
+                raise
 
 
 def numbered(folder: str | Path, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:

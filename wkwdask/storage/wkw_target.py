@@ -21,7 +21,7 @@ from wkwdask.formats.wkw.run import FOOTER_NBYTES, RunTable, format_run_tail, jo
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.storage.local import NewFile, pread_into, publish_bytes
+from wkwdask.storage.local import NewFile, make_folders_below, pread_into, publish_bytes
 from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path
 from wkwdask.storage.wkw_file import open_wkw_file
@@ -130,7 +130,7 @@ class WkwTarget:
             if published is None:
                 raise IncompleteWriteError(f"{error.filename}: part of {path} is gone before they were joined") from None
             return replace(receipt, path=path, nbytes=published.nbytes)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        make_folders_below(self.folder, os.path.dirname(path))
         nbytes = self._write_joined(path, runs)
         for part_path in paths:
             with contextlib.suppress(FileNotFoundError):
@@ -322,7 +322,8 @@ class WkwPartWriter:
         if not data.size:
             return
         if self._file is None:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            target = self._target
+            make_folders_below(target.folder if self._part is None else target.parts_folder, os.path.dirname(self._path))
             self._file = NewFile(self._path, self._target.parts_folder)
         self._file.write(data, self._end)
         self._end += data.size
