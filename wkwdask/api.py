@@ -271,6 +271,8 @@ def to_wkw(
     ValueError
         Shape, offset or an option makes no sense.
     """
+    if not hasattr(array, "ndim") or isinstance(array, np.ma.MaskedArray):
+        raise TypeError(f"the array must be a dask or numpy array (fill a masked one first), got {type(array).__name__}")
     if array.ndim not in (3, 4):
         raise ValueError(f"the array must have the shape (x, y, z) or (c, x, y, z), got {array.shape}")
     if array.ndim == 3:
@@ -315,7 +317,7 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
     """
     if "compute" in options:
         raise TypeError("write() always computes; to_wkw() takes compute=False")
-    report: Report = to_wkw(np.asarray(array), url, offset=offset, **options)
+    report: Report = to_wkw(np.asanyarray(array), url, offset=offset, **options)
     return report
 
 

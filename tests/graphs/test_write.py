@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -499,3 +500,27 @@ def test_query_planning(tmp_path):
     assert result.returncode == 0, result.stderr
     assert contents(tmp_path / "numpy") == contents(tmp_path / "dask") == contents(tmp_path / "later")
     assert leftovers(tmp_path) == []
+
+
+def test_a_chunk_of_another_type_is_refused(tmp_path):
+    """A wrong ``dtype=`` in map_blocks would else be a silent cast."""
+    wrong = da.zeros((16, 16, 16), chunks=8, dtype=np.uint8).map_blocks(lambda block: (block + 0.5).astype(np.float32), dtype=np.uint8)
+    with pytest.raises(ValueError, match="a chunk is float32, but the array says uint8"):
+        wkwdask.to_wkw(wrong, tmp_path / "x" / "1", block_len=8, file_len=1)
+    assert [path.name for path in tmp_path.rglob("*")] == ["x"]
+
+
+def test_a_failing_chunk_leaves_nothing(tmp_path):
+    """Other tasks still run when one fails; what they write then must not bring the job's folder back."""
+
+    def chunk(block_id):
+        time.sleep(0.02 * (1 + sum(block_id) % 3))
+        if block_id == (0, 0, 1):
+            raise OverflowError("no")
+        return np.ones((16, 16, 16), np.uint8)
+
+    array = da.map_blocks(chunk, chunks=((16,) * 4,) * 3, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8))
+    with pytest.raises(OverflowError, match="no"):
+        wkwdask.to_wkw(array, tmp_path / "x" / "1", block_len=8, file_len=2)
+    time.sleep(0.3)
+    assert [path.name for path in tmp_path.rglob("*")] == ["x"]

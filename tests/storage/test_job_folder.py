@@ -427,3 +427,87 @@ def test_the_mag_of_a_pyramid_may_be_in_another_folder_of_the_dataset(layer):
     wkwdask.build_pyramid(layer.parent, coarsest=2)
     assert (wkwdask.read(layer.parent / "elsewhere" / "2") == 1).all()
     assert hidden(layer.parent) == []
+
+
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existing):
+    """Ctrl-C between two renames: both are made, then the interruption goes on."""
+    if existing == "overwrite":
+        put_mag(layer / "1", "old")
+        put_mag(layer / "2", "old")
+    job = JobFolder(str(layer), Owner.this_process("x"))
+    job.start([str(layer / "1"), str(layer / "2")], existing, SETTINGS)
+    for name in ("1-1-1", "2-2-2"):
+        put_mag(f"{job.root}/{name}")
+    real, calls = job_folder.publish_folder, []
+
+    def interrupted(staged, target):
+        calls.append(target)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        real(staged, target)
+
+    monkeypatch.setattr(job_folder, "publish_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        job.publish([NewMag("1-1-1", str(layer / "1")), NewMag("2-2-2", str(layer / "2"))], None, {})
+    assert [text(layer / name) for name in ("1", "2")] == ["new", "new"]
+    assert hidden(layer) == []
+
+
+def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
+    """A full disk, say, after the record was written: discarding keeps the record, the next job into the layer renames the rest."""
+    job = start(layer)
+    put_mag(f"{job.root}/1-1-1")
+
+    def fails(staged, target):
+        raise OSError(28, "No space left on device", target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job_folder, "publish_folder", fails)
+        with pytest.raises(OSError, match="No space left"):
+            job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"})
+    job.discard()
+    assert not (layer / "1").exists()
+    again = JobFolder(str(layer), Owner.this_process("x"))
+    assert again.start([str(layer / "1")], "error", SETTINGS)["report"] == "the report"
+    assert text(layer / "1") == "new"
+    assert hidden(layer) == []
+
+
+def test_files_of_a_replaced_mag_keep_mode(layer):
+    wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+    for path in [layer / "1", *(layer / "1").rglob("*")]:
+        path.chmod(0o2770 if path.is_dir() else 0o660)
+    wkwdask.write(layer / "1", (0, 0, 0), np.full((8, 8, 8), 2, np.uint8), existing="overwrite", **OPTIONS)
+    modes = {path.relative_to(layer).as_posix(): stat.S_IMODE(path.stat().st_mode) for path in (layer / "1").rglob("*")}
+    assert {mode for name, mode in modes.items() if name.endswith(".wkw")} == {0o660}
+    assert {modes["1/z0"], modes["1/z0/y0"]} == {0o2770}
+
+
+def test_a_renamed_layer_keeps_its_folder(layer):
+    """WEBKNOSSOS renames a layer and leaves its paths."""
+    wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+    path = layer.parent / "datasource-properties.json"
+    document = json.loads(path.read_text())
+    document["dataLayers"][0]["name"] = "renamed"
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="the layer holds uint8"):
+        wkwdask.write(layer / "2", (0, 0, 0), np.ones((4, 4, 4), np.float32), **OPTIONS)
+    wkwdask.build_pyramid(layer, method="max", coarsest=2)
+    source = read_datasource(str(layer.parent))
+    assert [(record.name, [mag.mag.name for mag in record.mags]) for record in source.layers] == [("renamed", ["1", "2"])]
+
+
+def test_a_mag_is_not_written_beside_itself(layer):
+    wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+    with pytest.raises(ExistsError, match=r"mag 1 of layer color is at .*color/1; write to that folder"):
+        wkwdask.write(layer / "1-1-1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+
+
+def test_a_linked_json_stays_a_link(layer):
+    path = layer.parent / "datasource-properties.json"
+    path.rename(layer.parent / "real.json")
+    path.symlink_to("real.json")
+    wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+    assert path.is_symlink()
+    assert json.loads((layer.parent / "real.json").read_text())["dataLayers"][0]["name"] == "color"

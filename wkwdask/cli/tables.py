@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from wkwdask.jobs.report import format_nbytes
@@ -28,7 +29,7 @@ def print_summary(summary: DatasetSummary) -> None:
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
     size = summary.voxel_size_nm
     voxel_size = "unknown" if size is None else " x ".join(f"{length:g}" for length in size) + " nm"
-    console.print(f"[bold]{summary.path}[/bold]\nvoxel size {voxel_size}", soft_wrap=True)
+    console.print(f"[bold]{escape(summary.path)}[/bold]\nvoxel size {voxel_size}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("layer", "category", "type", "mag", "box"):
         table.add_column(name)
@@ -44,14 +45,14 @@ def print_summary(summary: DatasetSummary) -> None:
             table.add_row(*_layer_cells(layer, first=True), "none", "", "", "", layer.data_format, "", "")
     console.print(table)
     for problem in problems:
-        console.print(f"[red]problem:[/red] {problem}", soft_wrap=True)
+        console.print(f"[red]problem:[/red] {escape(problem)}", soft_wrap=True)
 
 
 def _layer_cells(layer: LayerSummary, *, first: bool) -> tuple[str, str, str]:
     if not first:
         return "", "", ""
     channels = f" x {layer.num_channels} channels" if layer.num_channels > 1 else ""
-    return layer.name, layer.category or "-", f"{layer.element_class}{channels}"
+    return escape(layer.name), layer.category or "-", f"{layer.element_class}{channels}"
 
 
 def _mag_cells(mag: MagSummary) -> tuple[str, ...]:

@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import UnsupportedError
+from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import Layer, read_datasource
-from wkwdask.storage.job_folder import LayerEdit
-from wkwdask.storage.local import local_path
+from wkwdask.storage.dataset import Layer, layer_in, read_datasource
+from wkwdask.storage.job_folder import LayerEdit, is_taken
+from wkwdask.storage.local import is_remote, local_path
 
 if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
@@ -46,6 +46,8 @@ def place_of(url: str | os.PathLike[str]) -> Place:
     ------
     UnsupportedError
         It is a URL of another kind.
+    ExistsError
+        The layer has the mag in another folder.
     """
     folder = local_path(url)
     layer_folder, name = os.path.split(folder)
@@ -57,8 +59,11 @@ def place_of(url: str | os.PathLike[str]) -> Place:
     datasource = read_datasource(dataset_folder)
     if datasource is None:
         return Place(folder, mag, Layer(layer_folder, layer_name))
-    layer = Layer(layer_folder, layer_name, dataset_folder, datasource)
+    layer = layer_in(dataset_folder, datasource, layer_folder) or Layer(layer_folder, layer_name, dataset_folder, datasource)
     check_inside_dataset(layer, folder)
+    listed = layer.mags.get(mag) if layer.record is not None else None
+    if listed is not None and (is_remote(listed) or (is_taken(listed) and os.path.realpath(listed) != os.path.realpath(folder))):
+        raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
     return Place(folder, mag, layer)
 
 
@@ -73,7 +78,7 @@ def check_inside_dataset(layer: Layer, folder: str) -> None:
     if layer.dataset_folder is None:
         return
     dataset = os.path.realpath(layer.dataset_folder)
-    if os.path.commonpath([dataset, os.path.realpath(folder)]) != dataset:
+    if os.path.commonpath([dataset, os.path.realpath(local_path(folder))]) != dataset:
         raise UnsupportedError(
             f"{folder}: lies outside the dataset {layer.dataset_folder}, which is read but not written through; name the folder that it is in"
         )

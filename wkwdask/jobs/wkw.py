@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.errors import MissingError
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, Vec3
@@ -172,6 +173,8 @@ def stage_pyramid(
     located = locate(url)
     layer = choose_layer(located, layer_name)
     source = layer.volume(located.mag if located.mag is not None else layer.finest_mag())
+    if not source.has_shards():
+        raise MissingError(f"{source.folder}: the mag has no data files")
     method = _method(layer, method)
     mags = _mags(layer, source, coarsest)
     check_steps(source.box.mag, mags)

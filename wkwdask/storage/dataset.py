@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.local import local_path, publish_bytes, remove_temporaries
+from wkwdask.storage.local import is_remote, local_path, publish_bytes, remove_temporaries
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from wkwdask.geometry.bounding_box import BoundingBox
 
@@ -61,15 +61,16 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
     MissingError
         There is no such file.
     """
+    path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
     fd = os.open(f"{folder}/.{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         with contextlib.suppress(OSError):  # a file system without locks: the rename alone keeps the file whole
             fcntl.flock(fd, fcntl.LOCK_EX)
-            remove_temporaries(folder, FILE_NAME)  # whoever wrote one held this lock, and is dead
+            remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
         current = read_datasource(folder)
         if current is None:
             raise MissingError(f"{folder}/{FILE_NAME}: not found")
-        publish_bytes(f"{folder}/{FILE_NAME}", format_datasource(change(current.document)).encode())
+        publish_bytes(path, format_datasource(change(current.document)).encode())
     finally:
         os.close(fd)
 
@@ -109,9 +110,8 @@ class Layer:
     def _listed_folder(self, mag: Mag, path: str | None) -> str:
         """Find the folder of a mag that the JSON lists: by its path, else by convention, where both forms of the name are in use."""
         if path is not None:
-            if "://" in path and not path.startswith("file://"):
-                raise UnsupportedError(f"{self.dataset_folder}/{FILE_NAME}: mag {mag} of layer {self.name} is at {path}: only local paths can be opened")
-            return local_path(os.path.join(str(self.dataset_folder), path) if "://" not in path else path)
+            # A remote mag keeps its URL, and is refused when it is opened: it must not hide the local ones.
+            return path if is_remote(path) else local_path(path if "://" in path else os.path.join(str(self.dataset_folder), path))
         for name in (mag.name, mag.long_name):
             if os.path.isdir(f"{self.folder}/{name}"):
                 return f"{self.folder}/{name}"
@@ -143,9 +143,11 @@ class Layer:
             raise MissingError(f"{self.folder}: no mag {mag}; there are {', '.join(m.name for m in self.mags) or 'none'}")
         if self.record is not None and self.record.data_format != "wkw":
             raise UnsupportedError(f"{self.folder}: the layer is stored as {self.record.data_format}, only wkw can be opened")
+        if is_remote(folder):
+            raise UnsupportedError(f"{self.dataset_folder}/{FILE_NAME}: mag {mag} of layer {self.name} is at {folder}: only local paths can be opened")
         if box is None and self.record is not None:
             box = self.record.bounding_box
-        return WkwVolume.open(folder, box, mag)
+        return WkwVolume.open(local_path(folder), box, mag)
 
     def finest_mag(self) -> Mag:
         """Find the finest mag that has files; a JSON may list more.
@@ -225,7 +227,7 @@ def _locate_mag(path: str) -> Located:
             continue
         for record in datasource.layers:
             layer = Layer(f"{folder}/{record.name}", record.name, folder, datasource)
-            for listed, listed_folder in _local_mags(layer):
+            for listed, listed_folder in layer.mags.items():
                 if listed_folder == path or os.path.realpath(listed_folder) == os.path.realpath(path):
                     return Located(path, (layer,), listed)
     layer = _layer_above(parent)
@@ -233,11 +235,6 @@ def _locate_mag(path: str) -> Located:
     if layer.record is not None and mag not in layer.mags and mag.name == os.path.basename(path):
         return Located(path, (_with_mag(layer, mag, path),), mag)
     return Located(path, (_with_mag(Layer(parent, os.path.basename(parent)), mag, path),), mag)
-
-
-def _local_mags(layer: Layer) -> Iterator[tuple[Mag, str]]:
-    with contextlib.suppress(UnsupportedError):
-        yield from layer.mags.items()
 
 
 def _with_mag(layer: Layer, mag: Mag, folder: str) -> Layer:
@@ -250,12 +247,38 @@ def _with_mag(layer: Layer, mag: Mag, folder: str) -> Layer:
 
 def _layer_above(path: str) -> Layer:
     """Give a layer's folder the record of the JSON in or above it, where one knows a layer of that name."""
-    name = os.path.basename(path)
     for folder in (path, os.path.dirname(path)):
         datasource = read_datasource(folder)
-        if datasource is not None and datasource.layer(name) is not None:
-            return Layer(path, name, folder, datasource)
-    return Layer(path, name)
+        found = layer_in(folder, datasource, path) if datasource is not None else None
+        if found is not None:
+            return found
+    return Layer(path, os.path.basename(path))
+
+
+def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> Layer | None:
+    """Find the layer whose mags lie in a folder: by the paths in the JSON, since layers can be renamed, else by the folder's name.
+
+    Parameters
+    ----------
+    dataset_folder : str
+        Where the JSON is.
+    datasource : DataSource
+        What it says.
+    layer_folder : str
+        The folder.
+
+    Returns
+    -------
+    Layer or None
+        None where the JSON knows no such layer.
+    """
+    real = os.path.realpath(layer_folder)
+    for record in datasource.layers:
+        layer = Layer(layer_folder, record.name, dataset_folder, datasource)
+        if any(os.path.realpath(os.path.dirname(folder)) == real for folder in layer.mags.values() if not is_remote(folder)):
+            return layer
+    record_of_name = datasource.layer(os.path.basename(layer_folder))
+    return None if record_of_name is None else Layer(layer_folder, record_of_name.name, dataset_folder, datasource)
 
 
 def choose_layer(located: Located, layer: str | None) -> Layer:

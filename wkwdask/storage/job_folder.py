@@ -24,6 +24,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import update_datasource
 from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_temporaries, remove_tree
+from wkwdask.storage.wkw import HEADER_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -210,8 +211,7 @@ class JobFolder:
         for mag in mags:
             staged = f"{self.root}/{mag.staged}"
             publish_bytes(f"{staged}/{PROVENANCE_NAME}", json.dumps({**marks, **provenance}, indent=1).encode())
-            with contextlib.suppress(FileNotFoundError):
-                inherit_permissions(staged, os.stat(mag.folder))
+            _inherit_tree_permissions(staged, mag.folder)
             for entry in os.scandir(staged):
                 if entry.is_dir():
                     fsync_folder(entry.path)
@@ -348,6 +348,21 @@ def _clean_up(parent: str) -> set[str]:
         elif owner is None and time.time() - os.stat(root).st_mtime > _OWNERLESS_SECONDS:
             remove_tree(root)  # a task that outlived its discarded job made the folder anew
     return finished
+
+
+def _inherit_tree_permissions(staged: str, old: str) -> None:
+    """Give a mag that replaces another the modes and groups of that one's folder and of its header, which stands for its files."""
+    try:
+        folder, file = os.stat(old), os.stat(f"{old}/{HEADER_NAME}")
+        fresh_folder, fresh_file = os.stat(staged), os.stat(f"{staged}/{HEADER_NAME}")
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if all((a.st_mode, a.st_gid) == (b.st_mode, b.st_gid) for a, b in ((folder, fresh_folder), (file, fresh_file))):
+        return
+    for path, _, names in os.walk(staged):
+        inherit_permissions(path, folder)
+        for name in names:
+            inherit_permissions(f"{path}/{name}", file)
 
 
 def _stopped_publishing(root: str, job: str) -> bool:

@@ -49,11 +49,15 @@ def local_path(url: str | os.PathLike[str]) -> str:
         The URL is of another kind, such as ``s3://``.
     """
     text = os.fspath(url)
-    if text.startswith("file://"):
-        text = text[len("file://") :]
-    elif "://" in text:
+    if is_remote(text):
         raise UnsupportedError(f"{text}: only local paths and file:// URLs can be opened")
+    text = text.removeprefix("file://")
     return os.path.abspath(os.path.expanduser(text))
+
+
+def is_remote(url: str) -> bool:
+    """Tell whether a path or URL is not on a local or shared file system."""
+    return "://" in url and not url.startswith("file://")
 
 
 def pread_into(fd: int, buffer: npt.NDArray[np.uint8], offset: int, source: str) -> None:
