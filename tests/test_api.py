@@ -375,3 +375,15 @@ def test_the_samples_json_keeps_its_legacy_form(l4_sample, shared_data):
     assert resolutions[-1] == {"cubeLength": 512, "resolution": [8, 8, 4]}
     after["dataLayers"][0]["wkwResolutions"] = resolutions[:-1]
     assert after == before
+
+
+@pytest.mark.parametrize("array", [[[[1]]], np.ma.masked_array(np.zeros((2, 2, 2), np.uint8))])
+def test_what_is_no_array(tmp_path, array):
+    with pytest.raises(TypeError, match="must be a dask or numpy array"):
+        wkwdask.to_wkw(array, tmp_path / "x" / "1")
+
+
+def test_no_chunks(tmp_path):
+    wkwdask.write(tmp_path / "x" / "1", (0, 0, 0), np.ones((4, 4, 4), np.uint8), block_len=4, file_len=1)
+    with pytest.raises(ValueError, match="chunks in voxels"):
+        wkwdask.open(tmp_path / "x" / "1", chunks=None)

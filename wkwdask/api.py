@@ -271,8 +271,8 @@ def to_wkw(
     ValueError
         Shape, offset or an option makes no sense.
     """
-    if not hasattr(array, "ndim") or isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"the array must be a dask or numpy array (fill a masked one first), got {type(array).__name__}")
+    if not hasattr(array, "ndim") or isinstance(array, np.ma.MaskedArray) or hasattr(array, "dims"):
+        raise TypeError(f"the array must be a dask or numpy array (fill a masked one, take .data of one with named axes), got {type(array).__name__}")
     if array.ndim not in (3, 4):
         raise ValueError(f"the array must have the shape (x, y, z) or (c, x, y, z), got {array.shape}")
     if array.ndim == 3:

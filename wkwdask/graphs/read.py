@@ -194,7 +194,7 @@ def _chunk_shape(chunks: Chunks, volume: Volume, voxel_nbytes: int) -> Sequence[
         except ValueError:
             raise ValueError(f'chunks must be "auto", "file", "block", a size such as "64MiB" or voxels along x, y, z, got {chunks!r}') from None
         return largest_multiple(volume.chunk_shape, volume.shard_shape, voxel_nbytes, nbytes)
-    shape = [chunks] * 3 if isinstance(chunks, int) else list(chunks)
+    shape = [chunks] * 3 if isinstance(chunks, int) else list(chunks or ())
     if len(shape) != 3 or any(int(n) != n or n < 1 for n in shape):
         raise ValueError(f"chunks in voxels are one positive number or three (x, y, z), got {chunks!r}")
     return [int(n) for n in shape]

@@ -110,7 +110,10 @@ class NewFile:
         """Write bytes at a place."""
         view = memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B")
         while view:
-            count = os.pwrite(self._fd, view, offset)
+            try:
+                count = os.pwrite(self._fd, view, offset)
+            except OSError as error:  # a full disk or quota: say where
+                raise OSError(error.errno, os.strerror(error.errno or 0), self.path) from None
             view, offset = view[count:], offset + count
 
     def set_nbytes(self, nbytes: int) -> None:
