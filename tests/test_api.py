@@ -387,3 +387,11 @@ def test_no_chunks(tmp_path):
     wkwdask.write(tmp_path / "x" / "1", (0, 0, 0), np.ones((4, 4, 4), np.uint8), block_len=4, file_len=1)
     with pytest.raises(ValueError, match="chunks in voxels"):
         wkwdask.open(tmp_path / "x" / "1", chunks=None)
+
+
+def test_a_length_beyond_the_reference_library_is_asked_for(tmp_path):
+    voxels = np.arange(27, dtype=np.uint16).reshape(3, 3, 3)
+    with pytest.raises(ValueError, match=r"block_len must be a power of two in 1\.\.128, got 256"):
+        wkwdask.write(tmp_path / "x" / "1", (0, 0, 0), voxels, block_len=256, file_len=1)
+    wkwdask.write(tmp_path / "x" / "1", (0, 0, 0), voxels, block_len=256, file_len=1, any_length=True)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "x" / "1", ((0, 0, 0), (3, 3, 3)))[0], voxels)

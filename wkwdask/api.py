@@ -195,6 +195,7 @@ def to_wkw(
     file_len: int = 32,
     compression: str = "lz4hc",
     level: int = DEFAULT_LEVEL,
+    any_length: bool = False,
     existing: Existing = "error",
     category: Literal["color", "segmentation"] | None = None,
     compute: Literal[True] = True,
@@ -211,6 +212,7 @@ def to_wkw(
     file_len: int = 32,
     compression: str = "lz4hc",
     level: int = DEFAULT_LEVEL,
+    any_length: bool = False,
     existing: Existing = "error",
     category: Literal["color", "segmentation"] | None = None,
     compute: Literal[False],
@@ -226,6 +228,7 @@ def to_wkw(
     file_len: int = 32,
     compression: str = "lz4hc",
     level: int = DEFAULT_LEVEL,
+    any_length: bool = False,
     existing: Existing = "error",
     category: Literal["color", "segmentation"] | None = None,
     compute: bool = True,
@@ -249,6 +252,8 @@ def to_wkw(
         How blocks are encoded.
     level : int
         LZ4HC level, 1..12.
+    any_length : bool
+        Allow ``block_len`` and ``file_len`` up to 32768, which the reference library cannot read.
     existing : {"error", "overwrite"}
         What to do where the mag is there already; ``"overwrite"`` replaces it whole.
     category : {"color", "segmentation"}, optional
@@ -284,7 +289,7 @@ def to_wkw(
         raise ValueError(f"offset must not be negative, got {topleft}")
     from wkwdask.graphs.build import write_array, write_array_later
 
-    encoding = WkwEncoding(block_len, file_len, compression, level)
+    encoding = WkwEncoding(block_len, file_len, compression, level, any_length)
     staged = stage_write(url, topleft, array.shape, array.dtype, encoding, existing, category)
     if compute:
         return write_array(staged, array)

@@ -511,3 +511,42 @@ def test_a_linked_json_stays_a_link(layer):
     wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
     assert path.is_symlink()
     assert json.loads((layer.parent / "real.json").read_text())["dataLayers"][0]["name"] == "color"
+
+
+def test_only_mags_are_replaced(layer):
+    """A forgotten ``/1`` must not cost a layer, a dataset or anybody's thesis."""
+    voxels = np.ones((8, 8, 8), np.uint8)
+    wkwdask.write(layer / "1", (0, 0, 0), voxels, **OPTIONS)
+    dataset = layer.parent
+    for folder, example in ((dataset, "LAYER/1"), (layer, "color/1"), (dataset / "new", "new/1")):
+        with pytest.raises(ValueError, match=rf"name the mag's folder, such as .*{example}"):
+            wkwdask.write(folder, (0, 0, 0), voxels, existing="overwrite", **OPTIONS)
+    home = dataset.parent / "home"
+    (home / "1").mkdir(parents=True)
+    (home / "1" / "thesis.docx").write_text("years")
+    for folder in (home, home / "1"):
+        with pytest.raises(ExistsError, match="holds something else than one mag"):
+            wkwdask.write(folder, (0, 0, 0), voxels, existing="overwrite", **OPTIONS)
+    with pytest.raises(ExistsError, match="holds something else than one mag"):
+        wkwdask.to_wkw(voxels, home, existing="overwrite", compute=False, **OPTIONS)
+    assert (home / "1" / "thesis.docx").read_text() == "years"
+    assert wkwdask.read(layer / "1").all()
+
+
+@pytest.mark.parametrize("path", ["./color/1", "./color", "./color/1/z0"])
+def test_a_pyramid_does_not_replace_its_source(layer, path):
+    wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+    properties = layer.parent / "datasource-properties.json"
+    document = json.loads(properties.read_text())
+    document["dataLayers"][0]["mags"].append({"mag": [2, 2, 2], "path": path})
+    properties.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="would take the place of"):
+        wkwdask.build_pyramid(layer.parent, coarsest=2, existing="overwrite")
+    assert wkwdask.read(layer / "1", ((0, 0, 0), (8, 8, 8))).all()
+
+
+def test_an_unwritable_dataset_is_told_before_the_work(layer, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: str(path) != str(layer.parent))
+    with pytest.raises(PermissionError, match=r"datasource-properties\.json could not be updated"):
+        wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
+    assert list(layer.iterdir()) == []

@@ -498,3 +498,17 @@ def test_forks_read_after_the_parent_has_read(mag):
         thread.join()
     assert answers == [True] * 8
     np.testing.assert_array_equal(wkwdask.read(mag, ((0, 0, 0), (40, 20, 20))), expected)
+
+
+def test_what_is_no_file_is_an_error(tmp_path):
+    """An archive that is not mounted must not read as zeros, a pipe must not be waited for."""
+    wkwdask.write(tmp_path / "x" / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), block_len=8, file_len=1)
+    file = tmp_path / "x" / "1" / "z0" / "y0" / "x0.wkw"
+    file.unlink()
+    file.symlink_to("not-mounted")
+    with pytest.raises(MissingError, match="symbolic link to a file that is not there"):
+        wkwdask.read(tmp_path / "x" / "1", ((0, 0, 0), (8, 8, 8)))
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(CorruptError, match="no regular file"):
+        wkwdask.read(tmp_path / "x" / "1", ((0, 0, 0), (8, 8, 8)))

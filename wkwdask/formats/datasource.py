@@ -258,6 +258,8 @@ def _mags(entry: dict[str, Any], path: str, problems: _Problems) -> Iterator[Mag
         return
     for index, item in enumerate(items):
         try:
+            if not isinstance(item.get("path"), (str, type(None))):
+                problems.add(f"{path}.{key}[{index}].path", "a path", item["path"])
             yield MagRecord(Mag.parse(item[mag_key]), item.get("path"))
         except (KeyError, TypeError, ValueError, AttributeError):
             problems.add(f"{path}.{key}[{index}].{mag_key}", "a mag of powers of two", item)

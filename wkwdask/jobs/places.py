@@ -48,6 +48,8 @@ def place_of(url: str | os.PathLike[str]) -> Place:
         It is a URL of another kind.
     ExistsError
         The layer has the mag in another folder.
+    ValueError
+        It is the folder of a dataset or of a layer.
     """
     folder = local_path(url)
     layer_folder, name = os.path.split(folder)
@@ -55,6 +57,9 @@ def place_of(url: str | os.PathLike[str]) -> Place:
     try:
         mag = Mag.parse(name)
     except ValueError:
+        for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
+            if read_datasource(dataset) is not None:
+                raise ValueError(f"{folder}: name the mag's folder, such as {example}") from None
         return Place(folder, Mag(1, 1, 1), Layer(layer_folder, layer_name))
     datasource = read_datasource(dataset_folder)
     if datasource is None:

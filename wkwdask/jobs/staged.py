@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, IncompleteWriteError, LockedError
+from wkwdask.errors import IncompleteWriteError, LockedError
 from wkwdask.geometry.grid import cells
 from wkwdask.jobs.report import Report, mag_report
-from wkwdask.storage.job_folder import JobFolder, NewMag, Owner, is_taken, lock_holder
+from wkwdask.storage.job_folder import JobFolder, NewMag, Owner, check_targets, lock_holder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,14 +62,22 @@ class StagedMags:
         LockedError
             Another job writes one of the mags.
         ExistsError
-            One of them is there and ``existing="error"``.
+            One of them is there and ``existing="error"``, or is no mag.
+        PermissionError
+            The dataset's JSON cannot be updated.
         """
         for folder in self.folders:
             holder = lock_holder(folder)
             if holder is not None:
                 raise LockedError(f"{folder}: another job writes it: {holder}")
-            if self.existing == "error" and is_taken(folder):
-                raise ExistsError(f'{folder}: is there already; existing="overwrite" (on the command line --overwrite) replaces it whole')
+
+        check_targets(self.folders, self.existing)
+        self._check_json()
+
+    def _check_json(self) -> None:
+        """Make sure, before any work, that the JSON can be brought up to date after it."""
+        if self.edit is not None and not os.access(self.edit.dataset_folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "the dataset's datasource-properties.json could not be updated", self.edit.dataset_folder)
 
     def start(self) -> Report | None:
         """Lock the mags and make the job's folder; starting again in another process changes nothing.
@@ -80,9 +89,10 @@ class StagedMags:
 
         Raises
         ------
-        LockedError, ExistsError
+        LockedError, ExistsError, PermissionError
             As for :meth:`check_free`.
         """
+        self._check_json()
         finished = self._job_folder().start(self.folders, self.existing, self.settings)
         if finished is not None:
             return Report.from_json(finished["report"], _FINISHED_NOTE)

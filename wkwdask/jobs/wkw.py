@@ -17,6 +17,7 @@ from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
 from wkwdask.plans.pyramid import check_steps
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.job_folder import LayerEdit, Owner
+from wkwdask.storage.local import is_remote
 from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ class WkwEncoding:
     """``"lz4hc"``, ``"lz4"`` or ``"raw"``."""
     level: int
     """LZ4HC level."""
+    any_length: bool = False
+    """Allow lengths that the reference library cannot read."""
 
     def header(self, dtype: Any, num_channels: int) -> WkwHeader:
         """Make the header of a mag of some type.
@@ -53,7 +56,7 @@ class WkwEncoding:
         """
         check_level(self.level)
         block_type = BlockType.parse(self.compression)
-        return make_header(dtype, num_channels, block_len=self.block_len, file_len=self.file_len, block_type=block_type)
+        return make_header(dtype, num_channels, block_len=self.block_len, file_len=self.file_len, block_type=block_type, any_length=self.any_length)
 
 
 def check_level(level: int) -> None:
@@ -179,6 +182,7 @@ def stage_pyramid(
     mags = _mags(layer, source, coarsest)
     check_steps(source.box.mag, mags)
     folders = tuple(_mag_folder(layer, mag) for mag in mags)
+    _check_apart(layer, source, mags, folders)
     header = source.header.with_block_type(_block_type(source, compression))
     layer_box = layer.record.bounding_box if layer.record is not None else source.box
     owner = Owner.this_process(f"build_pyramid of {layer.folder}")
@@ -220,6 +224,17 @@ def _mag_folder(layer: Layer, mag: Mag) -> str:
     folder = layer.mags.get(mag, f"{layer.folder}/{mag.name}")
     check_inside_dataset(layer, folder)
     return folder
+
+
+def _check_apart(layer: Layer, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
+    """Refuse a JSON by which a new mag would take the place of other data."""
+    known = {source.folder: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
+    others = [os.path.realpath(folder) for folder in known if not is_remote(folder)]
+    for number, folder in enumerate(folders):
+        real = os.path.realpath(folder)
+        for other in others + [os.path.realpath(before) for before in folders[:number]]:
+            if os.path.commonpath([real, other]) in (real, other):
+                raise ValueError(f"{folder}: mag {mags[number]} would take the place of {other}; the paths in the JSON overlap")
 
 
 def _method(layer: Layer, method: str) -> str:

@@ -24,7 +24,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import update_datasource
 from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_temporaries, remove_tree
-from wkwdask.storage.wkw import HEADER_NAME
+from wkwdask.storage.wkw import HEADER_NAME, is_mag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -185,7 +185,7 @@ class JobFolder:
                 if done is not None and existing == "error":
                     self.discard()
                     return done
-                _check_targets(targets, existing)
+                check_targets(targets, existing)
                 os.makedirs(self.root, exist_ok=True)
                 if not os.path.exists(f"{self.root}/{_OWNER_NAME}"):
                     publish_bytes(f"{self.root}/{_OWNER_NAME}", json.dumps(asdict(self.owner)).encode())
@@ -281,7 +281,14 @@ class JobFolder:
         self._locks = []
 
 
-def _check_targets(targets: Sequence[str], existing: str) -> None:
+def check_targets(targets: Sequence[str], existing: str) -> None:
+    """Make sure that folders are free, or are mags that may be replaced.
+
+    Raises
+    ------
+    ExistsError
+        One is taken and ``existing="error"``, or holds something else than one mag.
+    """
     there = [target for target in targets if is_taken(target)]
     if there and existing == "error":
         more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
@@ -289,6 +296,9 @@ def _check_targets(targets: Sequence[str], existing: str) -> None:
     links = [target for target in targets if os.path.islink(target)]
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
+    for target in there:
+        if not os.path.isdir(target) or not is_mag(target):
+            raise ExistsError(f"{target}: holds something else than one mag, and is not replaced; name a mag's folder, such as DATASET/LAYER/1")
 
 
 def lock_holder(target: str) -> Owner | None:
@@ -344,7 +354,8 @@ def _clean_up(parent: str) -> set[str]:
     for root in left:
         owner = _read_owner(f"{root}/{_OWNER_NAME}")
         if owner is not None and (owner.is_gone() or _stopped_publishing(root, owner.job)):
-            finished |= _end_dead_job(parent, owner.job)
+            with contextlib.suppress(OSError):  # what cannot be finished now must not keep other mags of the layer from being written
+                finished |= _end_dead_job(parent, owner.job)
         elif owner is None and time.time() - os.stat(root).st_mtime > _OWNERLESS_SECONDS:
             remove_tree(root)  # a task that outlived its discarded job made the folder anew
     return finished

@@ -6,6 +6,7 @@ The translation between the words of all formats (chunk, shard) and those of WKW
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
 
 HEADER_NAME = "header.wkw"
+_Z_FOLDER = re.compile(r"z\d+")
 
 
 def file_path(folder: str, index: Vec3) -> str:
@@ -76,6 +78,14 @@ def list_files(folder: str) -> Iterator[Vec3]:
         for y, y_folder in numbered(z_folder, "y"):
             for x, _ in numbered(y_folder, "x", ".wkw"):
                 yield x, y, z
+
+
+def is_mag(folder: str) -> bool:
+    """Tell whether a folder is a mag and nothing else, so that it can be replaced: a header, folders of files, hidden records."""
+    with os.scandir(folder) as entries:
+        names = {entry.name: entry.is_dir() for entry in entries}
+    others = [name for name, is_folder in names.items() if name != HEADER_NAME and not name.startswith(".") and not (is_folder and _Z_FOLDER.fullmatch(name))]
+    return names.get(HEADER_NAME) is False and not others
 
 
 @dataclass(frozen=True, slots=True)

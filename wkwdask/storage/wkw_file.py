@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -187,7 +188,11 @@ def open_wkw_file(path: str, mag_header: WkwHeader, header_path: str) -> WkwFile
     except (FileNotFoundError, NotADirectoryError):
         if not os.path.exists(header_path):
             raise MissingError(f"{header_path}: not found: the mag is gone or its file system is not mounted") from None
+        if os.path.islink(path):
+            raise MissingError(f"{path}: a symbolic link to a file that is not there") from None
         return None
+    if not stat.S_ISREG(status.st_mode):
+        raise CorruptError(f"{path}: no regular file")
     signature = (status.st_ino, status.st_mtime_ns, status.st_size)
     kept = _open_files.get(path)
     if kept is not None and kept[0] == signature and (kept[1].mag_header is mag_header or kept[1].mag_header == mag_header):
