@@ -100,14 +100,15 @@ def compute_receipts(receipts: da.Array, title: str) -> list[Receipt]:
     with Progress(title, total) as progress:
         if client is not None:
             return _compute_on_client(receipts, client, progress)
-        name = receipts.name
 
-        def count(key: Any, *_: Any) -> None:
-            if isinstance(key, tuple) and key[0] == name:
-                progress.advance()
+        def count_all(_: Any, state: Any) -> None:
+            progress.set_total(len(state["ready"]) + len(state["waiting"]))
+
+        def count(*_: Any) -> None:
+            progress.advance()
 
         options = {} if dask.base.get_scheduler() is not None else {"scheduler": "threads", "num_workers": num_workers()}
-        with dask.callbacks.Callback(posttask=count):
+        with dask.callbacks.Callback(start_state=count_all, posttask=count):
             (values,) = dask.compute(receipts, **options)
         return list(values.ravel())
 

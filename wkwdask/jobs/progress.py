@@ -43,6 +43,10 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
+    def set_total(self, total: int) -> None:
+        """Correct how many tasks there will be."""
+        self._total = total
+
     def advance(self) -> None:
         """Count one finished task."""
         self._done += 1
@@ -65,7 +69,7 @@ class Progress:
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
             self._bar_task = self._bar.add_task(self._title, total=self._total)
             self._bar.start()
-        self._bar.update(self._bar_task, completed=self._done)
+        self._bar.update(self._bar_task, completed=self._done, total=self._total)
 
     def _print_line(self, seconds: float) -> None:
         left = seconds / self._done * max(0, self._total - self._done)
