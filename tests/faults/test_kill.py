@@ -314,10 +314,12 @@ def test_rerun_after_a_rerun_that_was_killed_too(tmp_path):
 
 @pytest.fixture(scope="module")
 def client():
-    distributed = pytest.importorskip("distributed")
+    import distributed  # after the tests above have forked
+    from local_cluster import local_cluster
+
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 20}),
-        distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs="CRITICAL") as cluster,
+        local_cluster(silence_logs="CRITICAL") as cluster,
         distributed.Client(cluster) as connected,
     ):
         yield connected

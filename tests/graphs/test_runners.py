@@ -10,6 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from local_cluster import local_cluster
 from memory_volume import MemoryTarget, make_volume, read_whole, store_of
 
 import wkwdask
@@ -45,7 +46,7 @@ def array():
 
 @pytest.fixture(scope="module")
 def cluster():
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs="ERROR") as running:
+    with local_cluster(silence_logs="ERROR") as running:
         yield running
 
 
