@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _METHODS = ("default", "median", "mode", "mean", "min", "max", "nearest")
 _COMPRESSIONS = ("lz4hc", "lz4", "raw")
+_CLOSE_SECONDS = 30
 
 
 @click.command(short_help="Show what is in a dataset, a layer or a mag.")
@@ -138,12 +139,19 @@ def _client(address: str) -> Any:
 
 
 def _on_local_cluster(workers: int, folder: Path) -> list[Report]:
+    from contextlib import suppress
+
     from distributed import Client, LocalCluster
 
     from wkwdask.viewer.demo import make_demo
 
-    with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster, Client(cluster):
-        return make_demo(folder)
+    cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
+    try:
+        with Client(cluster):
+            return make_demo(folder)
+    finally:
+        with suppress(TimeoutError):  # a worker that does not answer is ended with this process
+            cluster.close(timeout=_CLOSE_SECONDS)
 
 
 COMMANDS = (info, pyramid, preview, demo)
