@@ -18,6 +18,7 @@ _NAMES = {
     "LockedError": "errors",
     "Mag": "geometry.mag",
     "MissingError": "errors",
+    "PyramidPlan": "jobs.estimate",
     "Report": "jobs.report",
     "ResumeError": "errors",
     "TaskFailedError": "errors",
@@ -28,6 +29,7 @@ _NAMES = {
     "info": "api",
     "make_demo": "viewer.demo",
     "open": "api",
+    "plan_pyramid": "api",
     "preview": "viewer.preview",
     "read": "api",
     "sample": "api",
@@ -46,6 +48,7 @@ __all__ = [
     "LockedError",
     "Mag",
     "MissingError",
+    "PyramidPlan",
     "Report",
     "ResumeError",
     "TaskFailedError",
@@ -56,6 +59,7 @@ __all__ = [
     "info",
     "make_demo",
     "open",
+    "plan_pyramid",
     "preview",
     "read",
     "sample",
@@ -64,7 +68,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wkwdask.api import build_pyramid, info, open, read, sample, to_wkw, write
+    from wkwdask.api import build_pyramid, info, open, plan_pyramid, read, sample, to_wkw, write
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,
@@ -82,6 +86,7 @@ if TYPE_CHECKING:
     )
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
+    from wkwdask.jobs.estimate import PyramidPlan
     from wkwdask.jobs.report import Report
     from wkwdask.viewer.demo import make_demo
     from wkwdask.viewer.preview import preview

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -10,28 +11,30 @@ from wkwdask.errors import BoundsError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.wkw import WkwEncoding, stage_pyramid, stage_write
+from wkwdask.jobs.estimate import PyramidPlan, estimate_pyramid
+from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.wkw_pyramid import PyramidOptions, stage_pyramid
+from wkwdask.jobs.wkw_update import stage_update
+from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume, recent_volume
 from wkwdask.storage.summary import DatasetSummary, summarize
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
 
     import dask.array as da
     import numpy.typing as npt
     from dask.delayed import Delayed
 
-    from wkwdask.jobs.report import Report
-
 Existing = Literal["error", "overwrite"]
+MagLike = Mag | str | int | Sequence[int]
 
 
 def open(
     url: str | os.PathLike[str],
     *,
     layer: str | None = None,
-    mag: Mag | str | int | Sequence[int] | None = None,
+    mag: MagLike | None = None,
     chunks: str | int | Sequence[int] = "auto",
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     origin: Literal["box", "absolute"] = "box",
@@ -96,7 +99,7 @@ def read(
     box: BoundingBox | Sequence[Sequence[int]] | None = None,
     *,
     layer: str | None = None,
-    mag: Mag | str | int | Sequence[int] | None = None,
+    mag: MagLike | None = None,
 ) -> npt.NDArray[Any]:
     """Read voxels into a numpy array, without dask; safe in threads and forks.
 
@@ -145,7 +148,7 @@ def sample(
     points: npt.ArrayLike,
     *,
     layer: str | None = None,
-    mag: Mag | str | int | Sequence[int] | None = None,
+    mag: MagLike | None = None,
 ) -> npt.NDArray[Any]:
     """Read the values at many points, decoding each block once.
 
@@ -328,34 +331,62 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
 
 def build_pyramid(
     url: str | os.PathLike[str],
-    layer: str | None = None,
+    layer: str | Sequence[str] | None = None,
     *,
+    finest: MagLike | None = None,
+    mags: Sequence[MagLike] | None = None,
+    coarsest: MagLike | None = None,
+    sampling: Literal["anisotropic", "isotropic", "constant_z"] | None = None,
+    align_with: str | bool = True,
     method: str = "default",
-    coarsest: Mag | str | int | Sequence[int] | None = None,
+    ignore_zero: bool = False,
     compression: str | None = None,
     level: int = DEFAULT_LEVEL,
-    existing: Existing = "error",
+    block_len: int | None = None,
+    file_len: int | None = None,
+    existing: Literal["error", "resume", "overwrite"] = "error",
+    update: bool | Literal["content"] = False,
+    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
 ) -> Report:
     """Make all coarser mags of a layer from its finest mag, in one pass over it.
 
-    Runs on threads, or on the active dask Client; the result is the same. The mags appear whole, then the JSON lists them.
+    Runs on threads, or on the active dask Client; the result is the same. The mags appear whole, then the JSON lists them. What an interrupted
+    call finished is kept: the same call goes on from there. :func:`plan_pyramid` tells beforehand what would be done.
 
     Parameters
     ----------
     url : str or path
-        A dataset or a layer; also a layer's folder without any JSON, for which ``method`` must be given.
-    layer : str, optional
-        The layer; may be omitted where there is one.
+        A dataset or a layer; also a layer's folder without any JSON, for which ``method`` must be given. A mag's folder makes that mag the finest.
+    layer : str or sequence of str, optional
+        The layer, or several, one after the other; may be omitted where there is one.
+    finest : Mag, str, int or sequence of 3 int, optional
+        The mag to start from; by default the finest that has files.
+    mags : sequence of Mag, str, int or sequence of 3 int, optional
+        The mags to make. Each is made from the one before it and may jump, such as from 1 to 4-4-1.
+    coarsest : Mag, str, int or sequence of 3 int, optional
+        Where the ladder ends; by default WEBKNOSSOS's choice.
+    sampling : {"anisotropic", "isotropic", "constant_z"}, optional
+        Rule of the ladder: towards cubic voxels (the default), all axes doubled, or all but z (the default for a single section).
+    align_with : str or bool
+        The ladder follows the mags of this layer, of all other layers (True), or of none (False).
     method : {"default", "median", "mode", "mean", "min", "max", "nearest"}
         How a window becomes a voxel; by default median for color and mode for segmentation.
-    coarsest : Mag, str, int or sequence of 3 int, optional
-        Where the pyramid ends; by default WEBKNOSSOS's choice.
+    ignore_zero : bool
+        Zeros do not count, for mode, mean and median: a voxel is zero only where all of its window is.
     compression : {"lz4hc", "lz4", "raw"}, optional
         How blocks are encoded; by default as in the finest mag, LZ4HC if that is raw.
     level : int
         LZ4HC level, 1..12.
-    existing : {"error", "overwrite"}
-        What to do where one of the mags is there already; ``"overwrite"`` replaces them whole.
+    block_len, file_len : int, optional
+        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the finest mag.
+    existing : {"error", "resume", "overwrite"}
+        What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
+        nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
+    update : bool or "content"
+        Make anew only what lies above files that have changed (by size and time) since mags that are there were made, file by file in place.
+        ``"content"`` trusts no times: everything is made anew, and files that differ are replaced.
+    bounding_box : BoundingBox, str or sequence, optional
+        Make anew, in place, what lies above this part of the layer [voxels of mag 1].
 
     Returns
     -------
@@ -367,19 +398,79 @@ def build_pyramid(
         A mag is there and ``existing="error"``.
     LockedError
         Another job writes one of the mags.
+    ResumeError
+        What is there, or was interrupted, was made with other settings or from other data.
     MissingError
-        There is no such layer, or it has no files.
+        There is no such layer, it has no files, or a mag to update is not there.
     UnsupportedError
-        A step is not 1 or 2 on some axis, or a mag's path leaves the dataset.
+        A mag's path leaves the dataset.
     FormatError
         A source file is broken.
     ValueError
         An option makes no sense.
+
+    Notes
+    -----
+    NaN propagates in mean, median, min and max, and is no value for mode (a window of nothing but NaN has the mode NaN).
     """
     from wkwdask.graphs import build
+    from wkwdask.graphs.runners import num_workers
 
-    pyramid = stage_pyramid(url, layer, method, None if coarsest is None else Mag.parse(coarsest), compression, level, existing)
-    return build.build_pyramid(pyramid.staged, pyramid.source, pyramid.layer_box, pyramid.method)
+    options = _pyramid_options(
+        finest=finest, mags=mags, coarsest=coarsest, sampling=sampling, align_with=align_with, method=method, ignore_zero=ignore_zero,
+        compression=compression, level=level, block_len=block_len, file_len=file_len,
+    )  # fmt: skip
+    box = None if bounding_box is None else BoundingBox.parse(bounding_box)
+    if update not in (True, False, "content"):
+        raise ValueError(f'update must be True, False or "content", got {update!r}')
+    if (update or box is not None) and existing == "overwrite":
+        raise ValueError('existing="overwrite" builds anew; update= and bounding_box= change what is there: give one or the other')
+
+    def one(name: str | None) -> Report:
+        if update or box is not None:
+            return build.update_pyramid(stage_update(url, name, options, by_content=update == "content", box=box))
+        return build.build_pyramid(stage_pyramid(url, name, options, existing, num_workers()))
+
+    return merge_reports([one(name) for name in ([layer] if layer is None or isinstance(layer, str) else layer)])
+
+
+def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
+    """Tell what :func:`build_pyramid` would do with the same arguments, without writing anything: what ``wkwdask pyramid --dry-run`` prints.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layer : str, optional
+        The layer; may be omitted where there is one.
+    **options
+        As for :func:`build_pyramid`, but ``update`` and ``bounding_box``.
+
+    Returns
+    -------
+    PyramidPlan
+        Tasks, files, bytes, memory and time; its ``str()`` is for people.
+
+    Raises
+    ------
+    MissingError, ResumeError, UnsupportedError, ValueError
+        As for :func:`build_pyramid`.
+    """
+    from wkwdask.graphs.runners import num_workers
+
+    existing = options.pop("existing", "error")
+    workers = num_workers()
+    return estimate_pyramid(stage_pyramid(url, layer, _pyramid_options(**options), existing, workers), workers)
+
+
+def _pyramid_options(**values: Any) -> PyramidOptions:
+    """Turn what a user gives into options; mags may come in any form."""
+    for name in ("finest", "coarsest"):
+        if values.get(name) is not None:
+            values[name] = Mag.parse(values[name])
+    if values.get("mags") is not None:
+        values["mags"] = tuple(Mag.parse(mag) for mag in values["mags"])
+    return PyramidOptions(**values)
 
 
 def info(url: str | os.PathLike[str]) -> DatasetSummary:

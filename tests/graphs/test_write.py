@@ -28,7 +28,8 @@ from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
 from wkwdask.jobs.write import WriteJob
 from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.job_folder import JobFolder, Owner
+from wkwdask.storage.job_folder import JobFolder
+from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import WkwVolume
 
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
@@ -390,8 +391,8 @@ def test_later_what_is_there_or_locked_is_refused_now(tmp_path, array):
     wkwdask.to_wkw(array, url, **OPTIONS)
     with pytest.raises(ExistsError):
         wkwdask.to_wkw(da.from_array(array), url, compute=False, **OPTIONS)
-    job = JobFolder(str(tmp_path / "ds"), Owner.this_process("a test"))
-    job.start([str(url)], "overwrite", {})
+    job = JobFolder(str(tmp_path / "ds"), Owner.this_process("a test"), [str(url)])
+    job.start("overwrite", {})
     with pytest.raises(LockedError, match="a test"):
         wkwdask.to_wkw(da.from_array(array), url, existing="overwrite", compute=False, **OPTIONS)
     job.discard()

@@ -19,9 +19,12 @@ from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage import job_folder, local
+from wkwdask.storage import job_folder, local, locks, owner
 from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, LayerEdit, NewMag, Owner, is_taken, lock_holder
+from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, is_taken
+from wkwdask.storage.layer_edit import LayerEdit
+from wkwdask.storage.locks import lock_holder
+from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw_target import WkwTarget
 
 OPTIONS = {"block_len": 8, "file_len": 1, "compression": "lz4"}
@@ -31,7 +34,7 @@ SETTINGS = {"command": "test"}
 def dead_owner(command="a job that died"):
     """The owner of a job whose process has ended."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        start = job_folder._process_start(process.pid)
+        start = owner._process_start(process.pid)
         process.communicate(b"\n")
     assert start
     return replace(Owner.this_process(command), pid=process.pid, process_start=start)
@@ -468,8 +471,8 @@ def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
             job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"})
     job.discard()
     assert not (layer / "1").exists()
-    again = JobFolder(str(layer), Owner.this_process("x"))
-    assert again.start([str(layer / "1")], "error", SETTINGS)["report"] == "the report"
+    again = JobFolder(str(layer), Owner.this_process("x"), [str(layer / "1")])
+    assert again.start("error", SETTINGS)["report"] == "the report"
     assert text(layer / "1") == "new"
     assert hidden(layer) == []
 

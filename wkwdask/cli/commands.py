@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 _METHODS = ("default", "median", "mode", "mean", "min", "max", "nearest")
 _COMPRESSIONS = ("lz4hc", "lz4", "raw")
+_SAMPLINGS = ("anisotropic", "isotropic", "constant_z")
 _CLOSE_SECONDS = 30
 
 
@@ -40,45 +41,77 @@ def info(path: str, as_json: bool) -> None:
         print_summary(summary)
 
 
-@click.command(short_help="Make all coarser mags of a layer.")
+@click.command(short_help="Make all coarser mags of layers.")
 @click.argument("path")
-@click.option("--layer", help="The layer; may be omitted where there is one.")
+@click.option("--layer", "layers", multiple=True, help="The layer; several times for several. May be omitted where there is one.")
+@click.option("--all-layers", is_flag=True, help="All layers of the dataset.")
+@click.option("--finest", metavar="MAG", help="The mag to start from. Default: the finest that has files.")
+@click.option("--mags", metavar="MAG,MAG", help="The mags to make, such as 2-2-1,4-4-2,8. Default: WEBKNOSSOS's ladder.")
+@click.option("--coarsest", metavar="MAG", help="Where the ladder ends, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.")
+@click.option("--sampling", type=click.Choice(_SAMPLINGS), help="Rule of the ladder. Default: anisotropic (towards cubic voxels).")
+@click.option("--align-with", metavar="LAYER", help='Follow the mags of this layer; "none" follows none. Default: all other layers.')
 @click.option(
     "--method", type=click.Choice(_METHODS), default="default", help="How a window becomes a voxel. Default: median for color, mode for segmentation."
 )
-@click.option("--coarsest", metavar="MAG", help="Where the pyramid ends, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.")
+@click.option("--ignore-zero", is_flag=True, help="Zeros do not count (mode, mean, median).")
 @click.option("--compression", type=click.Choice(_COMPRESSIONS), help="Default: as in the finest mag, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level; 9 makes the smallest usual files, slowly.")
-@click.option("--overwrite", is_flag=True, help="Replace mags that are there already.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the finest mag.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the finest mag.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run; do nothing if it was finished.")
+@click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
+@click.option(
+    "--update", type=click.Choice(("changed", "content")), is_flag=False, flag_value="changed",
+    help="Make anew, in place, what lies above files that changed; --update=content compares everything.",
+)  # fmt: skip
+@click.option("--box", metavar="X,Y,Z,W,H,D", help="Make anew, in place, what lies above this part of the layer [voxels of mag 1].")
+@click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786. Default: on this machine's cores.")
 def pyramid(
-    path: str, layer: str | None, method: str, coarsest: str | None, compression: str | None, level: int, overwrite: bool, scheduler: str | None
-) -> None:
+    path: str, layers: tuple[str, ...], all_layers: bool, mags: str | None, align_with: str | None, resume: bool, overwrite: bool, update: str | None,
+    box: str | None, dry_run: bool, scheduler: str | None, **options: Any,
+) -> None:  # fmt: skip
     """Make all coarser mags of a layer, in one pass over its finest mag.
 
-    The new mags appear when all of them are complete; an interrupted run leaves nothing behind that could be mistaken for data.
+    The new mags appear when all of them are complete; an interrupted run leaves nothing behind that could be mistaken for data, and the same command
+    goes on from where it was.
 
     \b
     Examples:
-      wkwdask pyramid dataset --layer color
+      wkwdask pyramid dataset --layer color --dry-run
+      wkwdask pyramid dataset --all-layers
       wkwdask pyramid dataset/segmentation --coarsest 16-16-4 --overwrite
+      wkwdask pyramid dataset/segmentation --mags 4-4-1,8-8-2 --ignore-zero
+      wkwdask pyramid dataset/segmentation --update
       wkwdask pyramid folder-without-json --method mode
     """
     from contextlib import nullcontext
 
-    from wkwdask.api import build_pyramid
+    from wkwdask.api import build_pyramid, plan_pyramid
 
+    if resume and overwrite:
+        raise click.UsageError("--resume goes on with a run, --overwrite starts anew: give one of them")
+    if all_layers and layers:
+        raise click.UsageError("give --layer or --all-layers")
+    chosen = _all_layers(path) if all_layers else list(layers)
+    options["mags"] = None if mags is None else mags.split(",")
+    options["align_with"] = True if align_with is None else False if align_with == "none" else align_with
+    existing: Any = "overwrite" if overwrite else "resume" if resume else "error"
+    if dry_run and (update or box):
+        raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
     with _client(scheduler) if scheduler is not None else nullcontext():
-        report = build_pyramid(
-            path,
-            layer,
-            method=method,
-            coarsest=coarsest,
-            compression=compression,
-            level=level,
-            existing="overwrite" if overwrite else "error",
-        )
+        if dry_run:
+            click.echo("\n\n".join(str(plan_pyramid(path, name, existing=existing, **options)) for name in chosen or [None]))
+            return
+        report = build_pyramid(path, chosen or None, existing=existing, update="content" if update == "content" else update is not None, bounding_box=box, **options)
     click.echo(str(report))
+
+
+def _all_layers(path: str) -> list[str]:
+    """Name the layers of a dataset that can be written."""
+    from wkwdask.storage.dataset import locate
+
+    return [layer.name for layer in locate(path).layers]
 
 
 @click.command(short_help="Draw three orthogonal slices.")

@@ -8,10 +8,11 @@ import dask
 import dask.array as da
 import numpy as np
 
-from wkwdask.graphs.runners import num_workers, run_job
+from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
-from wkwdask.jobs.pyramid import PyramidJob
 from wkwdask.jobs.report import Report
+from wkwdask.jobs.tally import tally_of
+from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
 
 if TYPE_CHECKING:
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.jobs.staged import StagedMags
+    from wkwdask.jobs.wkw_pyramid import StagedPyramid
+    from wkwdask.jobs.wkw_update import StagedUpdate
     from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.volume import Volume
 
 
 def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Report:
@@ -42,13 +43,13 @@ def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Repor
     staged = staged.with_input(dask.base.tokenize(array))
     (target,), (folder,) = staged.targets, staged.folders
 
-    def build() -> Sequence[Sequence[Receipt]]:
+    def build() -> Sequence[Receipt]:
         title = f"writing {folder}"
         if isinstance(array, np.ndarray):
             job = WriteJob(target, array.astype(target.dtype, copy=False))
             run_job(job, title, here=True)
-            return [job.receipts]
-        return [compute_receipts(shard_receipts(array, target), title) if array.size else []]
+            return job.receipts
+        return compute_receipts(shard_receipts(array, target), title) if array.size else []
 
     return _run(staged, build)
 
@@ -77,44 +78,63 @@ def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) ->
     return finished(shard_receipts(lazy, target, _Start(staged)), _Publish(staged))
 
 
-def build_pyramid(staged: StagedMags, source: Volume, layer_box: BoundingBox, method: str) -> Report:
-    """Build the mags that are staged from a finer one.
+def build_pyramid(pyramid: StagedPyramid) -> Report:
+    """Build a pyramid, or go on with an interrupted one.
 
     Parameters
     ----------
-    staged : StagedMags
-        The job.
-    source : Volume
-        The finest mag.
-    layer_box : BoundingBox
-        Where the layer has data.
-    method : str
-        How a window becomes a voxel.
+    pyramid : StagedPyramid
+        What to build.
 
     Returns
     -------
     Report
     """
+    staged = pyramid.staged
     if not staged.targets:
-        return Report((), 0, 0.0, f"mag {source.box.mag} is the coarsest already: nothing to do")
+        return Report((), 0, 0.0, f"mag {pyramid.source.box.mag} is the coarsest already: nothing to do")
+    report = staged.start()
+    if report is not None:
+        check_current(pyramid)
+        return report
+    try:
+        job = pyramid.job()
+        with staged.journal() as journal:
+            run_job(staged.journaled(job, journal), f"pyramid of {staged.parent}")
+        return staged.publish(job.tallies)
+    except BaseException as error:
+        staged.leave(error)
+        raise
 
-    staged = staged.with_input(dask.base.tokenize(source.token))
 
-    def build() -> Sequence[Sequence[Receipt]]:
-        job = PyramidJob(source, staged.targets, layer_box, method, num_workers())
-        run_job(job, f"pyramid of {staged.parent}")
-        return job.receipts
+def update_pyramid(update: StagedUpdate) -> Report:
+    """Bring coarser mags up to date.
 
-    return _run(staged, build)
+    Parameters
+    ----------
+    update : StagedUpdate
+        What to do.
+
+    Returns
+    -------
+    Report
+    """
+    update.start()
+    try:
+        run_job(update.job, f"update of {update.folder.parent}")
+        return update.finish()
+    except BaseException:
+        update.folder.discard()
+        raise
 
 
-def _run(staged: StagedMags, build: Callable[[], Sequence[Sequence[Receipt]]]) -> Report:
-    """Start, build and publish; whatever fails leaves nothing behind."""
+def _run(staged: StagedMags, build: Callable[[], Sequence[Receipt]]) -> Report:
+    """Start, write and publish one mag; whatever fails leaves nothing behind."""
     report = staged.start()
     if report is not None:
         return report
     try:
-        return staged.publish(build())
+        return staged.publish([tally_of(staged.targets[0], build())])
     except BaseException:
         staged.discard()
         raise
@@ -137,10 +157,10 @@ class _Publish:
         self._staged = staged
 
     def __call__(self, receipts: list[Receipt]) -> Report:
-        return self._staged.publish([receipts])
+        return self._staged.publish([tally_of(self._staged.targets[0], receipts)])
 
 
 def _publish_nothing(staged: StagedMags) -> Report:
     """Let a mag without voxels appear."""
     report = staged.start()
-    return report if report is not None else staged.publish([[]])
+    return report if report is not None else staged.publish([tally_of(staged.targets[0], [])])

@@ -9,7 +9,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import time
+from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -29,7 +33,11 @@ if TYPE_CHECKING:
     from wkwdask.jobs.job import Job, Task
 
 _WINDOW_PER_WORKER = 3
+_WINDOW_SECONDS = 2.0  # how long the number of workers is believed
 _RETRIES = 3
+_POLL_SECONDS = 5.0
+_LATE_SECONDS = 60.0
+_LATE_FACTOR = 10.0
 
 
 def active_client() -> Any:
@@ -80,7 +88,7 @@ def run_job(job: Job, title: str, *, here: bool = False) -> None:
     with Progress(title, job.num_tasks) as progress:
         counted = _Counted(job, progress)
         if client is not None and not here:
-            _run_on_client(counted, client)
+            _ClientRun(counted, client).to_end()
         elif scheduler is dask.local.get_sync:
             run_serially(counted)
         elif scheduler is dask.multiprocessing.get and not here:
@@ -107,8 +115,10 @@ class _Counted:
         return self._job.tasks()
 
     def receive(self, task: Task, result: Any) -> Iterable[Task]:
+        follow = self._job.receive(task, result)
+        self._progress.set_total(self._job.num_tasks)
         self._progress.advance()
-        return self._job.receive(task, result)
+        return follow
 
 
 class _Queue:
@@ -116,17 +126,26 @@ class _Queue:
 
     def __init__(self, job: Job) -> None:
         self._sources = [iter(job.tasks())]
+        self._next: Task | None = None
 
     def add(self, tasks: Iterable[Task]) -> None:
         self._sources.append(iter(tasks))
 
     def take(self) -> Task | None:
+        if self._next is not None:
+            held, self._next = self._next, None
+            return held
         while self._sources:
-            task = next(self._sources[-1], None)
+            source = self._sources[-1]
+            task = next(source, None)
             if task is not None:
                 return task
             self._sources.pop()
         return None
+
+    def has_more(self) -> bool:
+        self._next = self.take()
+        return self._next is not None
 
 
 def _run_on_executor(job: Job, executor: Executor, workers: int) -> None:
@@ -148,32 +167,94 @@ def _run_on_executor(job: Job, executor: Executor, workers: int) -> None:
         raise
 
 
-def _run_on_client(job: Job, client: Any) -> None:
-    from distributed import as_completed
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A task that was handed to a cluster."""
 
-    queue = _Queue(job)
-    running: dict[Any, Task] = {}
-    completed = as_completed(loop=client.loop)
+    task: Task
+    future: Any
+    since: float
 
-    def fill() -> None:
-        window = _WINDOW_PER_WORKER * max(1, sum(client.nthreads().values()))
-        while len(running) < window and (task := queue.take()) is not None:
-            future = client.submit(run_task, task, pure=False, retries=_RETRIES)
-            running[future] = task
-            completed.add(future)
 
-    try:
-        fill()
-        while running:
-            future = next(completed)
-            task = running.pop(future)
-            result = _result_of(future, task)
-            future.release()
-            queue.add(job.receive(task, result))
-            fill()
-    except BaseException:
-        client.cancel(list(running), force=True)
-        raise
+class _ClientRun:
+    """Runs a job on a dask cluster."""
+
+    def __init__(self, job: Job, client: Any) -> None:
+        self._job = job
+        self._client = client
+        self._queue = _Queue(job)
+        self._attempts: dict[str, _Attempt] = {}
+        self._ended: SimpleQueue[Any] = SimpleQueue()
+        self._window = 0
+        self._window_until = 0.0
+        self._seconds_per_task = 0.0
+
+    def to_end(self) -> None:
+        """Keep a window of tasks in flight until nothing is left."""
+        try:
+            self._fill()
+            while self._attempts or self._queue.has_more():
+                try:
+                    future = self._ended.get(timeout=_POLL_SECONDS)
+                except Empty:
+                    self._look_after()
+                else:
+                    self._take(future)
+                self._fill()
+        except BaseException:
+            self._client.cancel([attempt.future for attempt in self._attempts.values()], force=True)
+            raise
+
+    def _fill(self) -> None:
+        if self._client.status != "running":  # the scheduler is gone; the client looks for it for a while
+            return
+        now = time.monotonic()
+        if now >= self._window_until:
+            self._window = _WINDOW_PER_WORKER * max(1, sum(self._client.nthreads().values()))
+            self._window_until = now + _WINDOW_SECONDS
+        while len(self._attempts) < self._window and (task := self._queue.take()) is not None:
+            self._submit(task)
+
+    def _submit(self, task: Task, **where: Any) -> None:
+        future = self._client.submit(run_task, task, pure=False, retries=_RETRIES, **where)
+        self._attempts[future.key] = _Attempt(task, future, time.monotonic())
+        future.add_done_callback(self._ended.put)
+
+    def _take(self, future: Any) -> None:
+        """Take the end of an attempt: hand on its result, or start the task again where the scheduler lost it."""
+        attempt = self._attempts.pop(future.key, None)
+        if attempt is None:  # a copy of it was faster
+            return
+        copies = [key for key, other in self._attempts.items() if other.task is attempt.task]
+        if future.status in ("cancelled", "lost"):
+            if not copies:
+                self._queue.add([attempt.task])
+            return
+        result = _result_of(future, attempt.task)
+        if copies:
+            self._client.cancel([self._attempts.pop(key).future for key in copies], force=True)
+        future.release()
+        seconds = time.monotonic() - attempt.since
+        self._seconds_per_task = seconds if not self._seconds_per_task else 0.9 * self._seconds_per_task + 0.1 * seconds
+        self._queue.add(self._job.receive(attempt.task, result))
+
+    def _look_after(self) -> None:
+        """See whether the cluster is still there, and start a copy of a task that takes far longer than others did: its worker may be stopped or cut off."""
+        if self._client.status in ("closed", "closing"):
+            raise TaskFailedError("the dask scheduler is gone and did not come back")
+        if self._client.status != "running" or self._queue.has_more():
+            return
+        late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
+        copied = Counter(id(attempt.task) for attempt in self._attempts.values())
+        slow = {key: attempt.task for key, attempt in self._attempts.items() if attempt.since < late and copied[id(attempt.task)] == 1}
+        if not slow:
+            return
+        runs_on = {key: worker for worker, keys in self._client.processing().items() for key in keys}
+        workers = set(self._client.nthreads())
+        for key, task in slow.items():
+            others = sorted(workers - {runs_on.get(key)})
+            if key in runs_on and others:
+                self._submit(task, workers=others)
 
 
 def _result_of(future: Any, task: Task) -> Any:

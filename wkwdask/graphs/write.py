@@ -160,7 +160,9 @@ def _encode(voxels: npt.NDArray[Any], *_: Any, target: Target, part_shape: Vec3,
 
 def _join(receipts: npt.NDArray[Any], *, target: Target) -> npt.NDArray[Any]:
     parts: list[Receipt] = list(receipts.ravel())
-    return _object(target.join_shard(parts[0].shard, parts))
+    joined = target.join_shard(parts[0].shard, parts)
+    target.remove_parts(parts[0].shard)
+    return _object(joined)
 
 
 def _object(value: Any) -> npt.NDArray[Any]:

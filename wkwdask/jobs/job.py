@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from wkwdask.storage.receipts import Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a task gives back."""
+
+    receipts: tuple[tuple[int, Receipt], ...]
+    """Index of the target and the receipt, for each shard or part that was written."""
+    sources: int = 0
+    """Digest of the states of all files that were read, see ``wkwdask.storage.states``."""
 
 
 class Task(Protocol):
@@ -15,7 +28,11 @@ class Task(Protocol):
     def name(self) -> str:
         """What an error calls the task."""
 
-    def run(self) -> Any:
+    @property
+    def key(self) -> str:
+        """What a journal calls the task; unique in its job."""
+
+    def run(self) -> Result:
         """Do the work and give a small result."""
 
 
@@ -29,11 +46,11 @@ class Job(Protocol):
     def tasks(self) -> Iterator[Task]:
         """Give the tasks to start with."""
 
-    def receive(self, task: Task, result: Any) -> Iterable[Task]:
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take the result of a task and give the tasks that can start now."""
 
 
-def run_task(task: Task) -> Any:
+def run_task(task: Task) -> Result:
     """Run a task anywhere; its errors say which one it was."""
     try:
         return task.run()

@@ -10,7 +10,8 @@ from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, layer_in, read_datasource
-from wkwdask.storage.job_folder import LayerEdit, is_taken
+from wkwdask.storage.job_folder import is_taken
+from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote, local_path
 
 if TYPE_CHECKING:

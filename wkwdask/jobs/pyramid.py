@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from wkwdask.errors import ResumeError
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.plans.pyramid import Pass, plan_pass
+from wkwdask.jobs.job import Result
+from wkwdask.jobs.tally import ShardTally
+from wkwdask.storage.states import States, describe, digest, grouped_digests
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
+    from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.receipts import Receipt
     from wkwdask.storage.volume import PartWriter, Target, Volume
 
@@ -34,6 +40,8 @@ class RegionTask:
     """What is written, one per mag of the pass."""
     method: str
     """How a window becomes a voxel."""
+    ignore_zero: bool
+    """Whether zeros do not count in a window."""
     region: Vec3
     """Which region."""
     first_level: int = 0
@@ -44,31 +52,59 @@ class RegionTask:
         """What an error calls the task."""
         return f"region {self.region} of {self.source.name}"
 
-    def run(self) -> list[tuple[int, Receipt]]:
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "region {} {},{},{}".format(self.first_level, *self.region)
+
+    def states(self) -> States:
+        """Look at the files that are read."""
+        return self.source.shard_states(self.plan.source_region(self.region))
+
+    def run(self) -> Result:
         """Read the region and write its share of every mag.
 
         Returns
         -------
-        list of (int, Receipt)
-            Index of the mag in the pyramid, and the receipt of each file or part.
+        Result
+            With the receipt of each file or part.
         """
-        stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels)
-        writers = [_LevelWriter(target, self.plan, level, self.region) for level, target in enumerate(self.targets)]
+        states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
+        stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
+        writers = [LevelWriter(target, self.plan, level, self.region) for level, target in enumerate(self.targets)]
         try:
             for brick in self.plan.bricks(self.region):
                 nonzero = self.source.read_into(stream.source_view(brick), stream.source_box(brick).topleft)
                 for done in stream.push(brick, nonzero == 0):
                     writers[done.level].put(done.index, done.voxels)
-            return [(self.first_level + level, receipt) for level, writer in enumerate(writers) for receipt in writer.close()]
+            receipts = [(self.first_level + level, receipt) for level, writer in enumerate(writers) for receipt in writer.close()]
         except BaseException:
             for writer in writers:
                 writer.discard()
             raise
         finally:
             stream.close()
+        sources = self._sources_of_shards(states)
+        return Result(
+            tuple((n, replace(receipt, sources=sources.get(receipt.shard, 0)) if n == self.first_level else receipt) for n, receipt in receipts), digest(states)
+        )
+
+    def _sources_of_shards(self, states: States) -> dict[Vec3, int]:
+        """Sum up the files that each shard of the first mag is made from; those that several parts of a shard read count in one part alone."""
+        level, target = self.plan.levels[0], self.targets[0]
+        footprint = _times(target.shard_shape, level.factor)
+        if all(n % m == 0 for n, m in zip(level.region_shape, target.shard_shape, strict=True)):
+            return grouped_digests(states, self.source.shard_shape, footprint)
+        region = self.plan.source_region(self.region)
+        shard = cell_box(self.region, level.region_shape, level.box).topleft
+        index = (shard[0] // target.shard_shape[0], shard[1] // target.shard_shape[1], shard[2] // target.shard_shape[2])
+        shard_low = cell_box(index, footprint, region).intersection(self.plan.source_box).topleft
+        corners = np.maximum(states[:, :3] * self.source.shard_shape, shard_low)
+        mine = ((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)
+        return {index: digest(states[mine])}
 
 
-class _LevelWriter:
+class LevelWriter:
     """Hands the bricks of one mag to the writers of their files or parts."""
 
     def __init__(self, target: Target, plan: Pass, level: int, region: Vec3) -> None:
@@ -132,12 +168,21 @@ class JoinTask:
         """What an error calls the task."""
         return f"file {self.shard} of mag {self.target.box.mag}"
 
-    def run(self) -> list[tuple[int, Receipt]]:
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return join_key(self.level, self.shard)
+
+    def run(self) -> Result:
         """Join, and give the receipt of the file."""
-        return [(self.level, self.target.join_shard(self.shard, self.parts))]
+        return Result(((self.level, self.target.join_shard(self.shard, self.parts)),))
 
 
-@dataclass
+def join_key(level: int, shard: Vec3) -> str:
+    """Say what a journal calls the join of a file."""
+    return "join {} {},{},{}".format(level, *shard)
+
+
 class PyramidJob:
     """All coarser mags of one mag.
 
@@ -146,79 +191,119 @@ class PyramidJob:
     source : Volume
         The finest mag.
     targets : sequence of Target
-        The coarser mags, finest first.
-    layer_box : BoundingBox
-        Where the layer has data.
+        The mags to make, finest first.
+    passes : sequence of Pass
+        How; together their levels are the targets.
     method : str
         How a window becomes a voxel.
-    workers : int
-        How many tasks run at once.
+    ignore_zero : bool
+        Whether zeros do not count in a window.
     """
 
-    source: Volume
-    targets: Sequence[Target]
-    layer_box: BoundingBox
-    method: str
-    workers: int
-    receipts: list[list[Receipt]] = field(default_factory=list)
-    """Receipts of the files of each mag."""
-
-    def __post_init__(self) -> None:
-        self.receipts = [[] for _ in self.targets]
-        self._passes = self._plan_passes()
-        self._started = 0
+    def __init__(self, source: Volume, targets: Sequence[Target], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
+        self.source = source
+        self.targets = tuple(targets)
+        self.tallies = [ShardTally(target, 0) for target in targets]
+        self._method = method
+        self._ignore_zero = ignore_zero
+        self._passes = list(passes)
+        self._firsts = [sum(len(earlier.levels) for earlier in passes[:n]) for n in range(len(passes))]
+        self._occupied: list[npt.NDArray[np.bool_]] = []  # of the passes that have started
         self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}
-        self.num_tasks = sum(plan.num_regions + self._num_joins(first, plan) for first, plan in self._passes)
+        self._num_started = 0
 
-    def _plan_passes(self) -> list[tuple[int, Pass]]:
-        """Plan all passes: each goes on from the coarsest mag of the one before."""
-        passes = []
-        first, box = 0, self.source.box
-        while first < len(self.targets):
-            rest = self.targets[first:]
-            target = rest[0]
-            voxel_nbytes = self.source.dtype.itemsize * self.source.num_channels
-            mags = [target.box.mag for target in rest]
-            plan = plan_pass(box, mags, self.layer_box, target.chunk_shape, target.shard_shape, voxel_nbytes, self.workers)
-            passes.append((first, plan))
-            first += len(plan.levels)
-            box = plan.levels[-1].box
-        return passes
+    @property
+    def num_tasks(self) -> int:
+        """Tasks in all; passes that have not started count as if all their regions had data."""
+        later = range(len(self._occupied), len(self._passes))
+        return self._num_started + sum(
+            math.prod(len(r) for r in cell_range(plan.levels[0].box, plan.levels[0].region_shape))
+            + sum(math.prod(len(r) for r in cell_range(plan.levels[n].box, self._target(p, n).shard_shape)) for n in self._joined_levels(p))
+            for p, plan in ((p, self._passes[p]) for p in later)
+        )
 
-    def _num_joins(self, first: int, plan: Pass) -> int:
-        return sum(self._num_shards(first + n) for n in range(len(plan.levels)) if not plan.writes_whole(n, self.targets[first + n].shard_shape))
+    def _target(self, p: int, level: int) -> Target:
+        return self.targets[self._firsts[p] + level]
 
-    def _num_shards(self, level: int) -> int:
-        target = self.targets[level]
-        x, y, z = cell_range(target.box, target.shard_shape)
-        return len(x) * len(y) * len(z)
+    def _joined_levels(self, p: int) -> list[int]:
+        plan = self._passes[p]
+        return [n for n in range(len(plan.levels)) if not plan.writes_whole(n, self._target(p, n).shard_shape)]
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions of the first pass."""
-        return self._start_pass()
+        return self._start_passes()
 
-    def _start_pass(self) -> Iterator[Task]:
-        first, plan = self._passes[self._started]
-        self._started += 1
-        source = self.source if first == 0 else self.targets[first - 1].as_volume()
-        targets = tuple(self.targets[first : first + len(plan.levels)])
-        return (RegionTask(source, plan, targets, self.method, region, first) for region in plan.regions())
+    def _start_passes(self) -> Iterator[Task]:
+        """Start the next pass, and those after it that have nothing to wait for."""
+        tasks: Iterator[Task] = iter(())
+        while len(self._occupied) < len(self._passes):
+            p = len(self._occupied)
+            if p and not self.tallies[self._firsts[p] - 1].is_complete:
+                break
+            tasks = chain(tasks, self._start_pass(p))
+        return tasks
 
-    def receive(self, task: Task, result: list[tuple[int, Receipt]]) -> Iterable[Task]:
+    def _start_pass(self, p: int) -> Iterator[Task]:
+        plan, first = self._passes[p], self._firsts[p]
+        source = self.source if p == 0 else self.targets[first - 1].as_volume()
+        occupied = source.occupied(plan.source_region_shape)
+        self._occupied.append(occupied)
+        self._num_started += int(occupied.sum())
+        for level in range(len(plan.levels)):
+            self.tallies[first + level].expected = int(plan.occupied_shards(level, self._target(p, level).shard_shape, occupied).sum())
+        self._num_started += sum(self.tallies[first + level].expected for level in self._joined_levels(p))
+        targets = self.targets[first : first + len(plan.levels)]
+        return (RegionTask(source, plan, targets, self._method, self._ignore_zero, region, first) for region in plan.regions(occupied))
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take receipts; give the joins whose parts are all there, and the next pass as soon as the mag that it reads is complete."""
         joins: list[Task] = []
-        for level, receipt in result:
+        for level, receipt in result.receipts:
             if receipt.part is None:
-                self.receipts[level].append(receipt)
+                self.tallies[level].add(receipt)
                 continue
             parts = self._parts.setdefault((level, receipt.shard), [])
             parts.append(receipt)
-            first, plan = next((first, plan) for first, plan in reversed(self._passes) if first <= level)
-            if len(parts) == plan.num_parts(level - first, receipt.shard, self.targets[level].shard_shape):
+            if len(parts) == self._num_parts(level, receipt.shard):
                 # the coarsest first: the next pass waits for it
                 joins.insert(0, JoinTask(self.targets[level], level, receipt.shard, tuple(self._parts.pop((level, receipt.shard)))))
-        if self._started < len(self._passes):
-            reads = self._passes[self._started][0] - 1
-            if len(self.receipts[reads]) == self._num_shards(reads):
-                return chain(self._start_pass(), joins)
-        return joins
+        if isinstance(task, JoinTask):
+            task.target.remove_parts(task.shard)
+        return chain(self._start_passes(), joins)
+
+    def _num_parts(self, level: int, shard: Vec3) -> int:
+        """Count the regions with data that make a file."""
+        p = max(n for n, first in enumerate(self._firsts) if first <= level)
+        regions = self._passes[p].regions_of(level - self._firsts[p], shard, self.targets[level].shard_shape)
+        return int(self._occupied[p][regions].sum())
+
+    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Tell whether the result of an earlier start is still good.
+
+        Raises
+        ------
+        ResumeError
+            The source has changed since.
+        """
+        if isinstance(task, RegionTask):
+            states = task.states()
+            if digest(states) != result.sources:
+                if task.first_level:
+                    return False
+                raise ResumeError(
+                    f"{task.name}: the source has changed since the job was interrupted ({describe(states, self.source.shard_path)}); "
+                    'existing="overwrite" starts anew'
+                )
+        return all(self._is_there(level, receipt, known) for level, receipt in result.receipts)
+
+    def _is_there(self, level: int, receipt: Receipt, known: Callable[[str], Result | None]) -> bool:
+        target = self.targets[level]
+        if receipt.part is not None:
+            joined = known(join_key(level, receipt.shard))
+            if joined is not None and all(target.holds(whole) for _, whole in joined.receipts):
+                return True
+        return target.holds(receipt)
+
+
+def _times(a: Vec3, b: Vec3) -> Vec3:
+    return a[0] * b[0], a[1] * b[1], a[2] * b[2]

@@ -9,9 +9,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from wkwdask.storage.receipts import Receipt
+    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,34 +89,13 @@ class Report:
         return cls(tuple(mags), value["nbytes_in"], value["seconds"], note)
 
 
-def mag_report(path: str, receipts: Iterable[Receipt]) -> MagReport:
-    """Add up the receipts of all files of a mag.
-
-    Parameters
-    ----------
-    path : str
-        Folder of the mag.
-    receipts : iterable of Receipt
-        One per file.
-
-    Returns
-    -------
-    MagReport
-    """
-    files = voxels = nbytes = 0
-    minimum: Any = None
-    maximum: Any = None
-    nonzero: BoundingBox | None = None
-    for receipt in receipts:
-        files += receipt.path is not None
-        voxels += receipt.voxels
-        nbytes += receipt.nbytes
-        if receipt.minimum is not None:
-            minimum = receipt.minimum if minimum is None else min(minimum, receipt.minimum)
-            maximum = receipt.maximum if maximum is None else max(maximum, receipt.maximum)
-        if receipt.nonzero is not None:
-            nonzero = receipt.nonzero if nonzero is None else nonzero.union(receipt.nonzero)
-    return MagReport(path, files, voxels, nbytes, minimum, maximum, nonzero)
+def merge_reports(reports: Sequence[Report]) -> Report:
+    """Make one report of several jobs that ran one after the other."""
+    if len(reports) == 1:
+        return reports[0]
+    notes = dict.fromkeys(report.note for report in reports if report.note)
+    mags = tuple(mag for report in reports for mag in report.mags)
+    return Report(mags, sum(report.nbytes_in for report in reports), sum(report.seconds for report in reports), "; ".join(notes))
 
 
 def format_nbytes(nbytes: int) -> str:

@@ -8,19 +8,27 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import IncompleteWriteError, LockedError
-from wkwdask.geometry.grid import cells
-from wkwdask.jobs.report import Report, mag_report
-from wkwdask.storage.job_folder import JobFolder, NewMag, Owner, check_targets, lock_holder
+from wkwdask.errors import ExistsError, LockedError, ResumeError
+from wkwdask.jobs.journaled import JournaledJob
+from wkwdask.jobs.report import Report
+from wkwdask.jobs.tally import records
+from wkwdask.storage.job_folder import JobFolder, NewMag, check_targets, find_unfinished, is_taken, job_root, read_provenance
+from wkwdask.storage.journal import Journal, read_journal
+from wkwdask.storage.locks import lock_holder
+from wkwdask.storage.records import write_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.storage.job_folder import LayerEdit
-    from wkwdask.storage.receipts import Receipt
+    from wkwdask.jobs.journaled import ResumableJob
+    from wkwdask.jobs.tally import ShardTally
+    from wkwdask.storage.job_folder import UnfinishedJob
+    from wkwdask.storage.layer_edit import LayerEdit
+    from wkwdask.storage.owner import Owner
     from wkwdask.storage.volume import Target
 
-EXISTING = ("error", "overwrite")
+_DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
+_RESUME_NOTE = 'what was finished is kept: the same call goes on from there, existing="overwrite" (--overwrite) starts anew'
 _FINISHED_NOTE = "an earlier job with the same settings was interrupted while it published its result; that was finished now"
 
 
@@ -43,12 +51,14 @@ class StagedMags:
     settings: dict[str, Any]
     """What the job does, for its provenance."""
     existing: str
-    """``"error"`` or ``"overwrite"``."""
+    """``"error"``, ``"resume"``, ``"overwrite"``, or ``"update"`` where targets are the living mags."""
+    plan: dict[str, Any] | None = None
+    """What a later start of the job must not decide anew."""
 
     @staticmethod
     def staged_folder(owner: Owner, parent: str, name: str) -> str:
         """Say where a mag is built before it appears."""
-        return f"{JobFolder(parent, owner).root}/{name}"
+        return f"{job_root(parent, owner.job)}/{name}"
 
     def with_input(self, token: str) -> StagedMags:
         """Give the same job with a token of what goes in, so that an equal job on other data is another job."""
@@ -85,28 +95,54 @@ class StagedMags:
         Returns
         -------
         Report or None
-            Where an equal job was killed while it published, that was finished, and this is its report: nothing is left to do.
+            Where an equal job was finished before and that is fine, or one was killed while it published and that was finished just now, this is its
+            report: nothing is left to do.
 
         Raises
         ------
         LockedError, ExistsError, PermissionError
             As for :meth:`check_free`.
+        ResumeError
+            What is there is of a job with other settings.
         """
         self._check_json()
-        finished = self._job_folder().start(self.folders, self.existing, self.settings)
+        try:
+            finished = self._job_folder().start(self.existing, self.settings, self.plan)
+        except ExistsError:
+            if self.existing != "resume":
+                raise
+            return self._finished_before()
         if finished is not None:
             return Report.from_json(finished["report"], _FINISHED_NOTE)
         for target in self.targets:
             target.prepare()
         return None
 
-    def publish(self, receipts: Sequence[Sequence[Receipt]]) -> Report:
+    def _finished_before(self) -> Report:
+        """Give the report of the job that made what is there."""
+        for folder in self.folders:
+            provenance = read_provenance(folder)
+            if "settings" not in provenance:
+                what = "is there, without a journal of a job that could be resumed" if is_taken(folder) else "is not there, but other mags of the job are"
+                raise ResumeError(f'{folder}: {what}; existing="overwrite" (--overwrite) replaces all')
+            check_same_settings(folder, self.settings, provenance["settings"])
+        return Report.from_json(read_provenance(self.folders[0])["report"], _DONE_NOTE)
+
+    def journal(self) -> Journal:
+        """Continue the journal of the job."""
+        return Journal(self._job_folder().root)
+
+    def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
+        """Let a job go on from where its journal ends."""
+        return JournaledJob(job, journal.append, read_journal(self._job_folder().root), self.targets)
+
+    def publish(self, tallies: Sequence[ShardTally]) -> Report:
         """Make sure that every file was written, and let the mags appear.
 
         Parameters
         ----------
-        receipts : sequence of sequence of Receipt
-            Receipts of the files of each mag.
+        tallies : sequence of ShardTally
+            What was written to each mag.
 
         Returns
         -------
@@ -117,15 +153,13 @@ class StagedMags:
         IncompleteWriteError
             A file is missing, or was written twice.
         """
-        for target, folder, of_mag in zip(self.targets, self.folders, receipts, strict=True):
-            expected = set(cells(target.box, target.shard_shape))
-            found = [receipt.shard for receipt in of_mag]
-            if len(found) != len(expected) or set(found) != expected:
-                raise IncompleteWriteError(f"{folder}: receipts for {len(found)} files, expected {len(expected)}")
+        for tally in tallies:
+            tally.check()
+        for tally, rows in zip(tallies, records(tallies), strict=True):
+            write_record(tally.target.folder, rows)
         job_folder = self._job_folder()
         seconds = time.time() - job_folder.started_at()
-        mags = tuple(mag_report(folder, of_mag) for folder, of_mag in zip(self.folders, receipts, strict=True))
-        report = Report(mags, self.nbytes_in, seconds)
+        report = Report(tuple(tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)), self.nbytes_in, seconds)
         new_mags = [NewMag(os.path.basename(target.folder), folder) for target, folder in zip(self.targets, self.folders, strict=True)]
         job_folder.publish(new_mags, self.edit, {"settings": self.settings, "report": report.to_json()})
         return report
@@ -134,10 +168,13 @@ class StagedMags:
         """End the job without publishing anything."""
         self._job_folder().discard()
 
+    def leave(self, error: BaseException) -> None:
+        """End this attempt; what its journal tells stays for the next one, and the error says so."""
+        if self._job_folder().leave():
+            error.add_note(_RESUME_NOTE)
+
     def _job_folder(self) -> JobFolder:
-        folder = JobFolder(self.parent, self.owner)
-        folder.resume_ownership(self.folders)
-        return folder
+        return JobFolder(self.parent, self.owner, self.folders)
 
 
 def settings_of(command: str, **options: Any) -> dict[str, Any]:
@@ -145,7 +182,7 @@ def settings_of(command: str, **options: Any) -> dict[str, Any]:
     return {"command": command, **{name: value if isinstance(value, (int, float, type(None))) else str(value) for name, value in options.items()}}
 
 
-def check_existing(existing: str) -> None:
+def check_existing(existing: str, choices: Sequence[str]) -> None:
     """Make sure that the option is one that there is.
 
     Raises
@@ -153,5 +190,40 @@ def check_existing(existing: str) -> None:
     ValueError
         It is not.
     """
-    if existing not in EXISTING:
-        raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
+    if existing not in choices:
+        raise ValueError(f"existing must be {' or '.join(repr(choice) for choice in choices)}, got {existing!r}")
+
+
+def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, Any]) -> None:
+    """Compare a job with one that was interrupted or finished before.
+
+    Raises
+    ------
+    ResumeError
+        They differ; the message lists the differences.
+    """
+    names = [name for name in {**settings, **before} if settings.get(name) != before.get(name)]
+    if not names:
+        return
+    differences = [
+        "the source was replaced" if name == "input" else f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}" for name in names
+    ]
+    raise ResumeError(
+        f'{what}: made with other settings: {"; ".join(differences)}. Give the same settings, or existing="overwrite" (--overwrite) to start anew'
+    )
+
+
+def find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> UnfinishedJob | None:
+    """Find the interrupted job that a new one is to go on with.
+
+    Raises
+    ------
+    ResumeError
+        There is one that writes the same mags with other settings.
+    """
+    if existing == "overwrite":
+        return None
+    unfinished = find_unfinished(parent, folders)
+    if unfinished is not None:
+        check_same_settings(unfinished.root, settings, unfinished.settings)
+    return unfinished

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.jobs.job import Result
 from wkwdask.jobs.pyramid import JoinTask
 
 if TYPE_CHECKING:
@@ -78,9 +79,14 @@ class EncodeTask:
         """What an error calls the task."""
         return f"part {self.part} of mag {self.target.box.mag}"
 
-    def run(self) -> list[tuple[int, Receipt]]:
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "part {},{},{}".format(*self.part)
+
+    def run(self) -> Result:
         """Encode and store the part."""
-        return [(0, encode_part(self.target, self.part, self.part_shape, self.voxels, self.topleft))]
+        return Result(((0, encode_part(self.target, self.part, self.part_shape, self.voxels, self.topleft)),))
 
 
 @dataclass
@@ -116,9 +122,11 @@ class WriteJob:
                 corner = tuple(slice(a - t, b - t) for a, b, t in zip(here.topleft, here.bottomright, box.topleft, strict=True))
                 yield EncodeTask(self.target, part, self._part_shape, self.array[(slice(None), *corner)], here.topleft)
 
-    def receive(self, task: Task, result: list[tuple[int, Receipt]]) -> Iterable[Task]:
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take a receipt; give the join of a file whose parts are all there."""
-        for _, receipt in result:
+        if isinstance(task, JoinTask):
+            self.target.remove_parts(task.shard)
+        for _, receipt in result.receipts:
             if receipt.part is None:
                 self.receipts.append(receipt)
                 continue

@@ -80,6 +80,7 @@ def decode_into(
     num_channels: int,
     first_channel: int = 0,
     block_type: int,
+    fill_zeros: bool = True,
 ) -> Decoded:
     """Decode stored blocks and copy what lies inside an array to its place.
 
@@ -100,6 +101,8 @@ def decode_into(
         Stored channel that goes to channel 0 of the array.
     block_type : int
         1 raw, 2 LZ4, 3 LZ4HC.
+    fill_zeros : bool
+        Whether the array is filled even where all blocks of the batch are all-zero; else it is left alone then.
 
     Returns
     -------
@@ -118,19 +121,40 @@ def decode_into(
     compressed = block_type != RAW
     compiled = _compiled()
     if compiled is None:
-        decoded = Decoded(*blocks_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, out))
+        decoded = Decoded(*blocks_python.decode_into(source, table, block_len, num_channels, first_channel, compressed, fill_zeros, out))
     else:
         flat, strides = flat_memory(out)
         block = _scratch_block(nbytes, out.itemsize)
-        zero = zero_encoding(nbytes, block_type, 9)
         decoded = Decoded(
             *compiled.decode_into(
-                source, table, block_len, num_channels, first_channel, compressed, zero, block, block.view(np.uint8), flat, out.shape, strides
+                source, table, block_len, num_channels, first_channel, compressed, fill_zeros, block, block.view(np.uint8), flat, out.shape, strides
             )
         )
     if decoded.broken_nbytes == _OUTSIDE:
         raise ValueError("a stored block lies outside the memory that was read")
     return decoded
+
+
+def clear_into(table: npt.NDArray[np.int64], edge: int, out: npt.NDArray[Any]) -> None:
+    """Set cubes of an array to zero.
+
+    Parameters
+    ----------
+    table : ndarray of int64, shape (n, 7)
+        Lowest voxel of each cube relative to the array, in the columns of ``wkwdask.kernels.blocks_layout``; the others do not count.
+    edge : int
+        Edge of a cube [voxels].
+    out : ndarray, shape (c, x, y, z)
+        The array.
+    """
+    compiled = _compiled()
+    if not len(table) or not out.size:
+        return
+    if compiled is None or not is_plain(out):
+        blocks_python.clear_into(table, edge, out)
+    else:
+        flat, strides = flat_memory(out)
+        compiled.clear_into(table, edge, flat, out.shape, strides)
 
 
 def encode_from(

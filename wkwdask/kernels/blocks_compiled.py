@@ -25,25 +25,62 @@ RAW, LZ4, LZ4HC = 1, 2, 3
 OUTSIDE = -(1 << 40)  # a block that is not in the memory it is said to be in; LZ4 itself gives 32-bit codes
 _INT32_MAX = (1 << 31) - 1
 _TILE = 16
+_STRETCH = 256  # values that are looked at together, without a branch in between
+_LAST_LITERALS, _MATCH_LIMIT, _SEQUENCE_NBYTES = 5, 12, 8  # LZ4_decompress_safe takes no match that ends or starts later, nor from fewer bytes
 _unsigned = np.uint64
 
 
 @helper
-def _equals(source: Any, start: Any, nbytes: Any, pattern: Any) -> Any:
-    if nbytes != pattern.size:
-        return False
-    for i in range(nbytes):
-        if source[start + i] != pattern[i]:
+def _is_zero(values: Any) -> Any:
+    for start in range(0, values.size, _STRETCH):
+        stretch = values[start : start + _STRETCH]
+        seen = stretch[0]
+        for i in range(_unsigned(stretch.size)):
+            seen |= stretch[i]
+        if seen != 0:
             return False
     return True
 
 
 @helper
-def _is_zero(values: Any) -> Any:
-    for i in range(values.size):
-        if values[i] != 0:
+def _lz4_length(source: Any, at: Any, end: Any, length: Any) -> Any:
+    """Add up a length of 15 or more; returns it and the place behind it."""
+    if length == 15:
+        while at < end:
+            more = np.int64(source[at])
+            at += 1
+            length += more
+            if more != 255:
+                break
+    return length, at
+
+
+@helper
+def _is_zero_lz4(source: Any, at: Any, nbytes: Any, decoded_nbytes: Any) -> Any:
+    """Tell whether LZ4 bytes are sound and decode to zeros: no literal is anything else, so that there is nothing else to be matched."""
+    end = at + nbytes
+    done = 0
+    while at < end:
+        token = np.int64(source[at])
+        literals, at = _lz4_length(source, at + 1, end, token >> 4)
+        if literals > end - at or literals > decoded_nbytes - done:
             return False
-    return True
+        for i in range(at, at + literals):
+            if source[i] != 0:
+                return False
+        at += literals
+        done += literals
+        if at == end:
+            return done == decoded_nbytes
+        if end - at < _SEQUENCE_NBYTES or done > decoded_nbytes - _MATCH_LIMIT:
+            return False
+        offset = np.int64(source[at]) | np.int64(source[at + 1]) << 8
+        match, at = _lz4_length(source, at + 2, end, token & 15)
+        match += 4
+        if offset == 0 or offset > done or match > decoded_nbytes - _LAST_LITERALS - done:
+            return False
+        done += match
+    return False
 
 
 # Indices into flat memory are unsigned: a signed index could be negative, and the code for that keeps loops from being vectorised.
@@ -86,6 +123,38 @@ def _scatter(block: Any, edge: Any, channels: Any, first_channel: Any, corner: A
                     at = _unsigned(first_channel + c + x0 * channels + (y + z * edge) * row)
                     for i in range(count):
                         out[to + i * step] = block[at + i * stored_step]
+
+
+@helper
+def _clear(edge: Any, corner: Any, out: Any, shape: Any, strides: Any) -> None:
+    """Set the part of a cube that lies inside the array to zero."""
+    x0, y0, z0 = max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2])
+    x1, y1, z1 = min(edge, shape[1] - corner[0]), min(edge, shape[2] - corner[1]), min(edge, shape[3] - corner[2])
+    sc, sx, sy, sz = strides
+    base = corner[0] * sx + corner[1] * sy + corner[2] * sz
+    channels, width = shape[0], 1
+    if _rows_match(channels, sc, sx):
+        channels, width, sx = 1, channels, 1
+    for c in range(channels):
+        if sz == 1:
+            for x in range(x0, x1):
+                for y in range(y0, y1):
+                    to = _unsigned(base + c * sc + x * sx + y * sy + z0)
+                    for i in range(_unsigned(max(0, z1 - z0))):
+                        out[to + i] = 0
+        else:
+            count, step = _unsigned(max(0, x1 - x0) * width), _unsigned(sx)
+            for z in range(z0, z1):
+                for y in range(y0, y1):
+                    to = _unsigned(base + c * sc + x0 * width * sx + y * sy + z * sz)
+                    for i in range(count):
+                        out[to + i * step] = 0
+
+
+@helper
+def _clear_all(table: Any, edge: Any, out: Any, shape: Any, strides: Any) -> None:
+    for n in range(table.shape[0]):
+        _clear(edge, (table[n, X], table[n, Y], table[n, Z]), out, shape, strides)
 
 
 @helper
@@ -148,7 +217,7 @@ def _rows_match(channels: Any, sc: Any, sx: Any) -> Any:
 @kernel
 def decode_into(
     source: Any, table: Any, edge: Any, channels: Any, first_channel: Any,
-    compressed: Any, zero: Any, block: Any, block_bytes: Any, out: Any, shape: Any, strides: Any,
+    compressed: Any, fill_zeros: Any, block: Any, block_bytes: Any, out: Any, shape: Any, strides: Any,
 ) -> Any:  # fmt: skip
     """Decode blocks and scatter them; returns (blocks that are not all-zero, index of a broken block or -1, what it decoded to)."""
     nonzero = 0
@@ -159,10 +228,11 @@ def decode_into(
         corner = (table[n, X], table[n, Y], table[n, Z])
         if start < 0 or size < 0 or size > source.size - start or size > _INT32_MAX or (not compressed and size < nbytes):
             return nonzero, n, OUTSIDE
-        if compressed and _equals(source, start, size, zero):
-            for i in range(block.size):
-                block[i] = 0
-        elif compressed:
+        if _is_zero_lz4(source, start, size, nbytes) if compressed else _is_zero(source[start : start + nbytes]):
+            if fill_zeros or nonzero:
+                _clear(edge, corner, out, shape, strides)
+            continue
+        if compressed:
             # An array that ends inside a block needs no more than the block's voxels up to its last one.
             needed = _needed(corner, edge, channels, shape) * block.itemsize
             if needed < nbytes:
@@ -171,14 +241,21 @@ def decode_into(
                 got = _decompress(source_at + start, block_at, np.int32(size), np.int32(nbytes))
             if got != needed:
                 return nonzero, n, np.int64(got)
-            nonzero += 1
         else:
             at = _unsigned(start)
             for i in range(_unsigned(nbytes)):
                 block_bytes[i] = source[at + i]
-            nonzero += 0 if _is_zero(block) else 1
+        if not nonzero and not fill_zeros:
+            _clear_all(table[:n], edge, out, shape, strides)
+        nonzero += 1
         _scatter(block, edge, channels, first_channel, corner, out, shape, strides)
     return nonzero, -1, 0
+
+
+@kernel
+def clear_into(table: Any, edge: Any, out: Any, shape: Any, strides: Any) -> None:
+    """Set cubes to zero."""
+    _clear_all(table, edge, out, shape, strides)
 
 
 @kernel

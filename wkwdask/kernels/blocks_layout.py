@@ -21,6 +21,23 @@ CODE, OFFSET, SIZE, START, X, Y, Z = range(7)
 _Slices = tuple[slice, slice, slice]
 
 
+def cube_table(corner: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Make a table of one cube with nothing stored for it.
+
+    Parameters
+    ----------
+    corner : sequence of 3 int
+        Its lowest voxel relative to the array.
+
+    Returns
+    -------
+    ndarray of int64, shape (1, 7)
+    """
+    table = np.zeros((1, Z + 1), np.int64)
+    table[0, X : Z + 1] = corner
+    return table
+
+
 def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Slices, _Slices]:
     """Give the slices of the array (c, x, y, z) and of the block in which both lie.
 

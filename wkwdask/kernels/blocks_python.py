@@ -7,13 +7,13 @@ from typing import Any
 import lz4.block
 import numpy as np
 
-from wkwdask.kernels.blocks_layout import SIZE, overlap
+from wkwdask.kernels.blocks_layout import SIZE, X, Z, overlap
 
 RAW, LZ4, LZ4HC = 1, 2, 3
 OUTSIDE = -(1 << 40)
 
 
-def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel: int, compressed: bool, out: Any) -> tuple[int, int, int]:
+def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel: int, compressed: bool, fill_zeros: bool, out: Any) -> tuple[int, int, int]:
     """Decode blocks and copy them into an array (c, x, y, z); returns what the compiled kernel returns."""
     nbytes = edge**3 * channels * out.itemsize
     nonzero = 0
@@ -28,11 +28,24 @@ def decode_into(source: Any, table: Any, edge: int, channels: int, first_channel
                 return nonzero, n, -1
             if len(raw) != nbytes:
                 return nonzero, n, len(raw)
+        if not any(raw):
+            if fill_zeros or nonzero:
+                clear_into(table[n : n + 1], edge, out)
+            continue
+        if not nonzero and not fill_zeros:
+            clear_into(table[:n], edge, out)
+        nonzero += 1
         block = np.frombuffer(raw, out.dtype, nbytes // out.itemsize).reshape((channels, edge, edge, edge), order="F")
-        nonzero += any(raw)
         to, at = overlap(corner, edge, out.shape)
         out[(slice(None), *to)] = block[(slice(first_channel, first_channel + out.shape[0]), *at)]
     return nonzero, -1, 0
+
+
+def clear_into(table: Any, edge: int, out: Any) -> None:
+    """Set cubes of an array (c, x, y, z) to zero."""
+    for corner in table[:, X : Z + 1].tolist():
+        to, _ = overlap(corner, edge, out.shape)
+        out[(slice(None), *to)] = 0
 
 
 def encode_from(array: Any, corners: Any, edge: int, block_type: int, level: int, zero: Any, out: Any, sizes: Any) -> tuple[int, int]:

@@ -7,22 +7,27 @@ is held in memory.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import UnsupportedError
+import numpy as np
+
 from wkwdask.geometry import morton
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
 
 _REGION_VX = 512  # edge of a region in the first coarser mag: seconds of work
 _SMALLEST_REGION_VX = 128
+_SMALL_TASK_NBYTES = 128 << 20  # below, a task is so short that more of them only help workers that have none
 _BRICK_SOURCE_NBYTES = 32 << 20
 _TASKS_PER_WORKER = 3
 
@@ -49,41 +54,100 @@ class Pass:
 
     source_box: BoundingBox
     """Where the source has data [voxels of its mag]."""
+    source_brick_shape: Vec3
+    """What is read at once [voxels of the source]: a brick of the first level, or a part of one."""
     levels: tuple[Level, ...]
     """The mags that are made, finest first."""
 
-    def regions(self) -> Iterator[Vec3]:
-        """Go through the tasks."""
-        return cells(self.levels[0].box, self.levels[0].region_shape)
-
     @property
-    def num_regions(self) -> int:
-        """Number of tasks."""
-        x, y, z = cell_range(self.levels[0].box, self.levels[0].region_shape)
-        return len(x) * len(y) * len(z)
+    def source_region_shape(self) -> Vec3:
+        """Footprint of one task in the source [voxels of the source]."""
+        return _times(self.levels[0].region_shape, self.levels[0].factor)
+
+    def source_region(self, region: Vec3) -> BoundingBox:
+        """Give the source voxels that a task reads."""
+        return cell_box(region, self.source_region_shape, self.source_box).intersection(self.source_box)
+
+    def regions(self, occupied: npt.NDArray[np.bool_]) -> Iterator[Vec3]:
+        """Go through the tasks in Morton order, so that the files of all mags are completed one after the other.
+
+        Parameters
+        ----------
+        occupied : ndarray of bool, shape (x, y, z)
+            Which of the regions that touch the box have data.
+
+        Yields
+        ------
+        tuple of 3 int
+            Index of a region of the first level.
+        """
+        low = [r.start for r in cell_range(self.levels[0].box, self.levels[0].region_shape)]
+        regions = np.argwhere(occupied) + low
+        for index in np.argsort(morton.encode(regions), kind="stable"):
+            x, y, z = regions[index].tolist()
+            yield x, y, z
 
     def bricks(self, region: Vec3) -> Iterator[Vec3]:
-        """Go through the bricks of a region of the first level that hold data, in Morton order."""
+        """Go through the source bricks of a region that hold data: by the Morton order of the bricks of the first level."""
         level = self.levels[0]
         box = cell_box(region, level.region_shape, level.box)
         low = [t // n for t, n in zip(box.topleft, level.brick_shape, strict=True)]
-        counts = [n // m for n, m in zip(level.region_shape, level.brick_shape, strict=True)]
-        _, coordinates = morton.ordered_box((0, 0, 0), (counts[0], counts[1], counts[2]))
-        for x, y, z in (coordinates + low).tolist():
-            if not cell_box((x, y, z), level.brick_shape, level.box).intersection(level.box).is_empty:
-                yield x, y, z
+        counts = _divide(level.region_shape, level.brick_shape)
+        per_brick = _divide(_times(level.brick_shape, level.factor), self.source_brick_shape)
+        inside = cell_range(self.source_box, self.source_brick_shape)
+        _, coordinates = morton.ordered_box((0, 0, 0), counts)
+        for x, y, z in ((coordinates + low) * per_brick).tolist():
+            for dz, dy, dx in product(*(range(n) for n in reversed(per_brick))):
+                if x + dx in inside[0] and y + dy in inside[1] and z + dz in inside[2]:
+                    yield x + dx, y + dy, z + dz
 
-    def num_parts(self, level: int, shard: Vec3, shard_shape: Vec3) -> int:
-        """Count the regions that make parts of a shard of one level."""
+    def shards(self, level: int, region: Vec3, shard_shape: Vec3) -> tuple[range, range, range]:
+        """Give the shards of one level that a region makes or has a part of."""
         here = self.levels[level]
-        box = cell_box(shard, shard_shape, here.box).intersection(here.box)
-        x, y, z = cell_range(box, here.region_shape)
-        return len(x) * len(y) * len(z)
+        return cell_range(cell_box(region, here.region_shape, here.box).intersection(here.box), shard_shape)
+
+    def regions_of(self, level: int, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
+        """Give the place of the regions that make a shard of one level in the array of all regions that touch the box."""
+        here = self.levels[level]
+        first = cell_range(here.box, here.region_shape)
+        ranges = cell_range(cell_box(shard, shard_shape, here.box).intersection(here.box), here.region_shape)
+        x, y, z = (slice(r.start - all_.start, r.stop - all_.start) for r, all_ in zip(ranges, first, strict=True))
+        return x, y, z
+
+    def occupied_shards(self, level: int, shard_shape: Vec3, occupied: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Tell which shards of one level that touch the box have data.
+
+        Parameters
+        ----------
+        level : int
+            Index of the mag in the pass.
+        shard_shape : tuple of 3 int
+            Its shards [voxels].
+        occupied : ndarray of bool, shape (x, y, z)
+            Which regions have data.
+
+        Returns
+        -------
+        ndarray of bool, shape (x, y, z)
+        """
+        here = self.levels[level]
+        for axis, (cells, shards) in enumerate(zip(cell_range(here.box, here.region_shape), cell_range(here.box, shard_shape), strict=True)):
+            cell, shard = here.region_shape[axis], shard_shape[axis]
+            if cell <= shard:
+                starts = [max(0, n * shard // cell - cells.start) for n in shards]
+                occupied = np.logical_or.reduceat(occupied, starts, axis=axis)
+            else:
+                occupied = np.take(occupied, [n * shard // cell - cells.start for n in shards], axis=axis)
+        return occupied
 
     def writes_whole(self, level: int, shard_shape: Vec3) -> bool:
         """Tell whether a region holds every shard of a level that it touches, in an order in which the shard can be written at once."""
         here = self.levels[level]
         return here.in_order and all(n % m == 0 for n, m in zip(here.region_shape, shard_shape, strict=True))
+
+    def memory_nbytes(self, voxel_nbytes: int) -> int:
+        """Add up the memory of all bricks of a task [bytes]: one of the source, one open and one cut at the border for each mag."""
+        return voxel_nbytes * (math.prod(self.source_brick_shape) + 2 * sum(math.prod(level.brick_shape) for level in self.levels))
 
 
 def check_steps(finest: Mag, mags: Sequence[Mag]) -> list[Vec3]:
@@ -91,31 +155,74 @@ def check_steps(finest: Mag, mags: Sequence[Mag]) -> list[Vec3]:
 
     Raises
     ------
-    UnsupportedError
-        A step is not 1 or 2 on some axis.
+    ValueError
+        A mag is no multiple of the one before it.
     """
-    factors = [before.step_to(mag) for before, mag in pairwise([finest, *mags])]
-    for mag, factor in zip(mags, factors, strict=True):
-        if any(f not in (1, 2) for f in factor):
-            raise UnsupportedError(f"the step to mag {mag} has the factors {factor}; only 1 and 2 are supported on each axis")
-    return factors
+    return [before.step_to(mag) for before, mag in pairwise([finest, *mags])]
 
 
-def plan_pass(
-    source_box: BoundingBox, mags: Sequence[Mag], layer_box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int
-) -> Pass:
-    """Plan one pass: choose the region and how many mags it can make.
+def plan_passes(
+    source_box: BoundingBox,
+    mags: Sequence[Mag],
+    chunk_shape: Vec3,
+    shard_shape: Vec3,
+    voxel_nbytes: int,
+    workers: int,
+    region_shapes: Sequence[Vec3] | None = None,
+) -> list[Pass]:
+    """Cut a ladder into passes: each makes as many mags as have whole chunks in a region, the next one reads the last of them.
 
     Parameters
     ----------
     source_box : BoundingBox
-        Where the source has data [voxels of its mag].
+        Where the finest mag has data [voxels of its mag]; that of a coarser mag is its outward alignment.
     mags : sequence of Mag
-        All mags that are still to be made, finest first; at least one.
-    layer_box : BoundingBox
-        Where the layer has data [any mag].
+        The mags to make, finest first.
     chunk_shape, shard_shape : tuple of 3 int
         Chunk and shard of all mags [voxels]; powers of two.
+    voxel_nbytes : int
+        Bytes of one voxel with all channels.
+    workers : int
+        How many tasks run at once.
+    region_shapes : sequence of (int, int, int), optional
+        The regions of all passes as an earlier planning chose them [voxels of the first mag of the pass].
+
+    Returns
+    -------
+    list of Pass
+        Together their levels are ``mags``.
+
+    Raises
+    ------
+    ValueError
+        A mag is no multiple of the one before it.
+    """
+    passes: list[Pass] = []
+    done = 0
+    while done < len(mags):
+        factors = check_steps(source_box.mag, mags[done:])
+        first_box = source_box.in_mag(mags[done])
+        if region_shapes is not None:
+            region_shape = region_shapes[len(passes)]
+        else:
+            region_shape = choose_region(first_box, factors[0], chunk_shape, shard_shape, voxel_nbytes, workers)
+        passes.append(plan_pass(source_box, mags[done:], chunk_shape, voxel_nbytes, region_shape))
+        done += len(passes[-1].levels)
+        source_box = passes[-1].levels[-1].box
+    return passes
+
+
+def choose_region(box: BoundingBox, factor: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int) -> Vec3:
+    """Choose the region of a pass: a file of the first mag, or less where workers would have nothing to do.
+
+    Parameters
+    ----------
+    box : BoundingBox
+        Where the first mag of the pass has data [voxels of the mag].
+    factor : tuple of 3 int
+        Its step from the source.
+    chunk_shape, shard_shape : tuple of 3 int
+        Its chunk and shard [voxels].
     voxel_nbytes : int
         Bytes of one voxel with all channels.
     workers : int
@@ -123,48 +230,94 @@ def plan_pass(
 
     Returns
     -------
+    tuple of 3 int
+        [voxels of the mag]
+    """
+    edge = max(max(_divide(shard_shape, chunk_shape)), max(2, _REGION_VX // max(chunk_shape)))
+    while edge > 2 and edge * max(chunk_shape) > _SMALLEST_REGION_VX and workers > 1:
+        shape = _cube(edge, chunk_shape)
+        num_regions = math.prod(len(cells) for cells in cell_range(box, shape))
+        is_small = math.prod(shape) * math.prod(factor) * voxel_nbytes <= _SMALL_TASK_NBYTES
+        if num_regions >= _TASKS_PER_WORKER * workers or (num_regions >= workers and is_small):
+            break
+        edge //= 2
+    return _cube(edge, chunk_shape)
+
+
+def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, voxel_nbytes: int, region_shape: Vec3) -> Pass:
+    """Plan one pass: how many mags a region can make, and the bricks.
+
+    Parameters
+    ----------
+    source_box : BoundingBox
+        Where the source has data [voxels of its mag].
+    mags : sequence of Mag
+        The mags that are still to be made, finest first; at least one.
+    chunk_shape : tuple of 3 int
+        Chunk of all mags [voxels]; powers of two.
+    voxel_nbytes : int
+        Bytes of one voxel with all channels.
+    region_shape : tuple of 3 int
+        The region [voxels of the first mag]; chunks times a power of two.
+
+    Returns
+    -------
     Pass
         Its levels are the first of ``mags``: those whose share of a region is at least one whole chunk.
     """
     factors = check_steps(source_box.mag, mags)
-    boxes = [layer_box.in_mag(mag) for mag in mags]
-    region = _region_chunks(boxes[0], chunk_shape, shard_shape, workers)
-    brick = _brick_chunks(chunk_shape, factors[0], voxel_nbytes, region)
-    levels = []
-    shape = (region * chunk_shape[0], region * chunk_shape[1], region * chunk_shape[2])
-    in_order = True
-    for index, (factor, box) in enumerate(zip(factors, boxes, strict=True)):
-        if index:
-            if any(n // f < chunk for n, f, chunk in zip(shape, factor, chunk_shape, strict=True)):
-                break
-            shape = (shape[0] // factor[0], shape[1] // factor[1], shape[2] // factor[2])
-            in_order = in_order and factor == (2, 2, 2)
-        brick_shape = _smaller((brick * chunk_shape[0], brick * chunk_shape[1], brick * chunk_shape[2]), shape)
-        levels.append(Level(box, factor, shape, brick_shape, in_order))
-    return Pass(source_box, tuple(levels))
-
-
-def _region_chunks(box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, workers: int) -> int:
-    """Choose the edge of a region of the first coarser mag [chunks]: a file, or less where there would be fewer tasks than workers need."""
-    edge = max(max(n // c for n, c in zip(shard_shape, chunk_shape, strict=True)), max(2, _REGION_VX // max(chunk_shape)))
-    while edge > 2 and edge * max(chunk_shape) > _SMALLEST_REGION_VX and workers > 1:
-        x, y, z = cell_range(box, [edge * c for c in chunk_shape])
-        if len(x) * len(y) * len(z) >= _TASKS_PER_WORKER * workers:
+    steps = [(factors[0], region_shape)]
+    for factor in factors[1:]:
+        shape = _divide(steps[-1][1], factor)
+        if any(n < chunk for n, chunk in zip(shape, chunk_shape, strict=True)):
             break
-        edge //= 2
-    return edge
+        steps.append((factor, shape))
+    smallest_brick = _largest_factor([factor for factor, _ in steps[1:]])
+    brick = _brick_shape(chunk_shape, factors[0], voxel_nbytes, region_shape, smallest_brick)
+    levels: list[Level] = []
+    box = source_box
+    for mag, (factor, shape) in zip(mags, steps, strict=False):
+        box = box.in_mag(mag)
+        in_order = not levels or (levels[-1].in_order and factor == (2, 2, 2))
+        levels.append(Level(box, factor, shape, _smaller(brick, shape), in_order))
+    return Pass(source_box, _source_brick_shape(levels[0], voxel_nbytes), tuple(levels))
 
 
-def _brick_chunks(chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region: int) -> int:
-    """Choose the edge of a brick [chunks]: at least two, so that every window of the next mag lies in one brick."""
-    chunk_source_nbytes = voxel_nbytes
-    for c, f in zip(chunk_shape, factor, strict=True):
-        chunk_source_nbytes *= c * f
-    edge = 2
-    while edge * 2 <= region and (edge * 2) ** 3 * chunk_source_nbytes <= _BRICK_SOURCE_NBYTES:
+def _brick_shape(chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shape: Vec3, smallest: Vec3) -> Vec3:
+    """Choose a brick of the first level: whole chunks, and whole windows of all coarser mags."""
+    edge = 1
+    while any(edge * n < least for n, least in zip(chunk_shape, smallest, strict=True)):
         edge *= 2
-    return min(edge, region)
+    while math.prod(_cube(edge * 2, chunk_shape)) * math.prod(factor) * voxel_nbytes <= _BRICK_SOURCE_NBYTES:
+        edge *= 2
+    return _smaller(_cube(edge, chunk_shape), region_shape)
+
+
+def _source_brick_shape(level: Level, voxel_nbytes: int) -> Vec3:
+    """Choose what is read at once: the footprint of a brick, halved along its longest axis until it is small enough or one window long."""
+    shape = list(level.brick_shape)
+    while math.prod(shape) * math.prod(level.factor) * voxel_nbytes > _BRICK_SOURCE_NBYTES and max(shape) > 1:
+        longest = max(range(3), key=lambda axis: shape[axis] * level.factor[axis] if shape[axis] > 1 else 0)
+        shape[longest] //= 2
+    return _times((shape[0], shape[1], shape[2]), level.factor)
+
+
+def _largest_factor(factors: Sequence[Vec3]) -> Vec3:
+    x, y, z = (max((factor[axis] for factor in factors), default=1) for axis in range(3))
+    return x, y, z
+
+
+def _cube(edge: int, chunk_shape: Vec3) -> Vec3:
+    return edge * chunk_shape[0], edge * chunk_shape[1], edge * chunk_shape[2]
 
 
 def _smaller(a: Vec3, b: Vec3) -> Vec3:
     return min(a[0], b[0]), min(a[1], b[1]), min(a[2], b[2])
+
+
+def _times(a: Vec3, b: Vec3) -> Vec3:
+    return a[0] * b[0], a[1] * b[1], a[2] * b[2]
+
+
+def _divide(a: Vec3, b: Vec3) -> Vec3:
+    return a[0] // b[0], a[1] // b[1], a[2] // b[2]

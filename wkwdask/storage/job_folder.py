@@ -1,82 +1,38 @@
-"""The folder of a job: where new mags are built before they appear, the locks on what they replace, and how they are published.
+"""The folder of a job: where new mags are built before they appear, what was done so far, and how the mags are published.
 
 A job takes a lock for every folder that it will replace, builds beside them in a folder whose name begins with a dot, writes a publish record when
-all is complete, renames, edits the JSON, and cleans up. Killed before the record, it leaves nothing visible and the next job removes
-what it left; killed after it, the next job finishes the renames.
+all is complete, renames, edits the JSON, and cleans up. Killed before the record, it leaves nothing visible: where it kept a journal, the same job can go
+on later, else the next job removes what it left. Killed after the record, the next job finishes the renames.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import getpass
 import json
 import os
 import secrets
-import socket
 import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, LockedError
-from wkwdask.formats.datasource import with_layer, with_mags
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import update_datasource
-from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_temporaries, remove_tree
+from wkwdask.errors import ExistsError, ResumeError
+from wkwdask.storage.journal import has_journal
+from wkwdask.storage.layer_edit import LayerEdit
+from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_tree
+from wkwdask.storage.locks import guarded, lock_path, read_owner, release_lock, take_lock
 from wkwdask.storage.wkw import HEADER_NAME, is_mag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from wkwdask.storage.owner import Owner
+
 _FOLDER_PREFIX = ".wkwdask-job-"
-_LOCK_SUFFIX = ".wkwdask-lock"
 _OWNER_NAME = "owner.json"
 _OWNERLESS_SECONDS = 3600.0
+_PLAN_NAME = "plan.json"
 _RECORD_NAME = "publish.json"
 PROVENANCE_NAME = ".wkwdask.json"
-
-
-@dataclass(frozen=True, slots=True)
-class Owner:
-    """Who holds a lock."""
-
-    job: str
-    """Name of the job, unique."""
-    command: str
-    """What it does."""
-    host: str
-    """Name of the machine."""
-    boot: str
-    """What tells one start of the machine from the next."""
-    pid: int
-    """The process."""
-    process_start: str
-    """What tells the process from a later one with the same number."""
-    user: str
-    """Who started it."""
-    since: str
-    """When it started."""
-
-    @classmethod
-    def this_process(cls, command: str) -> Owner:
-        """Describe this process as the owner of a new job."""
-        pid, since = os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S")
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):  # no entry in the password database, as in many containers
-            user = f"uid {os.getuid()}"
-        name = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
-        return cls(name, command, socket.gethostname(), _boot(), pid, _process_start(pid), user, since)
-
-    def is_gone(self) -> bool:
-        """Tell whether the process is known to have ended; on another machine that cannot be known."""
-        if self.host != socket.gethostname():
-            return False
-        return self.boot != _boot() or _process_start(self.pid) != self.process_start
-
-    def __str__(self) -> str:
-        return f"{self.command} by {self.user}, process {self.pid} on {self.host}, since {self.since}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,86 +46,57 @@ class NewMag:
 
 
 @dataclass(frozen=True, slots=True)
-class LayerEdit:
-    """What the JSON is to say once the mags are there."""
+class UnfinishedJob:
+    """A job that was interrupted and can go on."""
 
-    dataset_folder: str
-    """Where ``datasource-properties.json`` is."""
-    layer: str
-    """Name of the layer."""
-    mags: tuple[tuple[Mag, str, int], ...]
-    """Mag, path relative to the dataset, edge of a file [voxels]."""
-    new_layer: tuple[str, BoundingBox, str, int] | None = None
-    """Category, box, element class and channels, where the layer is new or changes its box."""
-
-    def apply(self) -> None:
-        """Change the JSON."""
-
-        def change(document: dict[str, Any]) -> dict[str, Any]:
-            if self.new_layer is not None:
-                document = with_layer(document, self.layer, *self.new_layer)
-            return with_mags(document, self.layer, self.mags)
-
-        update_datasource(self.dataset_folder, change)
-
-    def to_json(self) -> dict[str, Any]:
-        """Give the form that a publish record holds."""
-        new_layer = None
-        if self.new_layer is not None:
-            category, box, element_class, num_channels = self.new_layer
-            new_layer = [category, [*box.topleft, *box.size], element_class, num_channels]
-        return {
-            "dataset_folder": self.dataset_folder,
-            "layer": self.layer,
-            "mags": [[list(mag.factors), path, edge] for mag, path, edge in self.mags],
-            "new_layer": new_layer,
-        }
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> LayerEdit:
-        """Read the form that a publish record holds."""
-        new_layer = None
-        if value["new_layer"] is not None:
-            category, numbers, element_class, num_channels = value["new_layer"]
-            new_layer = (category, BoundingBox.parse(numbers), element_class, num_channels)
-        mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
-        return cls(value["dataset_folder"], value["layer"], mags, new_layer)
+    job: str
+    """Its name."""
+    root: str
+    """Its folder."""
+    targets: tuple[str, ...]
+    """Folders that it is to publish."""
+    settings: dict[str, Any]
+    """What it does."""
+    plan: dict[str, Any]
+    """What it decided at its first start."""
 
 
 class JobFolder:
-    """A running job's hold on the mags that it will publish.
+    """A running job's hold on the mags that it writes.
 
     Parameters
     ----------
     parent : str
-        Folder in which the mags will appear (the layer); made if need be.
+        Folder in which the mags are or will appear (the layer); made if need be.
     owner : Owner
         Who builds.
+    targets : sequence of str
+        The mags' folders.
     """
 
-    def __init__(self, parent: str, owner: Owner) -> None:
+    def __init__(self, parent: str, owner: Owner, targets: Sequence[str]) -> None:
         self.parent = parent
         self.owner = owner
-        self.root = f"{parent}/{_FOLDER_PREFIX}{owner.job}"
-        self._locks: list[str] = []
+        self.root = job_root(parent, owner.job)
+        self.targets = tuple(targets)
 
-    def start(self, targets: Sequence[str], existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
-        """Lock the targets, finish or remove what dead jobs left, and make the folder.
+    def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Lock the targets, finish or remove what dead jobs left, and make the folder, or take over that of the same job.
 
         Parameters
         ----------
-        targets : sequence of str
-            Folders that will appear.
         existing : str
-            ``"error"`` or ``"overwrite"``.
+            ``"error"``, ``"resume"``, ``"overwrite"``, or ``"update"`` where the targets are written file by file.
         settings : dict
             What the job is to do, as it will stand in the provenance of its mags.
+        plan : dict, optional
+            What a later start must not decide anew.
 
         Returns
         -------
         dict or None
-            Where a job with the same settings was killed while it published, its publishing was finished just now; then, with
-            ``existing="error"``, the provenance of its mags, and this job is over. Else None.
+            Where a job with the same settings was killed while it published, its publishing was finished just now; then, unless targets are
+            overwritten or updated, the provenance of its mags, and this job is over. Else None.
 
         Raises
         ------
@@ -177,20 +104,27 @@ class JobFolder:
             Another job writes one of them; the message names it.
         ExistsError
             One of them is there and ``existing="error"``.
+        ResumeError
+            Another job that writes one of them was interrupted and can go on.
         """
         os.makedirs(self.parent, exist_ok=True)
         try:
-            with _guarded(self.parent):
-                done = self._take_over(targets, settings)
-                if done is not None and existing == "error":
+            with guarded(self.parent):
+                done = self._take_over(existing, settings)
+                if done is not None and existing in ("error", "resume"):
                     self.discard()
                     return done
-                check_targets(targets, existing)
+                before = _read_plan(self.root)
+                first_existing = existing if before is None else before["existing"]
+                if first_existing != "update":
+                    check_targets(self.targets, first_existing)
                 os.makedirs(self.root, exist_ok=True)
-                if not os.path.exists(f"{self.root}/{_OWNER_NAME}"):
-                    publish_bytes(f"{self.root}/{_OWNER_NAME}", json.dumps(asdict(self.owner)).encode())
+                publish_bytes(f"{self.root}/{_OWNER_NAME}", json.dumps(asdict(self.owner)).encode())
+                if before is None:
+                    record = {"targets": self.targets, "existing": existing, "settings": settings, "plan": plan}
+                    publish_bytes(f"{self.root}/{_PLAN_NAME}", json.dumps(record).encode())
         except BaseException:
-            self.discard()
+            self.leave()
             raise
         return None
 
@@ -210,7 +144,7 @@ class JobFolder:
         marks = {"job": self.owner.job, "publication": publication}
         for mag in mags:
             staged = f"{self.root}/{mag.staged}"
-            publish_bytes(f"{staged}/{PROVENANCE_NAME}", json.dumps({**marks, **provenance}, indent=1).encode())
+            write_provenance(staged, {**marks, **provenance})
             _inherit_tree_permissions(staged, mag.folder)
             for entry in os.scandir(staged):
                 if entry.is_dir():
@@ -226,6 +160,22 @@ class JobFolder:
         finally:
             self._release()
 
+    def leave(self) -> bool:
+        """End this process's work; what a later start of the same job can build on stays.
+
+        Returns
+        -------
+        bool
+            Whether it stays. Where publishing has begun, the next job into the layer finishes it.
+        """
+        try:
+            stays = os.path.exists(f"{self.root}/{_RECORD_NAME}") or _can_go_on(self.root)
+            if not stays:
+                remove_tree(self.root)
+        finally:
+            self._release()
+        return stays
+
     def discard(self) -> None:
         """End the job without publishing anything; where publishing has begun, the next job into the layer finishes it."""
         try:
@@ -235,50 +185,77 @@ class JobFolder:
             self._release()
 
     def started_at(self) -> float:
-        """Give the time at which the job's folder was made [seconds since the epoch]."""
+        """Give the time at which this process made or took over the job's folder [seconds since the epoch]."""
         return os.stat(f"{self.root}/{_OWNER_NAME}").st_mtime
 
-    def resume_ownership(self, targets: Sequence[str]) -> None:
-        """Hold locks that another process of the same job took."""
-        self._locks = [_lock_path(target) for target in targets]
-
-    def _take_over(self, targets: Sequence[str], settings: dict[str, Any]) -> dict[str, Any] | None:
+    def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
         finished: set[str] = set()
-        for target in sorted(targets):
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            remove_temporaries(os.path.dirname(target), os.path.basename(_lock_path(target)))
-            finished |= self._lock(target)
-        finished |= _clean_up(self.parent)
-        done = [_provenance(target) for target in targets]
+        for target in sorted(self.targets):
+            before = take_lock(target, self.owner)
+            if before is not None and before.job != self.owner.job:
+                finished |= self._end_dead_job(os.path.dirname(target), before.job, existing)
+        finished |= self._clean_up(existing)
+        done = [read_provenance(target) for target in self.targets]
         if finished and all(item.get("job") in finished and item.get("settings") == settings for item in done):
             return done[0]
         return None
 
-    def _lock(self, target: str) -> set[str]:
-        """Take one lock; gives the dead jobs whose publishing was finished for it."""
-        path = _lock_path(target)
-        holder = _read_owner(path)
+    def _end_dead_job(self, parent: str, job: str, existing: str) -> set[str]:
+        """Finish the publishing of a dead job, or remove what it left; gives the job if it was finished.
+
+        Raises
+        ------
+        ResumeError
+            It can go on, writes one of this job's targets, and is not to be overwritten.
+        """
+        root = job_root(parent, job)
+        if os.path.exists(f"{root}/{_RECORD_NAME}"):
+            _finish(root)
+            return {job}
+        if _can_go_on(root):
+            if not set(self.targets) & set(_targets_of(root)):
+                return set()
+            if existing != "overwrite":
+                raise ResumeError(
+                    f'{root}: an interrupted job that can go on writes the same mags; existing="resume" with its settings goes on, "overwrite" starts anew'
+                )
+        remove_tree(root)
+        return set()
+
+    def _clean_up(self, existing: str) -> set[str]:
+        """End the jobs of dead processes whose locks are gone already; gives those that were finished."""
         finished: set[str] = set()
-        if holder is not None and holder.job != self.owner.job:
-            if not holder.is_gone():
-                here = " (this very process: a write with compute=False that failed or has not ended)" if holder.pid == os.getpid() else ""
-                left = f"{self.parent}/{_FOLDER_PREFIX}{holder.job}"
-                raise LockedError(f"{target}: another job writes it: {holder}{here}; if that job is dead, remove {path} and {left}")
-            finished = _end_dead_job(os.path.dirname(target), holder.job)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
-        publish_bytes(path, json.dumps(asdict(self.owner)).encode())
-        self._locks.append(path)
+        for root, job in _job_folders(self.parent):
+            if job == self.owner.job:
+                continue
+            owner = read_owner(f"{root}/{_OWNER_NAME}")
+            if owner is None:
+                if time.time() - os.stat(root).st_mtime > _OWNERLESS_SECONDS:
+                    remove_tree(root)  # a task that outlived its discarded job made the folder anew
+            elif owner.is_gone() or not _holds_locks(root, job):
+                with contextlib.suppress(OSError):  # what cannot be finished now must not keep other mags of the layer from being written
+                    finished |= self._end_dead_job(self.parent, job, existing)
         return finished
 
     def _release(self) -> None:
-        for path in self._locks:
-            holder = _read_owner(path)
-            if holder is not None and holder.job == self.owner.job:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-        self._locks = []
+        for target in self.targets:
+            release_lock(target, self.owner)
+
+
+def job_root(parent: str, job: str) -> str:
+    """Name the folder of a job."""
+    return f"{parent}/{_FOLDER_PREFIX}{job}"
+
+
+def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None:
+    """Find an interrupted job that can go on and writes one of some folders."""
+    for root, job in _job_folders(parent):
+        if not os.path.exists(f"{root}/{_RECORD_NAME}") and _can_go_on(root):
+            record = _read_plan(root)
+            if record is not None and set(record["targets"]) & set(targets):
+                return UnfinishedJob(job, root, tuple(record["targets"]), record["settings"], record["plan"] or {})
+    return None
 
 
 def check_targets(targets: Sequence[str], existing: str) -> None:
@@ -287,10 +264,10 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
     Raises
     ------
     ExistsError
-        One is taken and ``existing="error"``, or holds something else than one mag.
+        One is taken and not to be overwritten, or holds something else than one mag.
     """
     there = [target for target in targets if is_taken(target)]
-    if there and existing == "error":
+    if there and existing != "overwrite":
         more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
         raise ExistsError(f'{there[0]}: is there already{more}; existing="overwrite" (on the command line --overwrite) replaces it whole')
     links = [target for target in targets if os.path.islink(target)]
@@ -301,12 +278,6 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
             raise ExistsError(f"{target}: holds something else than one mag, and is not replaced; name a mag's folder, such as DATASET/LAYER/1")
 
 
-def lock_holder(target: str) -> Owner | None:
-    """Give the living job that writes a folder, None where there is none."""
-    holder = _read_owner(_lock_path(target))
-    return holder if holder is not None and not holder.is_gone() else None
-
-
 def is_taken(target: str) -> bool:
     """Tell whether something stands where a mag is to appear; an empty folder does not count."""
     if not os.path.lexists(target):
@@ -314,19 +285,7 @@ def is_taken(target: str) -> bool:
     return not os.path.isdir(target) or os.path.islink(target) or bool(os.listdir(target))
 
 
-def _finish(root: str) -> None:
-    """Do what a publish record says; doing it again changes nothing."""
-    with open(f"{root}/{_RECORD_NAME}", "rb") as file:
-        record = json.load(file)
-    for mag in record["mags"]:
-        if _provenance(mag["folder"]).get("publication") != record["publication"]:
-            publish_folder(f"{root}/{mag['staged']}", mag["folder"])
-    if record["edit"] is not None:
-        LayerEdit.from_json(record["edit"]).apply()
-    remove_tree(root)
-
-
-def _provenance(folder: str) -> dict[str, Any]:
+def read_provenance(folder: str) -> dict[str, Any]:
     """Read what a job left in a mag, an empty record where there is none."""
     try:
         with open(f"{folder}/{PROVENANCE_NAME}", "rb") as file:
@@ -336,29 +295,46 @@ def _provenance(folder: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _end_dead_job(parent: str, job: str) -> set[str]:
-    """Finish the publishing of a dead job, or remove what it left; gives the job if it was finished."""
-    root = f"{parent}/{_FOLDER_PREFIX}{job}"
-    if os.path.exists(f"{root}/{_RECORD_NAME}"):
-        _finish(root)
-        return {job}
+def write_provenance(folder: str, provenance: dict[str, Any]) -> None:
+    """Leave a record in a mag of how it was made."""
+    publish_bytes(f"{folder}/{PROVENANCE_NAME}", json.dumps(provenance, indent=1).encode())
+
+
+def _finish(root: str) -> None:
+    """Do what a publish record says; doing it again changes nothing."""
+    with open(f"{root}/{_RECORD_NAME}", "rb") as file:
+        record = json.load(file)
+    for mag in record["mags"]:
+        if read_provenance(mag["folder"]).get("publication") != record["publication"]:
+            publish_folder(f"{root}/{mag['staged']}", mag["folder"])
+    if record["edit"] is not None:
+        LayerEdit.from_json(record["edit"]).apply()
     remove_tree(root)
-    return set()
 
 
-def _clean_up(parent: str) -> set[str]:
-    """End the jobs of dead processes whose locks are gone already; gives those that were finished."""
-    with os.scandir(parent) as entries:
-        left = [entry.path for entry in entries if entry.name.startswith(_FOLDER_PREFIX) and entry.is_dir(follow_symlinks=False)]
-    finished: set[str] = set()
-    for root in left:
-        owner = _read_owner(f"{root}/{_OWNER_NAME}")
-        if owner is not None and (owner.is_gone() or _stopped_publishing(root, owner.job)):
-            with contextlib.suppress(OSError):  # what cannot be finished now must not keep other mags of the layer from being written
-                finished |= _end_dead_job(parent, owner.job)
-        elif owner is None and time.time() - os.stat(root).st_mtime > _OWNERLESS_SECONDS:
-            remove_tree(root)  # a task that outlived its discarded job made the folder anew
-    return finished
+def _job_folders(parent: str) -> Iterator[tuple[str, str]]:
+    """Go through the folders of all jobs in a layer: path and job."""
+    try:
+        with os.scandir(parent) as entries:
+            found = [entry for entry in entries if entry.name.startswith(_FOLDER_PREFIX) and entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        yield entry.path, entry.name.removeprefix(_FOLDER_PREFIX)
+
+
+def _can_go_on(root: str) -> bool:
+    """Tell whether an interrupted job finished any task of which it took note."""
+    return os.path.exists(f"{root}/{_PLAN_NAME}") and has_journal(root)
+
+
+def _read_plan(root: str) -> dict[str, Any] | None:
+    try:
+        with open(f"{root}/{_PLAN_NAME}", "rb") as file:
+            record: dict[str, Any] = json.load(file)
+    except FileNotFoundError:
+        return None
+    return record
 
 
 def _inherit_tree_permissions(staged: str, old: str) -> None:
@@ -376,66 +352,13 @@ def _inherit_tree_permissions(staged: str, old: str) -> None:
             inherit_permissions(f"{path}/{name}", file)
 
 
-def _stopped_publishing(root: str, job: str) -> bool:
-    """Tell whether a job has a publish record but holds none of its locks: then something went wrong while it published."""
-    try:
-        with open(f"{root}/{_RECORD_NAME}", "rb") as file:
-            record = json.load(file)
-    except FileNotFoundError:
-        return False
-    holders = [_read_owner(_lock_path(mag["folder"])) for mag in record["mags"]]
-    return all(holder is None or holder.job != job for holder in holders)
+def _targets_of(root: str) -> list[str]:
+    record = _read_plan(root)
+    targets: list[str] = [] if record is None else record["targets"]
+    return targets
 
 
-@contextlib.contextmanager
-def _guarded(folder: str) -> Iterator[None]:
-    """Let one process at a time look at locks and take them, where the file system can do that."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)
-
-
-def _lock_path(target: str) -> str:
-    folder, name = os.path.split(target)
-    return f"{folder}/.{name}{_LOCK_SUFFIX}"
-
-
-def _read_owner(path: str) -> Owner | None:
-    try:
-        with open(path, "rb") as file:
-            return Owner(**json.load(file))
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError):
-        raise LockedError(f"{path}: a lock that cannot be read; remove it if no job writes here") from None
-
-
-def _boot() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
-def _process_start(pid: int) -> str:
-    """Give a string that is the same as long as a process lives, an empty one where there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-    except OSError:
-        pass
-    if os.path.isdir("/proc/self"):
-        return ""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return ""
-    except PermissionError:
-        pass
-    return "alive"
+def _holds_locks(root: str, job: str) -> bool:
+    """Tell whether a job holds a lock: without any, it has ended or somebody broke its locks knowing that it has."""
+    holders = [read_owner(lock_path(target)) for target in _targets_of(root)]
+    return any(holder is not None and holder.job == job for holder in holders)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import filecmp
 import os
 import secrets
 import shutil
@@ -120,14 +121,19 @@ class NewFile:
         """Set the length; bytes that were never written are zero."""
         os.ftruncate(self._fd, nbytes)
 
-    def publish(self, *, flush: bool = True) -> None:
+    def publish(self, *, flush: bool = True, keep_equal: bool = False) -> None:
         """Give the file its name.
 
         Parameters
         ----------
         flush : bool
             Flush it to disk first, so that it is whole even after the machine went down; scratch files do without.
+        keep_equal : bool
+            Leave an older file alone that has the same bytes.
         """
+        if keep_equal and os.path.exists(self.path) and filecmp.cmp(self._temporary, self.path, shallow=False):
+            self.discard()
+            return
         try:
             with contextlib.suppress(FileNotFoundError):
                 inherit_permissions(self._fd, os.stat(self.path))

@@ -9,6 +9,7 @@ import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.storage.states import add_digests
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +41,37 @@ class Receipt:
     """Smallest box around all voxels that are not zero, None where there are none."""
     part: Vec3 | None = None
     """Index of the part inside the target, None for a whole shard."""
+    checksum: int = 0
+    """CRC-32 of a stored part."""
+    mtime_ns: int = 0
+    """Time of modification of a published file [ns since the epoch]."""
+    sources: int = 0
+    """Digest of the states of the files that it was made from, see ``wkwdask.storage.states``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give what a journal keeps: all but the path, which follows from shard and part."""
+        values: dict[str, Any] = {"shard": self.shard, "box": [*self.box.topleft, *self.box.size], "voxels": self.voxels}
+        for name in ("nbytes", "minimum", "maximum", "part", "checksum", "mtime_ns", "sources"):
+            if getattr(self, name):
+                values[name] = getattr(self, name)
+        if self.minimum is not None:  # 0 is a value
+            values["minimum"], values["maximum"] = self.minimum, self.maximum
+        if self.nonzero is not None:
+            values["nonzero"] = [*self.nonzero.topleft, *self.nonzero.size]
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], mag: Mag) -> Receipt:
+        """Read what a journal keeps; the path is left out."""
+        fields = dict(values)
+        for name in ("box", "nonzero"):
+            if name in fields:
+                x, y, z, width, height, depth = fields[name]
+                fields[name] = BoundingBox((x, y, z), (width, height, depth), mag)
+        for name in ("shard", "part"):
+            if name in fields:
+                fields[name] = tuple(fields[name])
+        return cls(**fields)
 
 
 class Stats:
@@ -127,4 +159,5 @@ def merge_receipts(shard: Vec3, receipts: Sequence[Receipt]) -> Receipt:
         minimum=min(minima, default=None),
         maximum=max(maxima, default=None),
         nonzero=nonzero,
+        sources=add_digests(*(receipt.sources for receipt in receipts)),
     )

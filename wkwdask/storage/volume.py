@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.receipts import Receipt
+    from wkwdask.storage.states import States
 
 
 class Volume(Protocol):
@@ -56,6 +57,18 @@ class Volume(Protocol):
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether a shard is stored; an absent one reads as zeros."""
 
+    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+        """Tell which cells of a grid that the box touches have a stored shard."""
+
+    def shard_path(self, index: Vec3) -> str:
+        """Name a shard."""
+
+    def shard_states(self, box: BoundingBox) -> States:
+        """Look at the stored shards that a part of the volume touches, see ``wkwdask.storage.states``."""
+
+    def stored_states(self) -> States:
+        """Look at all stored shards that the box touches."""
+
 
 class Target(Protocol):
     """One mag of a layer that is being written: picklable, so that tasks carry it."""
@@ -92,6 +105,21 @@ class Target(Protocol):
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
         """Make one shard of its parts and publish it."""
+
+    def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
+        """Encode an array (c, x, y, z) without storing it, and give the number of bytes."""
+
+    def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
+        """Estimate what files take that hold some voxels, which are encoded at a ratio."""
+
+    def remove_parts(self, shard: Vec3) -> None:
+        """Remove the parts of a shard that was joined."""
+
+    def path_of(self, receipt: Receipt) -> str:
+        """Say where a shard or part is stored."""
+
+    def holds(self, receipt: Receipt) -> bool:
+        """Tell whether the shard or part that a receipt speaks of is there and whole."""
 
     def prepare(self) -> None:
         """Make what tasks write into; doing it again changes nothing."""

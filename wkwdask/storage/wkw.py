@@ -18,9 +18,13 @@ from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.grid import cell_range, cells
+from wkwdask.kernels.blocks_layout import cube_table
+from wkwdask.kernels.blocks_zeros import Zeros
 from wkwdask.storage.local import numbered
-from wkwdask.storage.wkw_file import PAGE_LEN, open_wkw_file
+from wkwdask.storage.states import file_states
+from wkwdask.storage.wkw_file import PAGE_LEN, Reading, check_absence, open_if_stored
+from wkwdask.storage.wkw_small_files import read_small_files, small_layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.storage.states import States
 
 HEADER_NAME = "header.wkw"
 _Z_FOLDER = re.compile(r"z\d+")
@@ -169,6 +174,47 @@ class WkwVolume:
         ranges = cell_range(self.box, self.shard_shape)
         return (index for index in list_files(self.folder) if all(i in r for i, r in zip(index, ranges, strict=True)))
 
+    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+        """Tell which cells of a grid touch a stored file, by listing folders.
+
+        Parameters
+        ----------
+        cell_shape : tuple of 3 int
+            One cell [voxels], powers of two.
+
+        Returns
+        -------
+        ndarray of bool, shape (x, y, z)
+            One value per cell that the box touches.
+        """
+        ranges, edge = cell_range(self.box, cell_shape), self.header.file_len_vx
+        found = np.zeros([len(cells) for cells in ranges], np.bool_)
+        for index in self.shards():
+            x, y, z = (
+                slice(max(0, i * edge // cell - cells.start), max(0, -(-(i + 1) * edge // cell) - cells.start))
+                for i, cell, cells in zip(index, cell_shape, ranges, strict=True)
+            )
+            found[x, y, z] = True
+        return found
+
+    def shard_states(self, box: BoundingBox) -> States:
+        """Look at the stored files that a part of the volume touches.
+
+        Returns
+        -------
+        ndarray of int64, shape (n, 5)
+            See ``wkwdask.storage.states``.
+        """
+        return file_states(cells(box.intersection(self.box), self.shard_shape), self.shard_path)
+
+    def stored_states(self) -> States:
+        """Look at all stored files that the box touches."""
+        return file_states(self.shards(), self.shard_path)
+
+    def shard_path(self, index: Vec3) -> str:
+        """Name a file."""
+        return file_path(self.folder, index)
+
     def has_shards(self) -> bool:
         """Tell whether any file of the box is stored, without listing a folder."""
         x_range, y_range, z_range = cell_range(self.box, self.shard_shape)
@@ -181,7 +227,7 @@ class WkwVolume:
             for x in x_range
         )
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0) -> int:
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array with voxels.
 
         Parameters
@@ -192,6 +238,8 @@ class WkwVolume:
             Absolute voxel of the mag that goes to voxel 0 of the array.
         first_channel : int
             Stored channel that goes to channel 0 of the array.
+        fill_zeros : bool
+            Whether the array is filled even where all is zero; else its content is undefined when 0 is returned, and complete when not.
 
         Returns
         -------
@@ -202,43 +250,51 @@ class WkwVolume:
         ------
         FormatError
             A file is broken; the message names file, block and byte offset.
+        MissingError
+            The whole mag is gone, or a file is a symbolic link to nowhere.
         """
         if not out.size:
             return 0
         edge = self.header.file_len_vx
-        _, width, height, depth = out.shape
-        x, y, z = topleft
-        return sum(
-            self._read_file_into(out, topleft, (file_x, file_y, file_z), first_channel)
-            for file_z in range(z // edge, -(-(z + depth) // edge))
-            for file_y in range(y // edge, -(-(y + height) // edge))
-            for file_x in range(x // edge, -(-(x + width) // edge))
-        )
+        x_files, y_files, z_files = (range(t // edge, -(-(t + n) // edge)) for t, n in zip(topleft, out.shape[1:], strict=True))
+        reading = Reading(out, topleft, first_channel, Zeros(out, at_once=fill_zeros))
+        header_path = f"{self.folder}/{HEADER_NAME}"
+        layout = small_layout(self.header)
+        if layout is not None and len(x_files) * len(y_files) * len(z_files) > 1:
+            nonzero = read_small_files(header_path, self.header, layout, (x_files, y_files, z_files), reading, self._read_file)
+        else:
+            nonzero = sum(self._read_file(reading, (x, y, z)) for z in z_files for y in y_files for x in x_files)
+        if reading.has_absent:
+            check_absence(header_path, reading.absent.values())
+        return nonzero
 
-    def _read_file_into(self, out: npt.NDArray[Any], topleft: Vec3, index: Vec3, first_channel: int) -> int:
+    def _read_file(self, reading: Reading, index: Vec3) -> int:
         """Fill the part of the array that lies in one file."""
         header, edge = self.header, self.header.file_len_vx
-        file = open_wkw_file(file_path(self.folder, index), header, f"{self.folder}/{HEADER_NAME}")
+        topleft, shape = reading.topleft, reading.out.shape
+        corner = (index[0] * edge - topleft[0], index[1] * edge - topleft[1], index[2] * edge - topleft[2])
+        path = file_path(self.folder, index)
+        file = open_if_stored(path, header)
         if file is None:
-            inside = (slice(max(0, i * edge - t), (i + 1) * edge - t) for i, t in zip(index, topleft, strict=True))
-            out[(slice(None), *inside)] = 0
+            reading.has_absent = True
+            reading.absent[index[1], index[2]] = path
+            reading.zeros.add(cube_table(corner), edge)
             return 0
         step = header.block_len
         page_len = min(header.file_len, PAGE_LEN)
         page_edge = page_len * step
-        corner = (index[0] * edge - topleft[0], index[1] * edge - topleft[1], index[2] * edge - topleft[2])
-        x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, out.shape[1:], strict=True))
+        x_pages, y_pages, z_pages = (range(max(0, -at) // page_edge, -(-min(edge, n - at) // page_edge)) for at, n in zip(corner, shape[1:], strict=True))
         nonzero = 0
         for z, y, x in product(z_pages, y_pages, x_pages):
             # Corner of the page's cube as seen from the array, and the blocks of the cube that the array covers.
             origin = (corner[0] + x * page_edge, corner[1] + y * page_edge, corner[2] + z * page_edge)
             low = (max(0, -origin[0]) // step, max(0, -origin[1]) // step, max(0, -origin[2]) // step)
             high = (
-                min(page_len, -(-(out.shape[1] - origin[0]) // step)),
-                min(page_len, -(-(out.shape[2] - origin[1]) // step)),
-                min(page_len, -(-(out.shape[3] - origin[2]) // step)),
+                min(page_len, -(-(shape[1] - origin[0]) // step)),
+                min(page_len, -(-(shape[2] - origin[1]) // step)),
+                min(page_len, -(-(shape[3] - origin[2]) // step)),
             )
-            nonzero += file.read_into(out, first_channel, _page_number(x, y, z), low, high, origin)
+            nonzero += file.read_into(reading, _page_number(x, y, z), low, high, origin)
         return nonzero
 
     def sample(self, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ import itertools
 import os
 import stat
 import threading
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,9 +25,12 @@ from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.kernels.blocks_zeros import Zeros
 
 PAGE_LEN = 32
 _PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, and an aligned cube of any larger one
@@ -36,6 +40,24 @@ _BATCH_NBYTES = 8 << 20
 _MAX_STORED_NBYTES = (1 << 31) - 1  # what LZ4's functions take
 _GAP_NBYTES = 16 << 10  # reading across a smaller gap costs less than another call
 _buffers = threading.local()
+
+
+@dataclass(slots=True)
+class Reading:
+    """One reading of a box into an array."""
+
+    out: npt.NDArray[Any]
+    """What is filled, shape (c, x, y, z)."""
+    topleft: Vec3
+    """Absolute voxel of the mag that goes to voxel 0 of the array."""
+    first_channel: int
+    """Stored channel that goes to channel 0 of the array."""
+    zeros: Zeros
+    """Fills what nothing is stored for."""
+    has_absent: bool = False
+    """Whether a file was not there."""
+    absent: dict[tuple[int, int], str] = field(default_factory=dict)
+    """One of the absent files of each row along x, by the row's index along y, z, whose folders are still to be looked at."""
 
 
 class WkwFile:
@@ -68,15 +90,13 @@ class WkwFile:
     def __del__(self) -> None:
         os.close(self._fd)
 
-    def read_into(self, out: npt.NDArray[Any], first_channel: int, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
+    def read_into(self, reading: Reading, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
         """Read and decode the blocks of a box that lie in one page of the jump table.
 
         Parameters
         ----------
-        out : ndarray, shape (c, x, y, z)
+        reading : Reading
             What to fill.
-        first_channel : int
-            Stored channel that goes to channel 0 of the array.
         page : int
             Page of the table: an aligned cube of ``PAGE_LEN`` blocks, or the whole file.
         low, high : tuple of 3 int
@@ -100,18 +120,30 @@ class WkwFile:
         nonzero = 0
         batches = found.batches.tolist()
         for (first, first_range, nbytes), (last, last_range, _) in itertools.pairwise(batches):
-            memory = _buffer(nbytes)
+            memory = read_buffer(nbytes)
             self._read_ranges(found.ranges[first_range:last_range], memory)
             decoded = decode_into(
-                memory, found.blocks[first:last], out,
-                block_len=header.block_len, num_channels=header.num_channels, first_channel=first_channel, block_type=header.block_type,
+                memory, found.blocks[first:last], reading.out, block_len=header.block_len, num_channels=header.num_channels,
+                first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
             )  # fmt: skip
             if decoded.broken >= 0:
                 found_nbytes = "are no LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
                 where, size = self._where(found, page, first + decoded.broken)
                 raise CorruptError(f"{where}: {size} stored bytes {found_nbytes}, expected {header.block_nbytes} decoded bytes")
+            reading.zeros.decoded(found.blocks[first:last], header.block_len, decoded.nonzero)
             nonzero += decoded.nonzero
         return nonzero
+
+    def check_table(self) -> None:
+        """Read and check the whole jump table.
+
+        Raises
+        ------
+        FormatError
+            Table or length of the file is broken.
+        """
+        for number in range(-(-self.header.blocks_per_file // _PAGE_ENTRIES)):
+            self._page(number)
 
     def _read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
         """Read byte ranges; what one fast pass did not fill is read again with care, so that errors are told in full."""
@@ -183,14 +215,23 @@ def open_wkw_file(path: str, mag_header: WkwHeader, header_path: str) -> WkwFile
     OSError
         The file is there and cannot be opened.
     """
+    file = open_if_stored(path, mag_header)
+    if file is None:
+        check_absence(header_path, [path])
+    return file
+
+
+def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
+    """Open a data file as :func:`open_wkw_file` does; for one that is absent the caller still has to call :func:`check_absence`."""
     try:
-        status = os.stat(path)
+        status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        if not os.path.exists(header_path):
-            raise MissingError(f"{header_path}: not found: the mag is gone or its file system is not mounted") from None
-        if os.path.islink(path):
-            raise MissingError(f"{path}: a symbolic link to a file that is not there") from None
         return None
+    if stat.S_ISLNK(status.st_mode):
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _dangling(path) from None
     if not stat.S_ISREG(status.st_mode):
         raise CorruptError(f"{path}: no regular file")
     signature = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -202,7 +243,39 @@ def open_wkw_file(path: str, mag_header: WkwHeader, header_path: str) -> WkwFile
     return file
 
 
-def _buffer(nbytes: int) -> npt.NDArray[np.uint8]:
+def check_absence(header_path: str, paths: Iterable[str]) -> None:
+    """Make sure that absent files are zeros, and not out of reach.
+
+    Parameters
+    ----------
+    header_path : str
+        Where ``header.wkw`` is, looked at after the files were found absent.
+    paths : iterable of str
+        Files that are absent, one of each folder.
+
+    Raises
+    ------
+    MissingError
+        The whole mag is gone, or the folder of a file is a symbolic link to what is not there.
+    """
+    if not os.path.exists(header_path):
+        raise mag_is_gone(header_path)
+    folders = {folder for path in paths for row in [os.path.dirname(path)] for folder in (row, os.path.dirname(row))}
+    for folder in folders:
+        if os.path.islink(folder) and not os.path.exists(folder):
+            raise _dangling(folder)
+
+
+def mag_is_gone(header_path: str) -> MissingError:
+    """Make the error for a mag that was there before."""
+    return MissingError(f"{header_path}: not found: the mag is gone or its file system is not mounted")
+
+
+def _dangling(path: str) -> MissingError:
+    return MissingError(f"{path}: a symbolic link to a {'file' if path.endswith('.wkw') else 'folder'} that is not there")
+
+
+def read_buffer(nbytes: int) -> npt.NDArray[np.uint8]:
     """Give this thread's read buffer, grown when a batch needs more."""
     memory: npt.NDArray[np.uint8] | None = getattr(_buffers, "memory", None)
     if memory is None or memory.size < nbytes:

@@ -9,19 +9,20 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import IncompleteWriteError
+from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.run import FOOTER_NBYTES, RunTable, format_run_tail, join_order, parse_run_tail, run_tail_nbytes
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.storage.local import NewFile, make_folders_below, pread_into, publish_bytes
+from wkwdask.storage.local import NewFile, make_folders_below, pread_into, publish_bytes, remove_tree
 from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path
 from wkwdask.storage.wkw_file import open_wkw_file
@@ -52,6 +53,8 @@ class WkwTarget:
     """LZ4HC level."""
     box: BoundingBox
     """Where data goes [voxels of the mag]."""
+    keeps_equal: bool = False
+    """Whether a file that is there and would not change is left alone."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -81,7 +84,8 @@ class WkwTarget:
         """Make the folders and write ``header.wkw``; doing it again changes nothing."""
         os.makedirs(self.folder, exist_ok=True)
         os.makedirs(self.parts_folder, exist_ok=True)
-        publish_bytes(f"{self.folder}/{HEADER_NAME}", format_header(self.header))
+        if not os.path.exists(f"{self.folder}/{HEADER_NAME}"):
+            publish_bytes(f"{self.folder}/{HEADER_NAME}", format_header(self.header))
 
     def as_volume(self) -> WkwVolume:
         """Read what has been published so far."""
@@ -93,7 +97,59 @@ class WkwTarget:
 
     def part_path(self, shard: Vec3, part: Vec3) -> str:
         """Name a part file."""
-        return f"{self.parts_folder}/z{shard[2]}y{shard[1]}x{shard[0]}/z{part[2]}y{part[1]}x{part[0]}.run"
+        return f"{self._parts_of(shard)}/z{part[2]}y{part[1]}x{part[0]}.run"
+
+    def path_of(self, receipt: Receipt) -> str:
+        """Say where a file or part is stored."""
+        return file_path(self.folder, receipt.shard) if receipt.part is None else self.part_path(receipt.shard, receipt.part)
+
+    def holds(self, receipt: Receipt) -> bool:
+        """Tell whether what a receipt says is there and whole: for a file its size, header and table are checked, for a part every byte."""
+        if not receipt.nbytes:
+            return True
+        path = self.path_of(receipt)
+        if receipt.part is None:
+            try:
+                file = open_wkw_file(path, self.header, f"{self.folder}/{HEADER_NAME}")
+                if file is None or file.nbytes != receipt.nbytes:
+                    return False
+                file.check_table()
+            except (FormatError, MissingError):
+                return False
+            return True
+        try:
+            with open(path, "rb") as part:
+                data = part.read()
+        except FileNotFoundError:
+            return False
+        return len(data) == receipt.nbytes and zlib.crc32(data) == receipt.checksum
+
+    def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
+        """Encode an array (c, x, y, z) of whole blocks inside one file, and give the number of bytes."""
+        header = self.header
+        step = header.block_len
+        low = [t // step for t in topleft]
+        high = [-(-(t + n) // step) for t, n in zip(topleft, array.shape[1:], strict=True)]
+        _, coordinates = morton.ordered_box(_relative(low, low), _relative(high, low))
+        corners = (coordinates + low) * step - topleft
+        per_batch = max(1, _BATCH_NBYTES // header.block_nbytes)
+        out = _buffer(min(per_batch, len(corners)) * compress_bound(header.block_nbytes))
+        batches = (corners[first : first + per_batch] for first in range(0, len(corners), per_batch))
+        return sum(encode_from(array, batch, out, block_len=step, block_type=header.block_type, level=self.level, store_zero=True).nbytes for batch in batches)
+
+    def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
+        """Estimate what files take that hold some voxels: these, encoded at a ratio, all other blocks as zeros, and the jump tables."""
+        header = self.header
+        zeros = max(0, files * header.blocks_per_file - voxel_nbytes // header.block_nbytes)
+        zero = zero_encoding(header.block_nbytes, header.block_type, self.level)
+        return int(voxel_nbytes * ratio) + zeros * zero.size + files * header.smallest_data_offset
+
+    def remove_parts(self, shard: Vec3) -> None:
+        """Remove the part files of a file that was joined."""
+        remove_tree(self._parts_of(shard))
+
+    def _parts_of(self, shard: Vec3) -> str:
+        return f"{self.parts_folder}/z{shard[2]}y{shard[1]}x{shard[0]}"
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
         """Join part files into one file, without decoding a block, and publish it.
@@ -126,18 +182,15 @@ class WkwTarget:
             runs = [_PartFile(path) for path in paths]
         except FileNotFoundError as error:
             # dask may run a task twice: then the file was published by the first run, which removed the parts
-            published = open_wkw_file(path, self.header, f"{self.folder}/{HEADER_NAME}")
-            if published is None:
+            if open_wkw_file(path, self.header, f"{self.folder}/{HEADER_NAME}") is None:
                 raise IncompleteWriteError(f"{error.filename}: part of {path} is gone before they were joined") from None
-            return replace(receipt, path=path, nbytes=published.nbytes)
-        make_folders_below(self.folder, os.path.dirname(path))
-        nbytes = self._write_joined(path, runs)
-        for part_path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part_path)
-        return replace(receipt, path=path, nbytes=nbytes)
+        else:
+            make_folders_below(self.folder, os.path.dirname(path))
+            self._write_joined(path, runs)
+        status = os.stat(path)
+        return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
-    def _write_joined(self, path: str, runs: Sequence[_PartFile]) -> int:
+    def _write_joined(self, path: str, runs: Sequence[_PartFile]) -> None:
         """Copy the blocks of all runs, in the order of the file, behind the header and table."""
         sizes, segments = join_order([run.table for run in runs], self.header.blocks_per_file)
         zero = zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
@@ -157,7 +210,6 @@ class WkwTarget:
             file.discard()
             raise
         file.publish()
-        return output.end
 
 
 class _PartFile:
@@ -189,11 +241,6 @@ class _Appender:
         self._buffer = _buffer(_BATCH_NBYTES)
         self._offset = offset
         self._used = 0
-
-    @property
-    def end(self) -> int:
-        """Bytes of the file so far."""
-        return self._offset + self._used
 
     def copy(self, source: _PartFile, offset: int, nbytes: int) -> None:
         """Append bytes of a part file."""
@@ -259,6 +306,7 @@ class WkwPartWriter:
         self._next_code = 0
         self._end = 0 if part is not None else header.smallest_data_offset
         self._nonzero_blocks = 0
+        self._checksum = 0
         self._stats = Stats(target.box.mag)
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
@@ -327,6 +375,8 @@ class WkwPartWriter:
             self._file = NewFile(self._path, self._target.parts_folder)
         self._file.write(data, self._end)
         self._end += data.size
+        if self._part is not None:
+            self._checksum = zlib.crc32(data.data, self._checksum)
 
     @property
     def _path(self) -> str:
@@ -357,8 +407,10 @@ class WkwPartWriter:
             tail = format_run_tail(RunTable(codes, sizes))
             self._file.write(tail, self._end)
             self._end += len(tail)
-        self._file.publish(flush=self._part is None)
-        return replace(receipt, path=self._path, nbytes=self._end)
+            self._file.publish(flush=False)
+            return replace(receipt, path=self._path, nbytes=self._end, checksum=zlib.crc32(tail, self._checksum))
+        self._file.publish(keep_equal=self._target.keeps_equal)
+        return replace(receipt, path=self._path, nbytes=self._end, mtime_ns=os.stat(self._path).st_mtime_ns)
 
     def discard(self) -> None:
         """Remove what was stored so far."""

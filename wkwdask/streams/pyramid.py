@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.kernels.window import reduce_windows
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.pyramid import Pass
 
@@ -65,18 +65,21 @@ class PyramidStream:
         Type of the voxels.
     num_channels : int
         Values per voxel.
+    ignore_zero : bool
+        Whether zeros do not count, for mode, mean and median.
     """
 
-    def __init__(self, plan: Pass, method: str, dtype: np.dtype[Any], num_channels: int) -> None:
+    def __init__(self, plan: Pass, method: str, dtype: np.dtype[Any], num_channels: int, *, ignore_zero: bool = False) -> None:
         self._plan = plan
         self._method = method
+        self._ignore_zero = ignore_zero
+        self._ig = {'ignore_zero': True} if ignore_zero else {}
         self._dtype = dtype
         self._channels = num_channels
         self._open: list[dict[Vec3, _Open]] = [{} for _ in plan.levels]
         pools: dict[Any, dict[Vec3, list[npt.NDArray[Any]]]] = _kept.__dict__.setdefault("pools", {})
         self._free = pools.setdefault((dtype.str, num_channels), {})
-        first = plan.levels[0]
-        self._source_shape: Vec3 = _times(first.brick_shape, first.factor)
+        self._source_shape = plan.source_brick_shape
         self.source_memory = self._take(self._source_shape)
 
     def close(self) -> None:
@@ -89,10 +92,8 @@ class PyramidStream:
             opened.clear()
 
     def source_box(self, brick: Vec3) -> BoundingBox:
-        """Give the source voxels that a brick of the first mag is made from."""
-        level = self._plan.levels[0]
-        whole = BoundingBox(_times(_times(brick, level.brick_shape), level.factor), self._source_shape, self._plan.source_box.mag)
-        return whole.intersection(self._plan.source_box)
+        """Give the voxels of a source brick."""
+        return cell_box(brick, self._source_shape, self._plan.source_box).intersection(self._plan.source_box)
 
     def source_view(self, brick: Vec3) -> npt.NDArray[Any]:
         """Give the memory that takes the voxels of :meth:`source_box`, shape (c, x, y, z)."""
@@ -106,7 +107,7 @@ class PyramidStream:
         Parameters
         ----------
         brick : tuple of 3 int
-            Index of the brick of the first mag.
+            Index of the source brick.
         is_zero : bool
             Whether all its source voxels are zero; then the memory is not looked at.
 
@@ -116,8 +117,13 @@ class PyramidStream:
             Finest first.
         """
         box = self.source_box(brick)
-        memory = None if is_zero else self.source_memory
-        yield from self._reduce(0, brick, memory, box, _times(brick, self._source_shape))
+        yield from self._go_on(0, None if is_zero else self.source_memory, box, _times(brick, self._source_shape))
+
+    def _go_on(self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
+        """Reduce a brick of the mag before into the brick of a level that it lies in."""
+        here = self._plan.levels[level]
+        index = _divide(corner, _times(here.brick_shape, here.factor))
+        yield from self._reduce(level, index, memory, box, corner)
 
     def _reduce(self, level: int, index: Vec3, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
         """Reduce the voxels of ``box``, which lie in ``memory`` from ``corner`` on, into a brick of a level."""
@@ -150,19 +156,19 @@ class PyramidStream:
         voxels = None if memory is None else memory[(slice(None), *_slices(box, corner))]
         yield Brick(level, index, voxels, box.topleft)
         if level + 1 < len(self._plan.levels):
-            parent = self._plan.levels[level + 1]
-            parent_index = _divide(corner, _times(parent.brick_shape, parent.factor))
-            yield from self._reduce(level + 1, parent_index, memory, box, corner)
+            yield from self._go_on(level + 1, memory, box, corner)
         if memory is not None:
             self._give(memory)
 
     def _waits_for(self, level: int, index: Vec3) -> int:
         """Count the bricks of the finer mag that make a brick."""
-        if level == 0:
-            return 1
-        here, finer = self._plan.levels[level], self._plan.levels[level - 1]
-        footprint = BoundingBox(_times(_times(index, here.brick_shape), here.factor), _times(here.brick_shape, here.factor), finer.box.mag)
-        x, y, z = cell_range(footprint.intersection(finer.box), finer.brick_shape)
+        here = self._plan.levels[level]
+        if level:
+            finer_box, finer_shape = self._plan.levels[level - 1].box, self._plan.levels[level - 1].brick_shape
+        else:
+            finer_box, finer_shape = self._plan.source_box, self._source_shape
+        footprint = cell_box(index, _times(here.brick_shape, here.factor), finer_box)
+        x, y, z = cell_range(footprint.intersection(finer_box), finer_shape)
         return len(x) * len(y) * len(z)
 
     def _reduce_channels(
@@ -175,12 +181,12 @@ class PyramidStream:
         whole = all(a == 0 for a in low) and all(b == n for b, n in zip(high, memory.shape[1:], strict=True))
         if whole and shape == out.shape[1:]:
             for channel in range(self._channels):
-                reduce_windows(memory[channel], factor, self._method, out[channel])
+                reduce_windows(memory[channel], factor, self._method, out[channel], **self._ig)
             return
         reduced = self._take(shape)
         first = _divide(corner, factor)
         for channel in range(self._channels):
-            reduce_windows(memory[channel], factor, self._method, reduced[channel], low, high)
+            reduce_windows(memory[channel], factor, self._method, reduced[channel], low, high, **self._ig)
         out[(slice(None), *_slices(out_box, out_corner))] = reduced[(slice(None), *_slices(out_box, first))]
         self._give(reduced)
 

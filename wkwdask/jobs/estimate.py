@@ -1,0 +1,287 @@
+"""What a pyramid will take: tasks, files, bytes, memory and time, told beforehand from the plan and a small sample of the data."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.geometry.grid import borders, cell_range
+from wkwdask.jobs.report import format_nbytes
+from wkwdask.streams.pyramid import PyramidStream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.wkw_pyramid import StagedPyramid
+    from wkwdask.plans.pyramid import Pass
+    from wkwdask.storage.wkw import WkwVolume
+
+_SAMPLED_FILES = 256
+_SAMPLED_REGIONS = 3
+_SAMPLED_BRICKS = 2
+_BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
+_OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
+_SECONDS_PER_TASK = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """One reading of a mag."""
+
+    reads: str
+    """Name of the mag that is read."""
+    makes: tuple[str, ...]
+    """Names of the mags that are made."""
+    regions: int
+    """Tasks that stream a region."""
+    region_shape: Vec3
+    """Their footprint along x, y, z [voxels of the mag that is read]."""
+    joins: int
+    """Tasks that join the parts of a file, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class MagPlan:
+    """One mag that will be made."""
+
+    folder: str
+    """Where."""
+    files: int
+    """Files, at most."""
+    nbytes: int
+    """Estimate of their bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PyramidPlan:
+    """What building a pyramid will take."""
+
+    source: str
+    """Folder of the finest mag."""
+    method: str
+    """How a window becomes a voxel."""
+    stored_as: str
+    """Block, file and compression of the new mags."""
+    passes: tuple[PassPlan, ...]
+    """What is done."""
+    mags: tuple[MagPlan, ...]
+    """What is made."""
+    files_in: int
+    """Files that are read."""
+    nbytes_in: int
+    """Their bytes, estimated from a sample of them."""
+    voxel_nbytes_in: int
+    """Decoded bytes of the regions that have files."""
+    scratch_nbytes: int
+    """Estimate of the bytes of parts that are set aside at a time, at most."""
+    memory_nbytes: int
+    """Peak memory of a worker with one thread, about."""
+    workers: int
+    """Tasks that run at once."""
+    seconds: float
+    """Estimate of the wall time, from work timed on a sample on this machine."""
+    notes: tuple[str, ...] = ()
+    """What a user should know."""
+
+    @property
+    def tasks(self) -> int:
+        """All tasks, at most."""
+        return sum(one.regions + one.joins for one in self.passes)
+
+    @property
+    def files(self) -> int:
+        """Files that will be written, at most."""
+        return sum(mag.files for mag in self.mags)
+
+    @property
+    def nbytes_out(self) -> int:
+        """Estimate of the bytes that will be written."""
+        return sum(mag.nbytes for mag in self.mags)
+
+    def __str__(self) -> str:
+        lines = [f"pyramid of {self.source}, by {self.method}, stored as {self.stored_as}"]
+        for one in self.passes:
+            shape = " x ".join(map(str, one.region_shape))
+            lines.append(f"  mag {one.reads} -> {', '.join(one.makes)}: {one.regions:,} regions of {shape} voxels, up to {one.joins:,} joins")
+        lines.extend(f"  {mag.folder}: up to {mag.files:,} files, about {format_nbytes(mag.nbytes)}" for mag in self.mags)
+        lines.append(f"reads    {self.files_in:,} files, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)")
+        lines.append(
+            f"writes   up to {self.files:,} files, about {format_nbytes(self.nbytes_out)}; sets aside up to about {format_nbytes(self.scratch_nbytes)}"
+        )
+        lines.append(f"memory   about {format_nbytes(self.memory_nbytes)} per worker of one thread")
+        lines.append(f"time     about {_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
+        return "\n".join([*lines, *self.notes])
+
+
+def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
+    """Tell what building a pyramid will take.
+
+    Parameters
+    ----------
+    pyramid : StagedPyramid
+        What would be built.
+    workers : int
+        How many tasks would run at once.
+
+    Returns
+    -------
+    PyramidPlan
+    """
+    source, staged = pyramid.source, pyramid.staged
+    files_in, nbytes_in = stored_nbytes(source)
+    ratio, seconds_per_byte = sample_work(pyramid) if pyramid.passes else (1.0, 0.0)
+    passes: list[PassPlan] = []
+    mags: list[MagPlan] = []
+    voxel_nbytes_in = scratch = 0
+    for number, one in enumerate(pyramid.passes):
+        if number == 0:
+            occupied = source.occupied(one.source_region_shape)
+            voxel_nbytes_in = _occupied_voxels(one, occupied) * source.header.voxel_nbytes
+        else:
+            occupied = np.ones([len(cells) for cells in _regions(one)], np.bool_)
+        targets = staged.targets[len(mags) : len(mags) + len(one.levels)]
+        reads = staged.targets[len(mags) - 1].box.mag if mags else source.box.mag
+        joins = 0
+        for level, target in enumerate(targets):
+            files = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
+            nbytes = target.expected_nbytes(files, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio)
+            mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
+            if files and not one.writes_whole(level, target.shard_shape):
+                joins += files
+                scratch += 2 * nbytes // files
+        passes.append(PassPlan(reads.name, tuple(target.box.mag.name for target in targets), int(occupied.sum()), one.source_region_shape, joins))
+    tasks = sum(one.regions + one.joins for one in passes)
+    nbytes_out, files_out = sum(mag.nbytes for mag in mags), sum(mag.files for mag in mags)
+    return PyramidPlan(
+        source=source.folder,
+        method=pyramid.method + (" ignoring zeros" if pyramid.ignore_zero else ""),
+        stored_as=pyramid.stored_as,
+        passes=tuple(passes),
+        mags=tuple(mags),
+        files_in=files_in,
+        nbytes_in=nbytes_in,
+        voxel_nbytes_in=voxel_nbytes_in,
+        scratch_nbytes=scratch,
+        memory_nbytes=_BASE_NBYTES + max((one.memory_nbytes(source.header.voxel_nbytes) for one in pyramid.passes), default=0),
+        workers=workers,
+        seconds=(voxel_nbytes_in * seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
+        notes=tuple(space_problems(staged.parent, nbytes_out + scratch, files_out)),
+    )
+
+
+def stored_nbytes(source: WkwVolume) -> tuple[int, int]:
+    """Count the files of a mag, and estimate their bytes from the sizes of some of them."""
+    files = sampled = nbytes = 0
+    for index in source.shards():
+        files += 1
+        if sampled < _SAMPLED_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                nbytes += os.stat(source.shard_path(index)).st_size
+                sampled += 1
+    return files, nbytes * files // max(1, sampled)
+
+
+def sample_work(pyramid: StagedPyramid) -> tuple[float, float]:
+    """Do the work of a few bricks of the first pass, without writing.
+
+    Parameters
+    ----------
+    pyramid : StagedPyramid
+        What would be built.
+
+    Returns
+    -------
+    ratio, seconds : float
+        Stored bytes per voxel byte of the first mag; seconds of one thread per voxel byte of the source.
+    """
+    source, plan, targets = pyramid.source, pyramid.passes[0], pyramid.staged.targets
+    stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
+    regions = list(plan.regions(source.occupied(plan.source_region_shape)))
+    bricks = [brick for region in regions[:: max(1, len(regions) // _SAMPLED_REGIONS)] for brick in _from_the_middle(list(plan.bricks(region)))]
+    voxel_nbytes = stored = made = 0
+    seconds, sampled = 0.0, -1  # the first brick compiles and warms up
+    for brick in bricks:
+        started = time.perf_counter()
+        nonzero = source.read_into(stream.source_view(brick), stream.source_box(brick).topleft)
+        encoded = [
+            (targets[done.level].encoded_nbytes(done.voxels, done.topleft), done.voxels.nbytes, done.level)
+            for done in stream.push(brick, nonzero == 0)
+            if done.voxels is not None
+        ]
+        if not nonzero:
+            continue
+        if sampled >= 0:
+            seconds += time.perf_counter() - started
+            voxel_nbytes += stream.source_box(brick).volume * source.header.voxel_nbytes
+        stored += sum(nbytes for nbytes, _, level in encoded if level == 0)
+        made += sum(nbytes for _, nbytes, level in encoded if level == 0)
+        sampled += 1
+    stream.close()
+    return stored / max(1, made), seconds / max(1, voxel_nbytes)
+
+
+def _from_the_middle(bricks: Sequence[Vec3]) -> Sequence[Vec3]:
+    """Choose a few bricks that lie behind each other."""
+    first = max(0, (len(bricks) - _SAMPLED_BRICKS) // 2)
+    return bricks[first : first + _SAMPLED_BRICKS]
+
+
+def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
+    """Compare what will be written with the free space and inodes of a file system.
+
+    Parameters
+    ----------
+    folder : str
+        A folder on it.
+    nbytes, files : int
+        What will be written.
+
+    Returns
+    -------
+    list of str
+        Where it does not suffice.
+    """
+    free = os.statvfs(folder)
+    problems = []
+    if nbytes > free.f_bavail * free.f_frsize:
+        problems.append(f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free.f_bavail * free.f_frsize)} are free")
+    if free.f_files and files > free.f_favail:
+        problems.append(f"{folder}: up to {files:,} files will be written, {free.f_favail:,} more are possible")
+    return problems
+
+
+def _regions(one: Pass) -> tuple[range, range, range]:
+    return cell_range(one.levels[0].box, one.levels[0].region_shape)
+
+
+def _occupied_voxels(one: Pass, occupied: npt.NDArray[np.bool_]) -> int:
+    """Count the source voxels of all regions that have data."""
+    box = one.source_box
+    x, y, z = (np.array(borders(low, high, step)) for low, high, step in zip(box.topleft, box.bottomright, one.source_region_shape, strict=True))
+    return int(np.einsum("xyz,x,y,z->", occupied.astype(np.int64), x, y, z))
+
+
+def _duration(seconds: float) -> str:
+    """Write a time for people.
+
+    Examples
+    --------
+    >>> _duration(7.2), _duration(4000), _duration(200000)
+    ('7 s', '1 h 7 min', '2 d 8 h')
+    """
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

@@ -1,0 +1,92 @@
+"""A job that keeps a journal: what an earlier start finished is taken from it and not done again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wkwdask.jobs.job import Job, Result
+from wkwdask.storage.receipts import Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from wkwdask.jobs.job import Task
+    from wkwdask.storage.volume import Target
+
+
+class ResumableJob(Job, Protocol):
+    """A job that can tell whether results of an earlier start still hold."""
+
+    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Tell whether a result is still good: what it wrote is there, or what followed from it is."""
+
+
+class JournaledJob:
+    """Wraps a job.
+
+    Parameters
+    ----------
+    job : ResumableJob
+        The job.
+    append : callable
+        Takes one entry of the journal.
+    lines : iterable of bytes
+        Entries of earlier starts.
+    targets : sequence of Target
+        What the receipts' indices speak of.
+    """
+
+    def __init__(self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target]) -> None:
+        self._job = job
+        self._append = append
+        self._targets = targets
+        self._lines = dict(_keyed(lines))
+        self.num_known = 0
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there will be in this start."""
+        return self._job.num_tasks - self.num_known
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the tasks to start with that no earlier start finished."""
+        return self._unknown(self._job.tasks())
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take note of a result, then hand it on."""
+        self._append({"task": task.key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]})
+        return self._unknown(self._job.receive(task, result))
+
+    def _unknown(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Hand on results that are known, and give the tasks that remain."""
+        for task in tasks:
+            result = self._known(task.key)
+            if result is None or not self._job.holds(task, result, self._known):
+                yield task
+            else:
+                self.num_known += 1
+                yield from self._unknown(self._job.receive(task, result))
+
+    def _known(self, key: str) -> Result | None:
+        line = self._lines.get(key)
+        if line is None:
+            return None
+        entry = json.loads(line)
+        return Result(tuple((n, self._receipt(self._targets[n], values)) for n, values in entry["receipts"]), entry["sources"])
+
+    @staticmethod
+    def _receipt(target: Target, values: dict[str, Any]) -> Receipt:
+        receipt = Receipt.from_json(values, target.box.mag)
+        return replace(receipt, path=target.path_of(receipt)) if receipt.nbytes else receipt
+
+
+def _keyed(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Name each line by its task; a line that the machine's end damaged is no line."""
+    for line in lines:
+        try:
+            key = json.loads(line)["task"]
+        except (ValueError, TypeError, KeyError):
+            continue
+        yield key, line

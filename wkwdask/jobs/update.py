@@ -1,0 +1,190 @@
+"""The update job: shards of coarser mags that lie above changed files are made anew, mag by mag, and published one by one into the living mags."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.geometry import morton
+from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.jobs.pyramid import RegionTask
+from wkwdask.jobs.tally import ShardTally
+from wkwdask.plans.pyramid import plan_pass
+from wkwdask.storage.records import RECORD_COLUMNS, write_record
+from wkwdask.storage.states import grouped_digests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.job import Result, Task
+    from wkwdask.storage.receipts import Receipt
+    from wkwdask.storage.volume import Target, Volume
+
+_SAVE_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LivingMag:
+    """A mag that is there and is to be brought up to date."""
+
+    target: Target
+    """How its shards are written, in place."""
+    record: npt.NDArray[np.int64] | None
+    """What it keeps about its files, see ``wkwdask.storage.records``; None where it keeps nothing."""
+    old_box: BoundingBox | None
+    """Its box when the record was made [voxels of the mag]."""
+
+
+def changed_shards(finer: Volume, mag: LivingMag) -> set[Vec3]:
+    """Find the shards of a mag whose sources have changed since its record was made.
+
+    Parameters
+    ----------
+    finer : Volume
+        The mag that it is made from.
+    mag : LivingMag
+        The mag, with a record.
+
+    Returns
+    -------
+    set of (int, int, int)
+        Indices of shards inside the box.
+    """
+    target = mag.target
+    now = grouped_digests(finer.stored_states(), finer.shard_shape, _footprint(finer, target))
+    record = np.empty((0, RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
+    then = {(x, y, z): sources for x, y, z, _, _, sources in record.tolist()}
+    touched = cell_range(target.box, target.shard_shape)
+    changed = {index for index in now.keys() | then.keys() if now.get(index, 0) != then.get(index, 0)}
+    if mag.old_box is not None and mag.old_box != target.box:
+        changed |= {index for index in now.keys() | then.keys() if _inside(index, target, mag.old_box) != _inside(index, target, target.box)}
+    return {index for index in changed if all(i in r for i, r in zip(index, touched, strict=True))}
+
+
+def _inside(index: Vec3, target: Target, box: BoundingBox) -> BoundingBox:
+    """Give the part of a shard that lies in a box: with another part, windows at the border hold other voxels."""
+    return cell_box(index, target.shard_shape, target.box).intersection(box)
+
+
+class UpdateJob:
+    """Brings coarser mags up to date.
+
+    Parameters
+    ----------
+    source : Volume
+        The finest mag.
+    mags : sequence of LivingMag
+        The coarser ones, finest first.
+    method : str
+        How a window becomes a voxel.
+    ignore_zero : bool
+        Whether zeros do not count in a window.
+    by_content : bool
+        Trust no record: make all shards anew; those that come out with the same bytes stay as they are.
+    box : BoundingBox, optional
+        Make the shards anew that touch this box, whatever the records say.
+    """
+
+    def __init__(self, source: Volume, mags: Sequence[LivingMag], method: str, *, ignore_zero: bool, by_content: bool, box: BoundingBox | None) -> None:
+        self.tallies = [ShardTally(mag.target, 0) for mag in mags]
+        self.num_tasks = 0
+        self.num_changed = [0] * len(mags)
+        self.box_was_given = box is not None
+        self._source = source
+        self._mags = mags
+        self._method = method
+        self._ignore_zero = ignore_zero
+        self._by_content = by_content
+        self._box = box
+        self._level = -1
+        self._saved = time.monotonic()
+
+    @property
+    def voxels_in(self) -> int:
+        """Voxels of the finer mags that were read for all shards that were made."""
+        boxes = [self._source.box, *(mag.target.box for mag in self._mags)]
+        return sum(tally.voxels * math.prod(a.mag.step_to(b.mag)) for tally, (a, b) in zip(self.tallies, pairwise(boxes), strict=True))
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the shards of the first mag that has any to make."""
+        while self._level + 1 < len(self._mags):
+            self._level += 1
+            shards = self._shards_to_make()
+            self.num_tasks += len(shards)
+            self.tallies[self._level].expected = len(shards)
+            if shards:
+                return self._tasks_of(shards)
+        return iter(())
+
+    def _shards_to_make(self) -> list[Vec3]:
+        """Choose shards of the current mag, in Morton order."""
+        finer, mag = self._finer(), self._mags[self._level]
+        target = mag.target
+        if self._by_content:
+            stored = target.as_volume().stored_states()[:, :3].tolist()
+            chosen = set(grouped_digests(finer.stored_states(), finer.shard_shape, _footprint(finer, target))) | {(x, y, z) for x, y, z in stored}
+        elif self._box is not None:
+            chosen = set(cells(self._box.in_mag(target.box.mag).intersection(target.box), target.shard_shape))
+        else:
+            chosen = changed_shards(finer, mag)
+        touched = cell_range(target.box, target.shard_shape)
+        ordered = [index for index in chosen if all(i in r for i, r in zip(index, touched, strict=True))]
+        if not ordered:
+            return []
+        codes = morton.encode(np.array(ordered))
+        return [ordered[n] for n in np.argsort(codes, kind="stable")]
+
+    def _finer(self) -> Volume:
+        return self._source if self._level == 0 else self._mags[self._level - 1].target.as_volume()
+
+    def _tasks_of(self, shards: Sequence[Vec3]) -> Iterator[Task]:
+        finer, target = self._finer(), self._mags[self._level].target
+        voxel_nbytes = target.dtype.itemsize * target.num_channels
+        plan = plan_pass(finer.box, [target.box.mag], target.chunk_shape, voxel_nbytes, target.shard_shape)
+        return (RegionTask(finer, plan, (target,), self._method, self._ignore_zero, shard, self._level) for shard in shards)
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take the receipts of a shard; after the last one of a mag, go on with the next mag."""
+        for level, receipt in result.receipts:
+            self.tallies[level].add(receipt)
+            self.num_changed[level] += self._is_other(level, receipt)
+        if self.tallies[self._level].is_complete:
+            self.save_record(self._level)
+            return self.tasks()
+        if time.monotonic() - self._saved > _SAVE_SECONDS:
+            self.save_record(self._level)
+        return ()
+
+    def _is_other(self, level: int, receipt: Receipt) -> bool:
+        """Tell whether a shard was really replaced."""
+        rows = self._mags[level].record
+        if rows is None:
+            return True
+        same = rows[(rows[:, :3] == receipt.shard).all(axis=1)]
+        return not len(same) or same[0, 3:5].tolist() != [receipt.nbytes, receipt.mtime_ns]
+
+    def save_record(self, level: int) -> None:
+        """Keep what is known about the files of a mag: then an update that is interrupted goes on from there."""
+        mag, fresh = self._mags[level], self.tallies[level].shards
+        if mag.record is None and not (self.tallies[level].is_complete and self._by_content):
+            return  # a record of some files would say that all others are empty
+        old = np.empty((0, RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
+        made = {tuple(row) for row in fresh[:, :3].tolist()}
+        kept = np.array([row for row in old.tolist() if tuple(row[:3]) not in made], np.int64).reshape(-1, RECORD_COLUMNS)
+        write_record(mag.target.folder, np.concatenate([kept, fresh]))
+        self._saved = time.monotonic()
+
+
+def _footprint(finer: Volume, target: Target) -> Vec3:
+    """Give the box of one shard of a mag in the voxels of the finer mag."""
+    factor, shape = finer.box.mag.step_to(target.box.mag), target.shard_shape
+    return shape[0] * factor[0], shape[1] * factor[1], shape[2] * factor[2]

@@ -1,0 +1,107 @@
+"""The door to reading many small files whole: one compiled call opens, reads, checks and closes all files of a box.
+
+It is called with an open folder and opens files below it by the C library's own functions. Whatever is not plainly right is left to the caller, who looks
+at that file with care: so no error is told here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Table = npt.NDArray[np.int64]
+    Vec3 = tuple[int, int, int]
+
+OPENAT, PREAD, CLOSE = "openat", "pread", "close"
+ERRNO = "__error" if sys.platform == "darwin" else "__errno_location"
+FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
+"""How a folder is opened: where the system can, one that may be entered need not be readable."""
+_MOST_FILES = 4096
+
+
+class Layout(NamedTuple):
+    """What all files of a mag have in common."""
+
+    head: npt.NDArray[np.uint8]
+    """The bytes that each begins with; in byte 5 the two compressed block types pass for each other."""
+    compressed: bool
+    """Whether blocks are LZ4 and a jump table follows the header."""
+    file_len: int
+    """Edge of a file [blocks]."""
+    block_len: int
+    """Edge of a block [voxels]."""
+    block_nbytes: int
+    """Length of a decoded block [bytes]."""
+    most_nbytes: int
+    """How much of a file is read; one that takes more is unusual [bytes]."""
+
+
+class Found(NamedTuple):
+    """What became of consecutive files."""
+
+    stop: int
+    """Number of the first file that was not looked at."""
+    blocks: Table
+    """One row for each stored block that touches the array, the columns of ``blocks_layout``."""
+    absent: Table
+    """One row for each file that is not stored; the last three columns are its lowest voxel relative to the array."""
+    unusual: Table
+    """Index along x, y, z of each file that could not be opened or read, or whose bytes are not as expected."""
+
+
+@cache
+def _kernels() -> Any:
+    """Import the compiled loops where the C library has what they call, else give None."""
+    try:
+        library = ctypes.CDLL(None)
+    except (OSError, TypeError):
+        return None
+    if not all(hasattr(library, name) for name in (OPENAT, PREAD, CLOSE, ERRNO)):
+        return None
+    from wkwdask.kernels import small_files_compiled
+
+    return small_files_compiled
+
+
+def is_available() -> bool:
+    """Tell whether :func:`read_files` can be called here."""
+    return _kernels() is not None
+
+
+def read_files(mag: int, low: Vec3, counts: Vec3, first: int, layout: Layout, origin: Vec3, shape: tuple[int, ...], memory: npt.NDArray[np.uint8]) -> Found:
+    """Read files ``z{Z}/y{Y}/x{X}.wkw`` of a box, as many as the memory holds, without the GIL.
+
+    Parameters
+    ----------
+    mag : int
+        The open folder of the mag.
+    low : tuple of 3 int
+        Lowest index of a file of the box along x, y, z.
+    counts : tuple of 3 int
+        Number of files along x, y, z.
+    first : int
+        Number of the file to begin with; x goes fastest, then y.
+    layout : Layout
+        What the files look like.
+    origin : tuple of 3 int
+        Absolute voxel that goes to voxel 0 of the array.
+    shape : tuple of 4 int
+        Shape of the array, (c, x, y, z).
+    memory : ndarray of uint8
+        Takes the files, one behind the other; at least ``layout.most_nbytes``.
+
+    Returns
+    -------
+    Found
+        Each block lies in ``memory``, ends where the jump table says and has a length that LZ4 can have.
+    """
+    if memory.size < layout.most_nbytes:
+        raise ValueError(f"a file takes up to {layout.most_nbytes} bytes, got memory for {memory.size}")
+    return Found(*_kernels().read_files(mag, low, counts, first, *layout, origin, shape, memory, _MOST_FILES))

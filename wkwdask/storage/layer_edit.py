@@ -1,0 +1,58 @@
+"""What a job changes in a dataset's JSON once its mags are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from wkwdask.formats.datasource import with_layer, with_mags
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage.dataset import update_datasource
+
+
+@dataclass(frozen=True, slots=True)
+class LayerEdit:
+    """What the JSON is to say once the mags are there."""
+
+    dataset_folder: str
+    """Where ``datasource-properties.json`` is."""
+    layer: str
+    """Name of the layer."""
+    mags: tuple[tuple[Mag, str, int], ...]
+    """Mag, path relative to the dataset, edge of a file [voxels]."""
+    new_layer: tuple[str, BoundingBox, str, int] | None = None
+    """Category, box, element class and channels, where the layer is new or changes its box."""
+
+    def apply(self) -> None:
+        """Change the JSON."""
+
+        def change(document: dict[str, Any]) -> dict[str, Any]:
+            if self.new_layer is not None:
+                document = with_layer(document, self.layer, *self.new_layer)
+            return with_mags(document, self.layer, self.mags)
+
+        update_datasource(self.dataset_folder, change)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that a publish record holds."""
+        new_layer = None
+        if self.new_layer is not None:
+            category, box, element_class, num_channels = self.new_layer
+            new_layer = [category, [*box.topleft, *box.size], element_class, num_channels]
+        return {
+            "dataset_folder": self.dataset_folder,
+            "layer": self.layer,
+            "mags": [[list(mag.factors), path, edge] for mag, path, edge in self.mags],
+            "new_layer": new_layer,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> LayerEdit:
+        """Read the form that a publish record holds."""
+        new_layer = None
+        if value["new_layer"] is not None:
+            category, numbers, element_class, num_channels = value["new_layer"]
+            new_layer = (category, BoundingBox.parse(numbers), element_class, num_channels)
+        mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
+        return cls(value["dataset_folder"], value["layer"], mags, new_layer)

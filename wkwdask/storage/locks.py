@@ -1,0 +1,101 @@
+"""Locks on mags: small files beside them that name the job that writes them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import LockedError
+from wkwdask.storage.local import publish_bytes, remove_temporaries
+from wkwdask.storage.owner import Owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_LOCK_SUFFIX = ".wkwdask-lock"
+
+
+def lock_path(target: str) -> str:
+    """Name the lock of a folder."""
+    folder, name = os.path.split(target)
+    return f"{folder}/.{name}{_LOCK_SUFFIX}"
+
+
+def lock_holder(target: str) -> Owner | None:
+    """Give the living job that writes a folder, None where there is none."""
+    holder = read_owner(lock_path(target))
+    return holder if holder is not None and not holder.is_gone() else None
+
+
+def take_lock(target: str, owner: Owner) -> Owner | None:
+    """Take the lock of a folder; to be called inside :func:`guarded`.
+
+    Parameters
+    ----------
+    target : str
+        The folder.
+    owner : Owner
+        Who takes it.
+
+    Returns
+    -------
+    Owner or None
+        The dead job that held it.
+
+    Raises
+    ------
+    LockedError
+        A living job holds it.
+    """
+    path = lock_path(target)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    remove_temporaries(os.path.dirname(target), os.path.basename(path))
+    holder = read_owner(path)
+    if holder == owner:
+        return None
+    if holder is not None and not holder.is_gone():
+        here = " (this very process: a write with compute=False that failed or has not ended)" if holder.pid == os.getpid() else ""
+        raise LockedError(f"{target}: another job writes it: {holder}{here}; if you know that this job is dead, remove {path}")
+    publish_bytes(path, json.dumps(asdict(owner)).encode())
+    return holder
+
+
+def release_lock(target: str, owner: Owner) -> None:
+    """Remove the lock of a folder, if it is still the owner's."""
+    path = lock_path(target)
+    if read_owner(path) == owner:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def read_owner(path: str) -> Owner | None:
+    """Read who owns a lock or a job's folder, None where there is no such file.
+
+    Raises
+    ------
+    LockedError
+        The file cannot be understood.
+    """
+    try:
+        with open(path, "rb") as file:
+            return Owner(**json.load(file))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError):
+        raise LockedError(f"{path}: a lock that cannot be read; remove it if no job writes here") from None
+
+
+@contextlib.contextmanager
+def guarded(folder: str) -> Iterator[None]:
+    """Let one process at a time look at locks and take them, where the file system can do that."""
+    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,80 @@
+"""Who runs a job: enough to tell a living process from one that has ended."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a lock."""
+
+    job: str
+    """Name of the job, unique."""
+    command: str
+    """What it does."""
+    host: str
+    """Name of the machine."""
+    boot: str
+    """What tells one start of the machine from the next."""
+    pid: int
+    """The process."""
+    process_start: str
+    """What tells the process from a later one with the same number."""
+    user: str
+    """Who started it."""
+    since: str
+    """When it started."""
+
+    @classmethod
+    def this_process(cls, command: str, job: str | None = None) -> Owner:
+        """Describe this process as the owner of a new job, or of one that another process left."""
+        pid, since = os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S")
+        try:
+            user = getpass.getuser()
+        except (KeyError, OSError):  # no entry in the password database, as in many containers
+            user = f"uid {os.getuid()}"
+        if job is None:
+            job = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
+        return cls(job, command, socket.gethostname(), _boot(), pid, _process_start(pid), user, since)
+
+    def is_gone(self) -> bool:
+        """Tell whether the process is known to have ended; on another machine that cannot be known."""
+        if self.host != socket.gethostname():
+            return False
+        return self.boot != _boot() or _process_start(self.pid) != self.process_start
+
+    def __str__(self) -> str:
+        return f"{self.command} by {self.user}, process {self.pid} on {self.host}, since {self.since}"
+
+
+def _boot() -> str:
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _process_start(pid: int) -> str:
+    """Give a string that is the same as long as a process lives, an empty one where there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
+    except OSError:
+        pass
+    if os.path.isdir("/proc/self"):
+        return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    return "alive"

@@ -1,0 +1,50 @@
+"""What a mag keeps about its files: their states when they were written, and those of the files that they were made from."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import numpy.typing as npt
+
+from wkwdask.errors import CorruptError
+from wkwdask.storage.local import publish_bytes
+
+RECORD_NAME = ".wkwdask-files.npy"
+RECORD_COLUMNS = 6
+"""Index of a file along x, y, z, its size [bytes], its time of modification [ns], digest of the files of the finer mag that it was made from."""
+
+
+def write_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
+    """Keep the record of a mag.
+
+    Parameters
+    ----------
+    folder : str
+        The mag's folder.
+    rows : ndarray of int64, shape (n, 6)
+        One row per file, empty ones (size 0) too.
+    """
+    memory = io.BytesIO()
+    np.save(memory, rows, allow_pickle=False)
+    publish_bytes(f"{folder}/{RECORD_NAME}", memory.getvalue())
+
+
+def read_record(folder: str) -> npt.NDArray[np.int64] | None:
+    """Read the record of a mag, None where there is none.
+
+    Raises
+    ------
+    CorruptError
+        It is damaged.
+    """
+    path = f"{folder}/{RECORD_NAME}"
+    try:
+        rows = np.load(path, allow_pickle=False)
+    except FileNotFoundError:
+        return None
+    except (ValueError, EOFError) as error:
+        raise CorruptError(f"{path}: no record of files ({error}); remove it, or build the mag anew") from None
+    if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != RECORD_COLUMNS:
+        raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {RECORD_COLUMNS})")
+    return rows  # type: ignore[no-any-return]

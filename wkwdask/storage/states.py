@@ -1,0 +1,113 @@
+"""States of stored files: what tells that a file has changed since it was read, and a digest of many such states."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+
+States = np.ndarray[tuple[int, int], np.dtype[np.int64]]
+"""Shape (n, 5): index of a file along x, y, z, its size [bytes], its time of modification [ns]."""
+
+_MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD), np.uint64(33))
+_DIGEST_MASK = (1 << 63) - 1
+
+
+def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:
+    """Look at files, one ``stat`` each; absent ones are left out.
+
+    Parameters
+    ----------
+    indices : iterable of (int, int, int)
+        Which files.
+    path_of : callable
+        Gives the path of an index.
+
+    Returns
+    -------
+    ndarray of int64, shape (n, 5)
+    """
+    rows = []
+    for index in indices:
+        try:
+            status = os.stat(path_of(index))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if stat.S_ISREG(status.st_mode):
+            rows.append((*index, status.st_size, status.st_mtime_ns))
+    return np.array(rows, np.int64).reshape(-1, 5)
+
+
+def digest(states: npt.NDArray[np.int64]) -> int:
+    """Sum up states in one number of 63 bits that does not depend on their order; 0 for none.
+
+    Examples
+    --------
+    >>> a, b = np.array([[0, 0, 1, 700, 5]]), np.array([[0, 1, 0, 700, 5]])
+    >>> add_digests(digest(a), digest(b)) == digest(np.concatenate([b, a]))
+    True
+    """
+    return int(digests(states).sum(dtype=np.uint64)) & _DIGEST_MASK
+
+
+def digests(states: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Give the digest of each row."""
+    golden, factor, shift = _MIX
+    mixed = np.full(len(states), golden)
+    for column in states.astype(np.uint64).T:
+        mixed = (mixed ^ column) * factor
+        mixed ^= mixed >> shift
+    return mixed
+
+
+def add_digests(*values: int) -> int:
+    """Join the digests of states that have none in common."""
+    return sum(values) & _DIGEST_MASK
+
+
+def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint: Vec3) -> dict[Vec3, int]:
+    """Sum up states by the cells of a grid that the files touch.
+
+    Parameters
+    ----------
+    states : ndarray of int64, shape (n, 5)
+        States of files.
+    shard_shape : tuple of 3 int
+        Box of one file [voxels], powers of two.
+    footprint : tuple of 3 int
+        One cell of the grid [voxels], powers of two.
+
+    Returns
+    -------
+    dict
+        Digest of all files that touch a cell, by the cell's index; cells without files are left out.
+    """
+    values, cells = digests(states), states[:, :3]
+    for axis, (edge, cell) in enumerate(zip(shard_shape, footprint, strict=True)):
+        touched = max(1, edge // cell)
+        first = cells[:, axis] * edge // cell
+        cells = np.repeat(cells, touched, axis=0)
+        cells[:, axis] = (first[:, np.newaxis] + np.arange(touched)).ravel()
+        values = np.repeat(values, touched)
+    order = np.lexsort(cells.T)
+    cells, values = cells[order], values[order]
+    starts = np.flatnonzero(np.r_[True, (np.diff(cells, axis=0) != 0).any(axis=1)]) if len(cells) else np.zeros(0, np.intp)
+    sums = np.add.reduceat(values, starts) if len(starts) else values
+    return {(x, y, z): total & _DIGEST_MASK for (x, y, z), total in zip(cells[starts].tolist(), sums.tolist(), strict=True)}
+
+
+def describe(states: npt.NDArray[np.int64], path_of: Callable[[Vec3], str]) -> str:
+    """Name the file that changed last, for an error."""
+    if not len(states):
+        return "all its files are gone"
+    row: Any = states[np.argmax(states[:, 4])].tolist()
+    return f"{path_of((row[0], row[1], row[2]))} was changed last, it has {row[3]} bytes"

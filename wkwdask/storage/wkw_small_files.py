@@ -1,0 +1,125 @@
+"""Reading a mag whose files are so small that opening them costs more than reading: many files in one compiled call.
+
+A file that is not plainly right is left to the path for single files, which reads it or says what is wrong with it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.formats.wkw.header import format_header
+from wkwdask.kernels.blocks import compress_bound, decode_into
+from wkwdask.kernels.blocks_layout import X, Z
+from wkwdask.kernels.small_files import FOLDER_FLAGS, Layout, is_available, read_files
+from wkwdask.storage.wkw_file import mag_is_gone, read_buffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.wkw_file import Reading
+
+_SMALL_NBYTES = 512 << 10  # the most that a small file takes
+_BATCH_NBYTES = 1 << 20  # stays in the cache between reading and decoding
+_COMMON_NBYTES = 8  # of the header; the data offset follows
+
+
+@lru_cache(maxsize=64)
+def small_layout(header: WkwHeader) -> Layout | None:
+    """Say what the files of a mag look like, None where they are too large to be read together.
+
+    Parameters
+    ----------
+    header : WkwHeader
+        What ``header.wkw`` says.
+
+    Returns
+    -------
+    Layout or None
+    """
+    bound = compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes
+    most_nbytes = header.smallest_data_offset + header.blocks_per_file * bound
+    if most_nbytes > _SMALL_NBYTES or not is_available():
+        return None
+    head = np.frombuffer(format_header(header)[:_COMMON_NBYTES], np.uint8)
+    return Layout(head, header.is_compressed, header.file_len, header.block_len, header.block_nbytes, most_nbytes)
+
+
+def read_small_files(
+    header_path: str, header: WkwHeader, layout: Layout, files: tuple[range, range, range], reading: Reading, read_one: Callable[[Reading, Vec3], int]
+) -> int:
+    """Read all files of a box.
+
+    Parameters
+    ----------
+    header_path : str
+        Where ``header.wkw`` is.
+    header : WkwHeader
+        What it says.
+    layout : Layout
+        What :func:`small_layout` says of it.
+    files : tuple of 3 range
+        Indices of the files along x, y, z.
+    reading : Reading
+        What is filled; absent files are noted there.
+    read_one : callable
+        Reads a single file with care, where it is or may be unusual.
+
+    Returns
+    -------
+    int
+        Number of blocks that are not all-zero.
+
+    Raises
+    ------
+    MissingError
+        The mag's folder is gone.
+    """
+    try:
+        mag = os.open(os.path.dirname(header_path), FOLDER_FLAGS)
+    except (FileNotFoundError, NotADirectoryError):
+        raise mag_is_gone(header_path) from None
+    try:
+        low, counts = (files[0].start, files[1].start, files[2].start), (len(files[0]), len(files[1]), len(files[2]))
+        memory = read_buffer(max(_BATCH_NBYTES, layout.most_nbytes))
+        nonzero, first, total = 0, 0, math.prod(counts)
+        while first < total:
+            found = read_files(mag, low, counts, first, layout, reading.topleft, reading.out.shape, memory)
+            first = found.stop
+            nonzero += _decode(memory, found.blocks, header, reading, read_one)
+            if len(found.absent):
+                reading.has_absent = True
+                reading.zeros.add(found.absent, header.file_len_vx)
+            for x, y, z in found.unusual.tolist():
+                nonzero += read_one(reading, (x, y, z))
+        return nonzero
+    finally:
+        os.close(mag)
+
+
+def _decode(
+    memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: Reading, read_one: Callable[[Reading, Vec3], int]
+) -> int:
+    """Decode all blocks; the file of one that is broken is read again by itself, which raises unless it was replaced meanwhile."""
+    nonzero = 0
+    while len(table):
+        decoded = decode_into(
+            memory, table, reading.out, block_len=header.block_len, num_channels=header.num_channels,
+            first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
+        )  # fmt: skip
+        stop = len(table) if decoded.broken < 0 else decoded.broken
+        reading.zeros.decoded(table[:stop], header.block_len, decoded.nonzero)
+        nonzero += decoded.nonzero
+        if decoded.broken >= 0:
+            x, y, z = ((table[stop, X : Z + 1] + reading.topleft) // header.file_len_vx).tolist()
+            nonzero += read_one(reading, (x, y, z))
+        table = table[stop + 1 :]
+    return nonzero
