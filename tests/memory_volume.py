@@ -7,15 +7,17 @@ process; a store with a folder is found by all processes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
+import zlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.receipts import Stats, merge_receipts
 
@@ -24,18 +26,28 @@ SHARD_SHAPE = (32, 32, 16)
 
 _lock = threading.Lock()
 _stores = {}
+_stamps = itertools.count(1)
 
 
 class Store:
-    """Arrays by name, and what was read from them."""
+    """Arrays by name, what was read from them, and the names of all that was ever put."""
 
     def __init__(self):
         self.arrays = {}
+        self.stamps = {}
         self.reads = []
+        self.puts = []
+
+    def clear(self):
+        with _lock:
+            for known in (self.arrays, self.stamps, self.reads, self.puts):
+                known.clear()
 
     def put(self, name, array):
         with _lock:
             self.arrays[name] = array
+            self.stamps[name] = next(_stamps)
+            self.puts.append(name)
 
     def get(self, name):
         return self.arrays.get(name)
@@ -43,6 +55,15 @@ class Store:
     def pop(self, name):
         with _lock:
             self.arrays.pop(name, None)
+
+    def names(self):
+        with _lock:
+            return list(self.arrays)
+
+    def state(self, name):
+        """Give size and time of modification, None for what is not there."""
+        array = self.arrays.get(name)
+        return None if array is None else (array.nbytes, self.stamps[name])
 
 
 class FolderStore:
@@ -67,6 +88,13 @@ class FolderStore:
     def pop(self, name):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self.folder}/{name}.npy")
+
+    def names(self):
+        return [name.removesuffix(".npy") for name in os.listdir(self.folder) if not name.startswith(".")] if os.path.isdir(self.folder) else []
+
+    def state(self, name):
+        array = self.get(name)
+        return None if array is None else (array.nbytes, os.stat(f"{self.folder}/{name}.npy").st_mtime_ns)
 
 
 def store_of(name):
@@ -111,8 +139,17 @@ class MemoryVolume:
     def shard_exists(self, index):
         return store_of(self.store).get(_shard_name(index)) is not None
 
-    def read_into(self, out, topleft, first_channel=0):
-        """Fill ``out`` (c, x, y, z), and note what was asked for."""
+    def occupied(self, cell_shape):
+        ranges = cell_range(self.box, cell_shape)
+        found = np.zeros([len(r) for r in ranges], bool)
+        for index in cells(self.box, self.shard_shape):
+            if self.shard_exists(index):
+                touched = cell_range(cell_box(index, self.shard_shape, self.box).intersection(self.box), cell_shape)
+                found[tuple(slice(t.start - r.start, t.stop - r.start) for t, r in zip(touched, ranges, strict=True))] = True
+        return found
+
+    def read_into(self, out, topleft, first_channel=0, *, fill_zeros=True):
+        """Fill ``out`` (c, x, y, z), and note what was asked for; with garbage where the caller has said that it will not look at zeros."""
         store = store_of(self.store)
         asked = BoundingBox(topleft, out.shape[1:], self.box.mag)
         store.reads.append((asked, first_channel, out.shape[0]))
@@ -127,7 +164,20 @@ class MemoryVolume:
                 continue
             here[...] = voxels[(slice(first_channel, first_channel + out.shape[0]), *_slices(part, shard.topleft))]
             nonzero += bool(here.any())
+        if not nonzero and not fill_zeros:
+            out[...] = 77
         return nonzero
+
+    def shard_path(self, index):
+        return f"{self.name}/{_shard_name(index)}"
+
+    def shard_states(self, box):
+        store = store_of(self.store)
+        found = [(index, store.state(_shard_name(index))) for index in cells(box.intersection(self.box), self.shard_shape)]
+        return np.array([(*index, *state) for index, state in found if state is not None], np.int64).reshape(-1, 5)
+
+    def stored_states(self):
+        return self.shard_states(self.box)
 
     def chunks_touched(self):
         """Count the chunks that all reads so far have touched."""
@@ -168,6 +218,27 @@ class MemoryTarget:
     def part_name(self, shard, part):
         return "part-{}-{}-{}-of-{}-{}-{}".format(*part, *shard)
 
+    def path_of(self, receipt):
+        return _shard_name(receipt.shard) if receipt.part is None else self.part_name(receipt.shard, receipt.part)
+
+    def holds(self, receipt):
+        stored = store_of(self.folder).get(self.path_of(receipt))
+        if stored is None or not receipt.nbytes:
+            return not receipt.nbytes
+        return stored.nbytes == receipt.nbytes and (receipt.part is None or zlib.crc32(stored.tobytes()) == receipt.checksum)
+
+    def encoded_nbytes(self, array, topleft):
+        return array.nbytes
+
+    def expected_nbytes(self, files, voxel_nbytes, ratio):
+        return int(files * np.prod(self.shard_shape) * self.dtype.itemsize * self.num_channels * ratio)
+
+    def remove_parts(self, shard):
+        store = store_of(self.folder)
+        for name in store.names():
+            if name.startswith("part-") and name.endswith("-of-{}-{}-{}".format(*shard)):
+                store.pop(name)
+
     def join_shard(self, shard, parts):
         receipt = merge_receipts(shard, parts)
         store = store_of(self.folder)
@@ -177,18 +248,21 @@ class MemoryTarget:
                 continue
             stored = store.get(part.path)
             if stored is None:
-                joined = store.get(_shard_name(shard))
-                if joined is not None:  # by an earlier run of the task
-                    return replace(receipt, path=_shard_name(shard), nbytes=joined.nbytes)
+                if store.get(_shard_name(shard)) is not None:  # by an earlier run of the task
+                    return _published(store, receipt)
                 raise IncompleteWriteError(f"{part.path}: gone before it was joined")
             voxels = stored.copy() if voxels is None else voxels + stored
         if voxels is None:
             return receipt
         store.put(_shard_name(shard), voxels)
-        for part in parts:
-            if part.path is not None:
-                store.pop(part.path)
-        return replace(receipt, path=_shard_name(shard), nbytes=voxels.nbytes)
+        return _published(store, receipt)
+
+
+def _published(store, receipt):
+    """Say in a receipt where its shard is, and its state."""
+    name = _shard_name(receipt.shard)
+    nbytes, mtime_ns = store.state(name)
+    return replace(receipt, path=name, nbytes=nbytes, mtime_ns=mtime_ns)
 
 
 class MemoryPartWriter:
@@ -223,11 +297,14 @@ class MemoryPartWriter:
 
     def close(self):
         receipt = self._stats.receipt(self._shard, self._part)
+        store, name = store_of(self._target.folder), self._target.path_of(receipt)
         if not self._voxels.any():
+            store.pop(name)
             return receipt
-        name = _shard_name(self._shard) if self._part is None else self._target.part_name(self._shard, self._part)
-        store_of(self._target.folder).put(name, self._voxels)
-        return replace(receipt, path=name, nbytes=self._voxels.nbytes)
+        store.put(name, self._voxels)
+        if self._part is None:
+            return _published(store, receipt)
+        return replace(receipt, path=name, nbytes=self._voxels.nbytes, checksum=zlib.crc32(self._voxels.tobytes()))
 
     def discard(self):
         self._voxels[...] = 0

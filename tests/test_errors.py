@@ -11,7 +11,11 @@ import pytest
 import wkwdask
 from wkwdask import errors
 
-CLASSES = [value for _, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, Exception) and value.__module__ == errors.__name__]
+CLASSES = [
+    value
+    for _, value in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(value, Exception) and not issubclass(value, Warning) and value.__module__ == errors.__name__
+]
 
 BUILTIN_BASES = {
     "FormatError": ValueError,

@@ -34,6 +34,7 @@ _NAMES = {
     "read": "api",
     "sample": "api",
     "to_wkw": "api",
+    "upsample": "api",
     "write": "api",
 }
 
@@ -64,11 +65,12 @@ __all__ = [
     "read",
     "sample",
     "to_wkw",
+    "upsample",
     "write",
 ]
 
 if TYPE_CHECKING:
-    from wkwdask.api import build_pyramid, info, open, plan_pyramid, read, sample, to_wkw, write
+    from wkwdask.api import build_pyramid, info, open, plan_pyramid, read, sample, to_wkw, upsample, write
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,

@@ -15,6 +15,7 @@ from wkwdask.jobs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_pyramid import PyramidOptions, stage_pyramid
 from wkwdask.jobs.wkw_update import stage_update
+from wkwdask.jobs.wkw_upsample import UpsampleOptions, stage_upsample
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume, recent_volume
 from wkwdask.storage.summary import DatasetSummary, summarize
@@ -463,14 +464,94 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     return estimate_pyramid(stage_pyramid(url, layer, _pyramid_options(**options), existing, workers), workers)
 
 
+def upsample(
+    url: str | os.PathLike[str],
+    layer: str | None = None,
+    *,
+    source: MagLike | None = None,
+    finest: MagLike | None = None,
+    mags: Sequence[MagLike] | None = None,
+    compression: str | None = None,
+    level: int = DEFAULT_LEVEL,
+    block_len: int | None = None,
+    file_len: int | None = None,
+    existing: Literal["error", "resume", "overwrite"] = "error",
+) -> Report:
+    """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
+
+    Runs on threads, or on the active dask Client; the result is the same. The mags appear whole, then the JSON lists them. What an interrupted
+    call finished is kept: the same call goes on from there.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset or a layer. A mag's folder makes that mag the source.
+    layer : str, optional
+        The layer; may be omitted where there is one.
+    source : Mag, str, int or sequence of 3 int, optional
+        The coarse mag to start from; by default the finest that has files.
+    finest : Mag, str, int or sequence of 3 int, optional
+        The finest mag to make, 1 by default. Between it and the source, the mags of WEBKNOSSOS's ladder (or those that other layers have) are made too; a
+        mag that has data is left alone, unless it was made from the source by this function and ``existing`` is not ``"error"``.
+    mags : sequence of Mag, str, int or sequence of 3 int, optional
+        The mags to make, in place of that ladder. Each is made from the source directly, by any factor on each axis.
+    compression : {"lz4hc", "lz4", "raw"}, optional
+        How blocks are encoded; by default as in the source, LZ4HC if that is raw.
+    level : int
+        LZ4HC level, 1..12.
+    block_len, file_len : int, optional
+        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the source.
+    existing : {"error", "resume", "overwrite"}
+        What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
+        nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    ExistsError
+        A mag is there and ``existing="error"``.
+    LockedError
+        Another job writes one of the mags.
+    ResumeError
+        What is there, or was interrupted, was made with other settings or from other data.
+    MissingError
+        There is no such layer, or the source has no files.
+    UnsupportedError
+        A mag's path leaves the dataset.
+    FormatError
+        A source file is broken.
+    ValueError
+        An option makes no sense, or a mag is not finer than the source.
+
+    Notes
+    -----
+    Voxel (x, y, z) of a new mag is voxel (x // fx, y // fy, z // fz) of the source, counted from the dataset's origin. A new mag's box is the layer's box in
+    that mag: what the source holds beyond it is cut off.
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import num_workers
+
+    mags_of = _parsed_mags({"source": source, "finest": finest, "mags": mags})
+    options = UpsampleOptions(**mags_of, compression=compression, level=level, block_len=block_len, file_len=file_len)
+    return build.upsample(stage_upsample(url, layer, options, existing, num_workers()))
+
+
 def _pyramid_options(**values: Any) -> PyramidOptions:
-    """Turn what a user gives into options; mags may come in any form."""
-    for name in ("finest", "coarsest"):
+    """Turn what a user gives into options."""
+    return PyramidOptions(**_parsed_mags(values))
+
+
+def _parsed_mags(values: dict[str, Any]) -> dict[str, Any]:
+    """Parse the mags among options; they may come in any form."""
+    for name in ("source", "finest", "coarsest"):
         if values.get(name) is not None:
             values[name] = Mag.parse(values[name])
     if values.get("mags") is not None:
         values["mags"] = tuple(Mag.parse(mag) for mag in values["mags"])
-    return PyramidOptions(**values)
+    return values
 
 
 def info(url: str | os.PathLike[str]) -> DatasetSummary:

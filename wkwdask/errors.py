@@ -57,3 +57,7 @@ class TaskFailedError(WkwDaskError, RuntimeError):
 
 class IncompleteWriteError(WkwDaskError, RuntimeError):
     """The receipts of a job do not cover its plan."""
+
+
+class SpaceWarning(UserWarning):
+    """A job will probably need more bytes or files than its file system has left."""

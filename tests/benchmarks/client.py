@@ -31,12 +31,17 @@ class Worker:
             [sys.executable, str(Path(__file__).with_name("worker.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment,
         )  # fmt: skip
-        self.setup = self.ask("setup", name=name, options=options)
+        self.set_up(name, options)
 
     @property
     def pid(self) -> int:
         """Id of the process."""
         return self._process.pid
+
+    def set_up(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
+        """Let the process hold this work from now on, and give its answer."""
+        self.setup = self.ask("setup", name=name, options=options)
+        return self.setup
 
     def ask(self, what: str, **arguments: Any) -> dict[str, Any]:
         """Send one request and wait for the answer, which has the key ``error`` where it failed."""

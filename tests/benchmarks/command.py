@@ -7,14 +7,16 @@ import fnmatch
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .cases import all_cases
-from .data import prepare, real_volumes
+from .data import Data, check_size, prepare, real_volumes
 from .table import format_table
 
 if TYPE_CHECKING:
@@ -30,7 +32,9 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python tests/benchmarks/run.py", description=__doc__)
     parser.add_argument("--rows", metavar="PATTERN", default="*", help="names of rows with wildcards, such as 'pyramid/em*' or 'threads' (all of that kind)")
     parser.add_argument("--repeat", type=int, default=5, metavar="N", help="measurements of each unit; medians are shown (default 5)")
-    parser.add_argument("--size", type=int, default=512, help="edge of the volumes in voxels, a power of two from 64 to 512; targets are for 512 (default)")
+    parser.add_argument(
+        "--size", type=int, default=1024, help="edge of the pyramids' volumes in voxels, 64 to 1024, a power of two; targets are for 1024 (default)"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the rows and end")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write every single measurement to a file")
     return parser.parse_args(arguments)
@@ -41,9 +45,15 @@ def is_chosen(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"{pattern.rstrip('/')}/*")
 
 
-def run_cases(cases: Sequence[Race | Memory], repeat: int) -> list[Row]:
-    """Measure cases one after the other, and say on standard error how far it is."""
-    return [row for case in cases for row in case.run(repeat, _say)]
+def run_cases(cases: Sequence[Race | Memory], data: Data, repeat: int) -> list[Row]:
+    """Measure cases one after the other, remove what each has written, and say on standard error how far it is."""
+    rows = []
+    for case in cases:
+        started = time.perf_counter()
+        rows += case.run(repeat, _say)
+        shutil.rmtree(data.work, ignore_errors=True)
+        _say(f"{case.name}: {time.perf_counter() - started:.0f} s")
+    return rows
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,19 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0, or 1 where something failed to run; a target that is missed is no failure.
     """
     options = parse_arguments(arguments)
+    check_size(options.size)
     with tempfile.TemporaryDirectory(prefix="wkwdask-benchmarks-") as folder:
         if options.list:
-            from .data import Data
-
             print("\n".join(case.name for case in all_cases(Data(Path(folder), options.size))))
             return 0
-        _say(f"preparing volumes of {options.size}^3")
-        data = prepare(Path(folder), real_volumes(options.size))
+        data = Data(Path(folder), options.size)
         cases = [case for case in all_cases(data) if is_chosen(case.name, options.rows)]
         if not cases:
             _say(f"no row matches {options.rows!r}; --list shows their names")
             return 1
-        rows = run_cases(cases, options.repeat)
+        _say("preparing the real data")
+        prepare(data.folder, data.size, real_volumes(data.real_size))
+        rows = run_cases(cases, data, options.repeat)
     print(_heading(options))
     print(format_table(rows))
     if options.json:
@@ -79,7 +89,7 @@ def _heading(options: argparse.Namespace) -> str:
     """Say what the numbers are."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (
-        f"wkwdask benchmarks: volumes of {options.size}^3, median of {options.repeat}, MB of decoded source, one thread where a row does not say otherwise\n"
+        f"wkwdask benchmarks: size {options.size}, median of {options.repeat}, MB of decoded source, one worker where a row does not say otherwise\n"
         f"{_processor()}, {os.cpu_count()} cores, load {load}, Python {platform.python_version()}; ratio = tool / against, targets are for CPU seconds\n"
     )
 

@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+import psutil
+
 MB = 1e6
 
 _VARIABLES = ("BLOSC_NTHREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -17,9 +19,18 @@ ONE_THREAD = dict.fromkeys(_VARIABLES, "1")
 
 
 def cpu_seconds() -> float:
-    """Give user and system seconds of this process, its threads, and its children that have ended."""
+    """Give user and system seconds of this process, its threads, and its children, those that have ended and those that still run."""
     usages = (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages) + sum(map(_seconds_of, psutil.Process().children(recursive=True)))
+
+
+def _seconds_of(process: psutil.Process) -> float:
+    """Give the seconds of a running process and its own ended children."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return sum(getattr(times, name, 0.0) for name in ("user", "system", "children_user", "children_system"))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from .client import Worker
-from .data import write_cube
 from .measure import MB, Outcome, Sample
 from .table import Row
 
@@ -85,12 +84,14 @@ class Memory:
     def _measure(self, size: int, say: Callable[[str], None]) -> tuple[Outcome, int, int]:
         """Give the measurement, the peak and the memory before [bytes]."""
         say(f"{self.name}: {size}^3")
-        layer = Path(self.data.folder / "cubes" / f"seg{size}")
-        if not layer.is_dir():
-            write_cube(self.data, layer.name, size)
-        options = {"layer": str(layer), "threads": self.threads}
+        cube = self.data.cube("seg", size)
+        cube.make()
+        options = {
+            "source": cube.dataset, "layer": cube.layer, "folder": self.data.fresh(f"{self.name}-{size}"), "nbytes": cube.nbytes,
+            "method": "mode", "compression": "lz4", "threads": self.threads,
+        }  # fmt: skip
         outcome = Outcome(f"wkwdask, {self.threads} thread{'s' * (self.threads > 1)}")
-        with Worker("ours.PyramidOfLayer", options) as worker:
+        with Worker("ours.Pyramid", options) as worker:
             if "error" in worker.setup:
                 outcome.problem = "FAILED: " + worker.setup["error"].strip().splitlines()[-1]
                 return outcome, 0, 0
@@ -104,8 +105,8 @@ class Memory:
         return outcome, sampler.peak, sampler.first
 
     def _row(self, size: int, outcome: Outcome, peak: int, before: int) -> Row:
-        work = f"memory: seg pyramid, lz4, file of {size}^3"
+        work = f"memory: pyramid of segmentation (uint32), lz4, file of {size}^3"
         if not peak:
             return Row(work, outcome, target=f"< {_LIMIT_MB} MB")
-        note = f"peak {peak / MB:.0f} MB anonymous, {before / MB:.0f} MB before; speeds with imports"
+        note = f"peak {peak / MB:.0f} MB anonymous, {peak / self.threads / MB:.0f} MB per worker, {before / MB:.0f} MB before; speeds with imports"
         return Row(work, outcome, None, f"< {_LIMIT_MB} MB", peak / MB < _LIMIT_MB, note)

@@ -13,6 +13,8 @@ from .table import Row
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from .data import Cube, Scattered
+
 NOT_INSTALLED = "not installed"
 _IDLE_GAIN = 1.5
 """Where two threads give pure compute less than this, something else runs on the cores."""
@@ -30,6 +32,8 @@ class Unit:
     """Arguments of the class."""
     show_version: bool = True
     """Whether the table shows the tool's version."""
+    rehearsal: dict[str, Any] = field(default_factory=dict)
+    """Arguments in place of those, for the run that warms the tool up: a smaller volume. By default it does the same work as later."""
 
 
 class Conclusion(Protocol):
@@ -51,6 +55,8 @@ class Race:
     """Who takes part."""
     conclusions: tuple[Conclusion, ...]
     """Lines of the table."""
+    volumes: tuple[Cube | Scattered, ...] = ()
+    """What must be there."""
 
     def run(self, repeat: int, say: Callable[[str], None]) -> list[Row]:
         """Measure all units in turns.
@@ -67,6 +73,8 @@ class Race:
         list of Row
         """
         say(self.name)
+        for volume in self.volumes:
+            volume.make()
         outcomes = run_units(self.units, repeat)
         return [row for conclusion in self.conclusions for row in conclusion.rows(self.work, outcomes)]
 
@@ -77,7 +85,7 @@ def run_units(units: Sequence[Unit], repeat: int) -> list[Outcome]:
     with ExitStack() as stack:
         workers: list[Worker | None] = []
         for unit, outcome in zip(units, outcomes, strict=True):
-            worker = stack.enter_context(Worker(unit.work, unit.options))
+            worker = stack.enter_context(Worker(unit.work, unit.options | unit.rehearsal))
             workers.append(worker if _is_ready(worker, unit, outcome) else None)
         for _ in range(repeat):
             for worker, outcome in zip(workers, outcomes, strict=True):
@@ -98,6 +106,9 @@ def _is_ready(worker: Worker, unit: Unit, outcome: Outcome) -> bool:
         outcome.problem = NOT_INSTALLED
         return False
     outcome.problem = _problem(setup) or _problem(worker.ask("measure"))
+    if unit.rehearsal and not outcome.problem:
+        setup = worker.set_up(unit.work, unit.options)
+        outcome.problem = _problem(setup)
     if outcome.problem:
         return False
     outcome.nbytes = setup["nbytes"]
@@ -158,14 +169,39 @@ class OfLimit:
     """Place among the units."""
     limit: int
     """Place of the parts among the units."""
+    target: float | None = None
+    """The part that is asked for, None for information."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
-        """Give one line, for information."""
-        row = Row(work, outcomes[self.tool], outcomes[self.limit])
+        """Give one line."""
+        row = Row(work, outcomes[self.tool], outcomes[self.limit], "" if self.target is None else f">= {self.target:g}x")
         ratio = row.ratio()
         if ratio is not None:
+            row.met = None if self.target is None else ratio >= self.target
             parts = ", ".join(f"{name} {seconds:.3f}" for name, seconds in row.against.parts().items())
             row.note = f"{100 * ratio:.0f} % of the limit ({parts} CPU s)"
+        return [row]
+
+
+@dataclass(frozen=True)
+class Within:
+    """The first work takes at most so many times the CPU seconds, wall seconds and bytes of the second, which has the same data."""
+
+    tool: int
+    """Place among the units."""
+    against: int
+    """Place among the units."""
+    times: float
+    """How many times as much is allowed."""
+
+    def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
+        """Give one line."""
+        ours, other = outcomes[self.tool], outcomes[self.against]
+        row = Row(work, ours, other, f"within {self.times:g}x")
+        if row.ratio() is not None:
+            more = {"CPU": ours.cpu / other.cpu, "wall": ours.wall / other.wall, "bytes": ours.written / other.written}
+            row.met = max(more.values()) <= self.times
+            row.note = ", ".join(f"{name} {value:.2f}x" for name, value in more.items()) + f" ({ours.wall:.2f} s wall beside {other.wall:.2f} s)"
         return [row]
 
 

@@ -46,11 +46,13 @@ class Server:
         """Answer one request; an error is an answer too."""
         try:
             return getattr(self, request.pop("ask"))(**request)
-        except Exception:
-            return {"error": traceback.format_exc(limit=-6)}
+        except Exception as error:
+            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+            return {"error": f"{traceback.format_exc(limit=-6)}\n{type(error).__name__}: {error}{notes}"}
 
     def setup(self, name: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Make the work."""
+        """Make the work, in place of the one before."""
+        self._work = None
         self._work = create(name, options)
         if self._work is None:
             return {"missing": True}

@@ -1,7 +1,7 @@
 """Processes are killed in the middle of jobs: what is visible is whole, and the next run completes.
 
 Three ways to die: at every step that changes the file system (counted by an audit hook in a forked child), at random moments of a process with threads,
-and as a worker of a cluster. Only processes that a test has started itself are killed.
+and as a worker of a cluster. Arrays are written anew by the next job, pyramids go on. Only processes that a test has started itself are killed.
 """
 
 from __future__ import annotations
@@ -11,33 +11,28 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-import textwrap
 import threading
 import time
-from pathlib import Path
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
+from faults.drivers import KILLS, job_folders, journaled, logged, regions_of, runs
+from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 
 import wkwdask
 from wkwdask.errors import ExistsError
-from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.storage import local
 
 pytestmark = pytest.mark.faults
 
-JSON_NAME = "datasource-properties.json"
 VOXEL_SIZE = (11.24, 11.24, 28)
 SHAPE = (70, 40, 30)
 OFFSET = (13, 0, 9)
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
 PYRAMID_MAGS = ("2-2-1", "4-4-2", "8-8-4")
-# what may stay in a dataset beside the data: the empty file that edits of the JSON hold a lock on, and the provenance of a mag
-HARMLESS = (f".{JSON_NAME}.lock", ".wkwdask.json")
 
 
 def voxels(seed=1, shape=SHAPE):
@@ -49,12 +44,6 @@ def voxels(seed=1, shape=SHAPE):
     return array
 
 
-def make_dataset(folder):
-    folder.mkdir(parents=True)
-    (folder / JSON_NAME).write_text(format_datasource(new_document("ds", VOXEL_SIZE)))
-    return folder
-
-
 def write_new(folder):
     wkwdask.to_wkw(voxels(), folder / "seg" / "1", offset=OFFSET, **OPTIONS)
 
@@ -64,47 +53,43 @@ def overwrite(folder):
 
 
 def new_pyramid(folder):
-    wkwdask.build_pyramid(folder, "seg", coarsest="8-8-4")
+    with regions_of(16):
+        wkwdask.build_pyramid(folder, "seg", coarsest="8-8-4")
 
 
 def overwrite_pyramid(folder):
-    wkwdask.build_pyramid(folder, "seg", coarsest="8-8-4", method="max", existing="overwrite")
+    with regions_of(16):
+        wkwdask.build_pyramid(folder, "seg", coarsest="8-8-4", method="max", existing="overwrite")
 
 
-# name: what is there before, the job, and the mags that it makes
+def resume_pyramid(folder):
+    """Go on with an overwriting job, where it came so far."""
+    can_go_on = any((root / "publish.json").exists() for root in job_folders(folder)) or journaled(folder)
+    with regions_of(16):
+        wkwdask.build_pyramid(folder, "seg", coarsest="8-8-4", method="max", existing="resume" if can_go_on else "overwrite")
+
+
+# name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
-    "write_new": ((), write_new, ("1",)),
-    "overwrite": ((write_new,), overwrite, ("1",)),
-    "new_pyramid": ((write_new,), new_pyramid, PYRAMID_MAGS),
-    "overwrite_pyramid": ((write_new, new_pyramid), overwrite_pyramid, PYRAMID_MAGS),
+    "write_new": ((), write_new, (write_new,), ("1",)),
+    "overwrite": ((write_new,), overwrite, (overwrite,), ("1",)),
+    "new_pyramid": ((write_new,), new_pyramid, (new_pyramid,), PYRAMID_MAGS),
+    "overwrite_pyramid": ((write_new, new_pyramid), overwrite_pyramid, (overwrite_pyramid, resume_pyramid), PYRAMID_MAGS),
 }
-
-
-def contents(folder):
-    """The bytes of every visible file of a folder, and the JSON parsed."""
-    found = {}
-    for path in sorted(Path(folder).rglob("*")):
-        if path.is_file() and not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            found[str(path.relative_to(folder))] = json.loads(path.read_text()) if path.name == JSON_NAME else path.read_bytes()
-    return found
+GOES_ON = (new_pyramid, resume_pyramid)
 
 
 def mag_contents(folder, mag):
     return contents(folder / "seg" / mag)
 
 
-def leftovers(folder):
-    """Names that begin with a dot: temporary files, locks, folders of jobs."""
-    return sorted(str(path.relative_to(folder)) for path in Path(folder).rglob(".*") if path.name not in HARMLESS)
-
-
 class Expected:
     """Undisturbed runs of a job: the state before it and after it."""
 
     def __init__(self, name, folder):
-        before, self.job, self.mags = JOBS[name]
+        before, self.job, self.reruns, self.mags = JOBS[name]
         with dask.config.set(scheduler="synchronous"):
-            make_dataset(folder)
+            make_dataset(folder, VOXEL_SIZE)
             for step in before:
                 step(folder)
             self.before = contents(folder)
@@ -117,14 +102,7 @@ class Expected:
 
     def start(self, folder):
         """Lay out the state before the job."""
-        for name, content in self.before.items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(content, bytes):
-                path.write_bytes(content)
-            else:
-                path.write_text(format_datasource(content))
-        return folder
+        return lay_out(self.before, folder)
 
     def check_visible(self, folder, *, may_vanish=False):
         """Make sure that each mag is the old one or the new one, whole, and that the JSON promises no mag that is not there."""
@@ -138,13 +116,17 @@ class Expected:
                 for mag in layer["mags"]:
                     assert (folder / mag["path"] / "header.wkw").exists()
 
-    def check_rerun(self, folder):
-        """Run the job again, and compare with the undisturbed run."""
+    def check_rerun(self, folder, turn=0):
+        """Run the job again, or go on, and compare with the undisturbed run."""
+        again = self.reruns[turn % len(self.reruns)]
+        done, log = journaled(folder), folder.parent / f"{folder.name}.log"
         # a job that was killed when all was done but its lock is there already, which a job that must not overwrite says
-        with contextlib.suppress(ExistsError):
-            self.job(folder)
-        assert contents(folder) == self.after
+        with contextlib.suppress(ExistsError), logged(log):
+            again(folder)
+        assert differences(contents(folder), self.after) == []
         assert leftovers(folder) == []
+        if again in GOES_ON:
+            assert not done & set(runs(log))
 
 
 @pytest.fixture(scope="module")
@@ -163,16 +145,19 @@ def expected(tmp_path_factory):
 
 
 def run_until(step, job, folder, exchange, report):
-    """Run a job in a forked child that kills itself before its n-th change of the file system; an undisturbed child sends the number of changes."""
-    changes = 0
+    """Run a job in a forked child that kills itself before its n-th change of the file system; an undisturbed child sends how many there are, and the first
+    of the publishing."""
+    changes = publishing = 0
 
     def count(event, args):
-        nonlocal changes
+        nonlocal changes, publishing
         if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.link"):
             pass
         elif event == "open":
             if not (isinstance(args[0], str) and args[0].startswith(str(folder)) and isinstance(args[2], int) and args[2] & (os.O_CREAT | os.O_WRONLY)):
                 return
+            if "/.publish.json." in args[0]:
+                publishing = changes
         elif not (event == "ctypes.dlsym" and args[1] == "renameat2"):
             return
         changes += 1
@@ -184,11 +169,11 @@ def run_until(step, job, folder, exchange, report):
     sys.addaudithook(count)
     with dask.config.set(scheduler="synchronous"):
         job(folder)
-    report.send(changes)
+    report.send((changes, publishing))
 
 
 def killed_at(step, job, folder, exchange=True):
-    """Give the number of changes of a run that came to its end, None for one that was killed."""
+    """Give the number of changes of a run that came to its end and the first of the publishing, None for one that was killed."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     child = context.Process(target=run_until, args=(step, job, folder, exchange, sender))
@@ -202,45 +187,36 @@ def killed_at(step, job, folder, exchange=True):
     return None
 
 
+def chosen_steps(changes, publishing):
+    """All steps of the beginning and of the publishing, some of the work between and of the clearing away."""
+    if KILLS:
+        return range(1, changes + 1)
+    first, last = max(12, publishing - 8), publishing + 16
+    steps = {*range(1, 12), *range(12, first, max(9, first // 8)), *range(first, last), *range(last, changes, 15), *range(changes - 2, changes + 1)}
+    return sorted(step for step in steps if step <= changes)
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize(("name", "exchange"), [(name, True) for name in JOBS] + [("overwrite", False), ("overwrite_pyramid", False)])
 def test_killed_at_any_step(tmp_path, expected, name, exchange):
     known = expected(name)
-    changes = killed_at(0, known.job, known.start(tmp_path / "whole"), exchange)
-    assert changes > 20
+    changes, publishing = killed_at(0, known.job, known.start(tmp_path / "whole"), exchange)
+    assert changes > publishing > 12
     assert contents(tmp_path / "whole") == known.after
-    # all steps of the beginning and of the publishing, some of the work between
-    steps = sorted({*range(1, 12), *range(12, changes - 40, 9), *range(max(12, changes - 40), changes + 1)})
     problems = []
-    for step in steps:
+    for turn, step in enumerate(chosen_steps(changes, publishing)):
         folder = known.start(tmp_path / str(step))
         assert killed_at(step, known.job, folder, exchange) is None
         try:
             known.check_visible(folder, may_vanish=not exchange)
             with dask.config.set(scheduler="synchronous"):
-                known.check_rerun(folder)
+                known.check_rerun(folder, turn)
         except AssertionError as error:
             problems.append(f"killed before change {step} of {changes}: {str(error)[:300]}")
     assert not problems, "\n".join(problems)
 
 
 # ----------------------------------------------------------------------------- at random moments
-
-SCRIPT = textwrap.dedent("""
-    import sys
-    import time
-    from pathlib import Path
-
-    sys.path.insert(0, sys.argv[1])
-    import test_kill
-    import dask.array
-
-    folder, name = Path(sys.argv[2]), sys.argv[3]
-    print("start", flush=True)
-    started = time.monotonic()
-    test_kill.RANDOM_JOBS[name](folder)
-    print(time.monotonic() - started, flush=True)
-""")
 
 LARGE_SHAPE = (150, 90, 70)
 
@@ -263,48 +239,60 @@ class Random(Expected):
 
     def __init__(self, name, folder):
         self.job, self.mags = RANDOM_JOBS[name], ("1",) if name == "write" else PYRAMID_MAGS
-        make_dataset(folder)
+        self.reruns = (self.job,)
+        make_dataset(folder, VOXEL_SIZE)
         if name == "pyramid":
             write_then_nothing(folder)
         self.before = contents(folder)
         self.old = {mag: {} for mag in self.mags}
+        started = time.monotonic()
         self.job(folder)
+        self.seconds = time.monotonic() - started
         self.after = contents(folder)
         self.new = {mag: mag_contents(folder, mag) for mag in self.mags}
         assert leftovers(folder) == []
 
 
-def start_process(folder, name):
-    process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(folder), name], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "start\n"
-    return process
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    made = {}
+
+    def of(name):
+        if name not in made:
+            made[name] = Random(name, tmp_path_factory.mktemp("large") / name)
+        return made[name]
+
+    return of
 
 
+def killed_after(seconds, job, folder):
+    """Run a job on threads in a forked child and kill it."""
+    child = multiprocessing.get_context("fork").Process(target=job, args=(folder,))
+    child.start()
+    time.sleep(seconds)
+    child.kill()
+    child.join()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("name", ["write", "pyramid"])
-def test_process_killed_at_random_moments(tmp_path, name):
-    known = Random(name, tmp_path / "expected")
-    with start_process(known.start(tmp_path / "whole"), name) as process:
-        seconds = float(process.stdout.readline())
-    assert process.returncode == 0
-    assert contents(tmp_path / "whole") == known.after
+def test_process_killed_at_random_moments(tmp_path, large, name):
+    known = large(name)
     random = np.random.default_rng(20)
-    for n in range(6):
+    for n in range(KILLS or 8):
         folder = known.start(tmp_path / str(n))
-        with start_process(folder, name) as process:
-            time.sleep(random.uniform(0.05, 0.95) * seconds)
-            process.kill()
+        killed_after(random.uniform(0, 1.2) * known.seconds, known.job, folder)
         known.check_visible(folder)
         known.check_rerun(folder)
 
 
-def test_rerun_after_a_rerun_that_was_killed_too(tmp_path):
-    known = Random("pyramid", tmp_path / "expected")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_rerun_after_a_rerun_that_was_killed_too(tmp_path, large):
+    known = large("pyramid")
     folder = known.start(tmp_path / "ds")
     random = np.random.default_rng(21)
-    for _ in range(3):
-        with start_process(folder, "pyramid") as process:
-            time.sleep(random.uniform(0.05, 0.3))
-            process.kill()
+    for _ in range(KILLS or 4):
+        killed_after(random.uniform(0, 1) * known.seconds, known.job, folder)
         known.check_visible(folder)
     known.check_rerun(folder)
 
@@ -361,10 +349,10 @@ def write_slowly(folder):
     wkwdask.to_wkw(array, folder / "seg" / "1", offset=OFFSET, existing="overwrite", **OPTIONS)
 
 
-@pytest.mark.parametrize(("name", "num_files"), [("write", 2), ("write", 9), ("write", 20), ("pyramid", 1), ("pyramid", 3), ("pyramid", 8)])
-def test_worker_killed(tmp_path, client, name, num_files):
+@pytest.mark.parametrize(("name", "num_files"), [("write", 2), ("write", 20), ("pyramid", 3), ("pyramid", 8)])
+def test_worker_killed(tmp_path, client, large, name, num_files):
     """The job goes on with the worker that replaces the dead one."""
-    known = Random(name, tmp_path / "expected")
+    known = large(name)
     folder = known.start(tmp_path / "ds")
     client.wait_for_workers(2)
     killer = Killer(client, folder / "seg", num_files, seed=num_files)

@@ -12,7 +12,8 @@ from wkwdask.errors import FormatError
 from wkwdask.formats.wkw.block import decode_block, encode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.kernels import blocks
-from wkwdask.kernels.blocks_layout import OFFSET, SIZE, START, X, Z
+from wkwdask.kernels.blocks_layout import OFFSET, SIZE, START, X, Z, cube_table
+from wkwdask.kernels.blocks_zeros import Zeros
 
 ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")  # blocks are moved as bits: one type for each size
 ORDERS = ("F", "C", "planar", "part", "interleaved channels")
@@ -351,3 +352,147 @@ def test_compress_bound():
 def test_zero_encoding_is_that_of_the_reference(block_type):
     header = _header("uint16", 3, 8, block_type)
     assert blocks.zero_encoding(header.block_nbytes, block_type, 5).tobytes() == encode_block(np.zeros((3, 8, 8, 8), np.uint16), header, 5)
+
+
+# ----------------------------------------------------------------------------- zeros
+
+
+@st.composite
+def _zero_streams(draw, nbytes):
+    """LZ4 blocks of zeros in all forms that a decoder takes: any split into literals and matches, any offset, lengths that need more bytes."""
+    raw, done = b"", 0
+    while nbytes - done > 12 and draw(st.booleans()):
+        literals = draw(st.integers(0 if done else 1, min(nbytes - 12 - done, 300)))
+        if done + literals > nbytes - 12:
+            break
+        done += literals
+        match = draw(st.integers(4, nbytes - 5 - done) | st.sampled_from([4, nbytes - 5 - done]))
+        offset = draw(st.integers(1, done))
+        raw += _sequence(literals, match - 4) + bytes(literals) + offset.to_bytes(2, "little") + _more(match - 4)
+        done += match
+    return raw + _sequence(nbytes - done, 0) + bytes(nbytes - done)
+
+
+def _sequence(literals, match):
+    return bytes([min(literals, 15) << 4 | min(match, 15)]) + _more(literals)
+
+
+def _more(length):
+    return b"" if length < 15 else b"\xff" * ((length - 15) // 255) + bytes([(length - 15) % 255])
+
+
+@pytest.mark.parametrize("path_name", PATHS)
+@given(st.data())
+def test_any_encoding_of_zeros(path_name, data):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _take(path_name, monkeypatch)
+        header = _header("uint8", 1, data.draw(st.sampled_from([1, 2, 4, 8])), 2)
+        raw = data.draw(_zero_streams(header.block_nbytes))
+        assert not decode_block(raw, header, "x0.wkw", 0, 0).any()
+        decoded, out = _one_block(raw, 2, header)
+        assert decoded == (0, -1, 0)
+        assert not out.any()
+
+
+@pytest.mark.parametrize("path_name", PATHS)
+@given(st.data())
+def test_damaged_encodings_of_zeros(path_name, data):
+    """They are taken for zeros only where the reference decodes them to zeros."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _take(path_name, monkeypatch)
+        header = _header("uint8", 1, data.draw(st.sampled_from([2, 4, 8])), 2)
+        raw = bytearray(data.draw(_zero_streams(header.block_nbytes)))
+        if data.draw(st.booleans()):
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+        else:
+            raw = raw[: data.draw(st.integers(1, len(raw)))] + bytes(data.draw(st.integers(0, 3)))
+        decoded, out = _one_block(bytes(raw), 2, header)
+        try:
+            expected = decode_block(bytes(raw), header, "x0.wkw", 0, 0)
+        except FormatError:
+            assert decoded.broken == 0
+        else:
+            assert decoded == (int(expected.any()), -1, 0)
+            np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("block_type", [1, 2, 3])
+@pytest.mark.parametrize("place", [0, 1, 255, 256, 257, 20000, 32766, 32767])
+def test_a_single_voxel_is_seen(path, place, block_type):
+    block = np.zeros((1, 32, 32, 32), np.uint8, order="F")
+    block.reshape(-1, order="F")[place] = 1
+    header = _header("uint8", 1, 32, block_type)
+    decoded, out = _one_block(encode_block(block, header), block_type, header)
+    assert decoded == (1, -1, 0)
+    np.testing.assert_array_equal(out, block)
+    _encode_case(block, [(0, 0, 0)], block_type, store_zero=False, block_len=32)
+
+
+@pytest.mark.parametrize("block_type", [1, 2, 3])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("nonzero", [(), (0,), (3,), (7,), (2, 5), range(8)])
+def test_zeros_that_need_not_be_filled(path, nonzero, order, block_type):
+    """All of the array is complete as soon as one block is not zero, and else it is as it was."""
+    header = _header("uint16", 2, 4, block_type)
+    voxels = [np.full((2, 4, 4, 4), 5 * (n in nonzero), np.uint16) for n in range(8)]
+    source, table = _stored(voxels, CORNERS, header)
+    out = _array((2, 6, 9, 7), "uint16", order)
+    expected = np.array(out)
+    if nonzero:
+        for block, corner in zip(voxels, CORNERS, strict=True):
+            _put(expected, block, corner)
+    decoded = blocks.decode_into(source, table, out, block_len=4, num_channels=2, block_type=block_type, fill_zeros=False)
+    assert decoded == (len(nonzero), -1, 0)
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("path_name", PATHS)
+@given(st.data())
+def test_clear(path_name, data):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _take(path_name, monkeypatch)
+        shape = (data.draw(st.integers(1, 3)), *data.draw(vectors(1, 9)))
+        order = data.draw(st.sampled_from(ORDERS))
+        out = _array(shape, data.draw(st.sampled_from(ITEMSIZE_DTYPES)), order)
+        edge = data.draw(st.sampled_from([1, 2, 4, 16, 1 << 20]))
+        corners = data.draw(st.lists(vectors(-12, 12), max_size=4))
+        expected = np.array(out)
+        for corner in corners:
+            expected[(slice(None), *(slice(max(0, a), max(0, a + edge)) for a in corner))] = 0
+        table = np.full((len(corners), 7), -1, np.int64)
+        table[:, X:] = np.array(corners, np.int64).reshape(-1, 3)
+        blocks.clear_into(table, edge, out)
+        np.testing.assert_array_equal(out, expected)
+        if order == "part":
+            assert (out.base[0] == 88).all()
+
+
+def test_clear_an_array_that_is_not_plain(path):
+    whole = np.full((1, 4, 5, 6), 7, np.uint8)
+    blocks.clear_into(cube_table((1, 2, 3)), 2, whole[:, ::-1])
+    expected = np.full((1, 4, 5, 6), 7, np.uint8)
+    expected[:, 1:3, 2:4, 3:5] = 0
+    np.testing.assert_array_equal(whole, expected)
+
+
+@given(st.data())
+def test_zeros_wait_for_something_else(data):
+    """Whatever comes in whatever order: complete where something was not zero, untouched where not."""
+    out = np.full((1, 8, 8, 8), 7, np.uint8)
+    at_once = data.draw(st.booleans())
+    zeros = Zeros(out, at_once=at_once)
+    expected = np.full_like(out, 7)
+    seen = 0
+    for corner in data.draw(st.lists(vectors(0, 3), unique=True, max_size=6)):
+        corner = tuple(2 * n for n in corner)
+        table, place = cube_table(corner), (slice(None), *(slice(n, n + 2) for n in corner))
+        kind = data.draw(st.sampled_from(["absent", "zero block", "block"]))
+        expected[place] = kind == "block"
+        if kind == "absent":
+            zeros.add(table, 2)
+            continue
+        if kind == "block" or zeros.at_once:  # as decode_into does
+            out[place] = kind == "block"
+        zeros.decoded(table, 2, int(kind == "block"))
+        seen += kind == "block"
+    np.testing.assert_array_equal(out, expected if seen or at_once else np.full_like(out, 7))

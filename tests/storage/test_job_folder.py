@@ -9,22 +9,25 @@ import stat
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import wkwdask
-from wkwdask.errors import ExistsError, LockedError
+from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage import job_folder, local, locks, owner
+from wkwdask.storage import job_folder, local, owner
 from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, is_taken
+from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, UnfinishedJob, find_unfinished, is_taken
+from wkwdask.storage.journal import read_journal
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.locks import lock_holder
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw_target import WkwTarget
 
 OPTIONS = {"block_len": 8, "file_len": 1, "compression": "lz4"}
@@ -53,7 +56,7 @@ def text(folder):
 
 
 def hidden(folder):
-    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, ".datasource-properties.json.lock"))
+    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, ".datasource-properties.json.lock"))
 
 
 @pytest.fixture
@@ -65,9 +68,13 @@ def layer(tmp_path):
 
 
 def start(layer, owner=None, names=("1",), existing="error"):
-    job = JobFolder(str(layer), owner or Owner.this_process("a test"))
-    assert job.start([str(layer / name) for name in names], existing, SETTINGS) is None
+    job = folder_of(layer, owner or Owner.this_process("a test"), names)
+    assert job.start(existing, SETTINGS) is None
     return job
+
+
+def folder_of(layer, owner, names=("1",)):
+    return JobFolder(str(layer), owner, [str(layer / name) for name in names])
 
 
 EDIT_BOX = BoundingBox((1, 2, 3), (8, 8, 8))
@@ -205,8 +212,8 @@ def test_another_boot_is_another_process():
 
 def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",)):
     """Publish mags as a process that dies after so many renames."""
-    job = JobFolder(str(layer), owner or dead_owner())
-    assert job.start([str(layer / name) for name in names], "overwrite", SETTINGS) is None
+    job = folder_of(layer, owner or dead_owner(), names)
+    assert job.start("overwrite", SETTINGS) is None
     for name in names:
         put_mag(f"{job.root}/{name}")
 
@@ -238,8 +245,7 @@ def test_the_next_job_finishes_what_was_published_in_part(layer, monkeypatch, re
             put_mag(layer / name, "old")
     dead = killed_while_publishing(layer, monkeypatch, renames, names=names)
     assert [text(layer / name) == "new" for name in names if (layer / name).exists()].count(True) == renames
-    job = JobFolder(str(layer), Owner.this_process("next"))
-    done = job.start([str(layer / name) for name in names], "error", SETTINGS)
+    done = folder_of(layer, Owner.this_process("next"), names).start("error", SETTINGS)
     assert done["report"] == {"answer": 42}
     assert done["job"] == dead.owner.job
     assert [text(layer / name) for name in names] == ["new"] * 3
@@ -249,12 +255,12 @@ def test_the_next_job_finishes_what_was_published_in_part(layer, monkeypatch, re
 
 def test_a_job_with_other_settings_goes_on_after_finishing(layer, monkeypatch):
     killed_while_publishing(layer, monkeypatch, 0)
-    job = JobFolder(str(layer), Owner.this_process("next"))
+    job = folder_of(layer, Owner.this_process("next"))
     with pytest.raises(ExistsError):
-        job.start([str(layer / "1")], "error", {"command": "another"})
+        job.start("error", {"command": "another"})
     assert text(layer / "1") == "new"
     assert hidden(layer) == []
-    assert job.start([str(layer / "1")], "overwrite", {"command": "another"}) is None
+    assert job.start("overwrite", {"command": "another"}) is None
     job.discard()
 
 
@@ -354,6 +360,153 @@ def test_owner_survives_json():
     assert Owner(**json.loads(json.dumps(asdict(owner)))) == owner
 
 
+# ----------------------------------------------------------------------------- jobs that can go on
+
+PLAN = {"regions": [[8, 8, 8]]}
+
+
+def interrupted(layer, owner=None, names=("1",), existing="error", line='{"task": "a"}\n'):
+    """A job that died after it took note of a task."""
+    job = folder_of(layer, owner or dead_owner(), names)
+    assert job.start(existing, SETTINGS, PLAN) is None
+    put_mag(f"{job.root}/1-1-1", "half")
+    (layer.parent / "line").write_text(line)
+    os.rename(layer.parent / "line", f"{job.root}/journal-0.jsonl")
+    return job
+
+
+def test_an_interrupted_job_is_found(layer):
+    job = interrupted(layer, names=("1", "2"))
+    for targets in (("1",), ("2",), ("4", "2")):
+        found = find_unfinished(str(layer), [str(layer / name) for name in targets])
+        assert found == UnfinishedJob(job.owner.job, job.root, job.targets, SETTINGS, PLAN)
+    assert find_unfinished(str(layer), [str(layer / "4")]) is None
+    assert find_unfinished(str(layer / "nowhere"), [str(layer / "1")]) is None
+
+
+@pytest.mark.parametrize("line", ["", '{"task": "a"}', '{"task": "a"'])
+def test_without_a_whole_line_nothing_can_go_on(layer, line):
+    job = interrupted(layer, line=line)
+    assert find_unfinished(str(layer), [str(layer / "1")]) is None
+    start(layer).discard()
+    assert not os.path.exists(job.root)
+    assert hidden(layer) == []
+
+
+@pytest.mark.parametrize("existing", ["error", "resume"])
+def test_the_same_job_takes_over_its_folder(layer, existing):
+    before = interrupted(layer)
+    again = folder_of(layer, Owner.this_process("a test", before.owner.job))
+    assert again.start(existing, SETTINGS, {"regions": "other"}) is None
+    assert again.root == before.root
+    assert lock_holder(str(layer / "1")) == again.owner
+    assert text(Path(f"{again.root}/1-1-1")) == "half"
+    assert list(read_journal(again.root)) == [b'{"task": "a"}\n']
+    assert find_unfinished(str(layer), [str(layer / "1")]).plan == PLAN  # what was decided first holds
+    again.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS})
+    assert text(layer / "1") == "half"
+    assert hidden(layer) == []
+
+
+def test_a_job_that_overwrites_goes_on_as_such(layer):
+    """Whatever the second call says of mags that are there: it did not begin."""
+    put_mag(layer / "1", "old")
+    before = interrupted(layer, existing="overwrite")
+    again = folder_of(layer, Owner.this_process("a test", before.owner.job))
+    assert again.start("error", SETTINGS, PLAN) is None
+    again.publish([NewMag("1-1-1", str(layer / "1"))], None, {})
+    assert text(layer / "1") == "half"
+
+
+@pytest.mark.parametrize("names", [("1",), ("1", "2"), ("2", "4")])
+@pytest.mark.parametrize("existing", ["error", "resume"])
+def test_another_job_does_not_throw_away_what_can_go_on(layer, names, existing):
+    before = interrupted(layer, names=("1", "2"))
+    other = folder_of(layer, Owner.this_process("another"), names)
+    with pytest.raises(ResumeError, match=r'an interrupted job that can go on writes the same mags; existing="resume" .* "overwrite" starts anew'):
+        other.start(existing, {"command": "another"})
+    assert find_unfinished(str(layer), before.targets).job == before.owner.job
+    assert not os.path.exists(other.root)
+    assert [lock_holder(str(layer / name)) for name in ("1", "2", "4")] == [None] * 3
+    assert other.start("overwrite", {"command": "another"}) is None
+    assert not os.path.exists(before.root)
+    other.discard()
+    assert [name for name in hidden(layer) if name.startswith(".wkwdask-job")] == []
+
+
+@pytest.mark.parametrize("has_lock", [True, False])
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_other_mags_of_the_layer_can_be_written_meanwhile(layer, has_lock, existing):
+    before = interrupted(layer)
+    if not has_lock:
+        (layer / ".1.wkwdask-lock").unlink()
+    job = start(layer, names=("2",), existing=existing)
+    put_mag(f"{job.root}/2-2-2")
+    job.publish([NewMag("2-2-2", str(layer / "2"))], None, {})
+    assert find_unfinished(str(layer), [str(layer / "1")]).job == before.owner.job
+
+
+def test_a_job_that_runs_is_no_interrupted_one(layer):
+    """Two processes that found the same interrupted job: the second is told who has it, and takes nothing away."""
+    before = interrupted(layer)
+    first = folder_of(layer, Owner.this_process("a test", before.owner.job))
+    first.start("error", SETTINGS)
+    second = folder_of(layer, replace(Owner.this_process("a test", before.owner.job), since="later"))
+    with pytest.raises(LockedError, match="another job writes it"):
+        second.start("error", SETTINGS)
+    assert list(read_journal(first.root))
+    assert lock_holder(str(layer / "1")) == first.owner
+    first.discard()
+    assert hidden(layer) == []
+
+
+def test_leaving(layer):
+    """What can go on stays, all else goes; the locks go always."""
+    for line, stays in (('{"task": "a"}\n', True), ("", False)):
+        job = interrupted(layer, Owner.this_process("a test"), line=line)
+        assert job.leave() is stays
+        assert os.path.exists(job.root) is stays
+        assert lock_holder(str(layer / "1")) is None
+        assert [name for name in hidden(layer) if not name.startswith(".wkwdask-job")] == []
+        job.discard()
+        assert not os.path.exists(job.root)
+
+
+def test_leaving_after_publishing_has_begun(layer, monkeypatch):
+    job = start(layer)
+    put_mag(f"{job.root}/1-1-1")
+    with monkeypatch.context() as patch:
+        patch.setattr(job_folder, "_finish", lambda root: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": 3})
+    assert job.leave() is True
+    assert find_unfinished(str(layer), job.targets) is None  # it is not done again, but published
+    assert folder_of(layer, Owner.this_process("next")).start("resume", SETTINGS)["report"] == 3
+    assert hidden(layer) == []
+
+
+def test_the_age_of_a_job_is_that_of_this_attempt(layer):
+    before = interrupted(layer)
+    os.utime(f"{before.root}/owner.json", (1000, 1000))
+    assert before.started_at() == 1000
+    again = folder_of(layer, Owner.this_process("a test", before.owner.job))
+    again.start("error", SETTINGS)
+    assert again.started_at() > 1_000_000_000
+    again.discard()
+
+
+def test_an_update_leaves_its_targets(layer):
+    """It locks them and writes into them."""
+    put_mag(layer / "1", "old")
+    job = start(layer, existing="update")
+    assert text(layer / "1") == "old"
+    with pytest.raises(LockedError):
+        start(layer, Owner.this_process("another"), existing="overwrite")
+    job.discard()
+    assert text(layer / "1") == "old"
+    assert hidden(layer) == []
+
+
 # ----------------------------------------------------------------------------- through the public verbs
 
 
@@ -371,7 +524,8 @@ def fake_death(monkeypatch, write):
         patch.setattr(job_folder, "publish_folder", die)
         patch.setattr(job_folder, "_finish", lambda root: die())
         patch.setattr(JobFolder, "discard", lambda self: None)
-        patch.setattr(Owner, "this_process", classmethod(lambda cls, command: replace(dead, command=command)))
+        patch.setattr(JobFolder, "leave", lambda self: False)
+        patch.setattr(Owner, "this_process", classmethod(lambda cls, command, job=None: replace(dead, command=command)))
         with pytest.raises(Killed):
             write()
 
@@ -438,8 +592,7 @@ def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existi
     if existing == "overwrite":
         put_mag(layer / "1", "old")
         put_mag(layer / "2", "old")
-    job = JobFolder(str(layer), Owner.this_process("x"))
-    job.start([str(layer / "1"), str(layer / "2")], existing, SETTINGS)
+    job = start(layer, names=("1", "2"), existing=existing)
     for name in ("1-1-1", "2-2-2"):
         put_mag(f"{job.root}/{name}")
     real, calls = job_folder.publish_folder, []
@@ -471,8 +624,7 @@ def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
             job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"})
     job.discard()
     assert not (layer / "1").exists()
-    again = JobFolder(str(layer), Owner.this_process("x"), [str(layer / "1")])
-    assert again.start("error", SETTINGS)["report"] == "the report"
+    assert folder_of(layer, Owner.this_process("x")).start("error", SETTINGS)["report"] == "the report"
     assert text(layer / "1") == "new"
     assert hidden(layer) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -51,7 +52,16 @@ def write_parts(target, array, shard, part_shape):
 
 def write_all(target, array, part_shape):
     target.prepare()
-    return [target.join_shard(shard, write_parts(target, array, shard, part_shape)) for shard in cells(target.box, target.shard_shape)]
+    receipts = []
+    for shard in cells(target.box, target.shard_shape):
+        receipts.append(target.join_shard(shard, write_parts(target, array, shard, part_shape)))
+        target.remove_parts(shard)
+    return receipts
+
+
+def lasting(receipt):
+    """All of a receipt but the time of writing."""
+    return replace(receipt, mtime_ns=0)
 
 
 def read_all(target):
@@ -83,8 +93,8 @@ def test_parts_join_to_the_file_that_is_encoded_at_once(tmp_path, block_type, ch
     (receipt,) = write_all(target, array, part_shape)
     path = Path(file_path(target.folder, (0, 0, 0)))
     raw = path.read_bytes()
-    assert receipt.path == str(path)
-    assert receipt.nbytes == len(raw)
+    assert receipt.path == str(path) == target.path_of(receipt)
+    assert (receipt.nbytes, receipt.mtime_ns) == (len(raw), path.stat().st_mtime_ns)
     np.testing.assert_array_equal(decode_file(raw), array)
     if block_type is not BlockType.LZ4:  # whose bytes are those of the compiled calls, not of python-lz4
         assert raw == encode_file(array, target.header)
@@ -211,11 +221,14 @@ def test_tasks_that_run_twice(tmp_path, part_shape):
     target.prepare()
     first = write_parts(target, array, (0, 0, 0), part_shape)
     assert write_parts(target, array, (0, 0, 0), part_shape) == first
-    joined = target.join_shard((0, 0, 0), first)
+    joined = lasting(target.join_shard((0, 0, 0), first))
     raw = Path(joined.path).read_bytes()
-    assert target.join_shard((0, 0, 0), first) == joined  # the parts are gone, the file is there
+    assert lasting(target.join_shard((0, 0, 0), first)) == joined  # the parts are still there
+    target.remove_parts((0, 0, 0))
+    target.remove_parts((0, 0, 0))
+    assert lasting(target.join_shard((0, 0, 0), first)) == joined  # the parts are gone, the file is there
     again = write_parts(target, array, (0, 0, 0), part_shape)
-    assert target.join_shard((0, 0, 0), again) == joined
+    assert lasting(target.join_shard((0, 0, 0), again)) == joined
     assert Path(joined.path).read_bytes() == raw
     target.prepare()
     assert Path(joined.path).read_bytes() == raw
@@ -346,3 +359,120 @@ def test_files_have_the_header_of_a_data_file(tmp_path):
         if block_type is not BlockType.RAW:
             assert int.from_bytes(raw[72:80], "little") == len(raw)
         assert Path(target.folder, "header.wkw").read_bytes()[8:] == bytes(8)
+
+
+# ----------------------------------------------------------------------------- what a journal needs
+
+
+@pytest.mark.parametrize("block_type", BLOCK_TYPES)
+def test_a_part_is_there_if_every_byte_is(tmp_path, block_type):
+    array = voxels((1, 8, 8, 8))
+    target = make_target(tmp_path, array, block_len=4, file_len=2, block_type=block_type)
+    target.prepare()
+    receipt, other = write_parts(target, array, (0, 0, 0), (8, 8, 4))
+    path = Path(receipt.path)
+    assert path == Path(target.path_of(receipt)) != Path(other.path)
+    raw = path.read_bytes()
+    assert target.holds(receipt)
+    for content in (raw[:-1], raw + b"x", b"", *(raw[:n] + bytes([raw[n] ^ 1]) + raw[n + 1 :] for n in range(0, len(raw), 5))):
+        path.write_bytes(content)
+        assert not target.holds(receipt)
+    path.unlink()
+    assert not target.holds(receipt)
+    path.write_bytes(raw)
+    assert target.holds(receipt)
+    assert target.holds(other)
+
+
+@pytest.mark.parametrize("block_type", BLOCK_TYPES)
+def test_a_file_is_there_if_size_header_and_table_are(tmp_path, block_type):
+    array = voxels((1, 8, 8, 8))
+    target = make_target(tmp_path, array, block_len=4, file_len=2, block_type=block_type)
+    (receipt,) = write_all(target, array, (8, 8, 4))
+    path = Path(receipt.path)
+    raw = path.read_bytes()
+    assert target.holds(receipt)
+    assert target.holds(replace(receipt, mtime_ns=7, path=None))  # the journal keeps no path, and a restored file has another time
+    damaged = [raw[:-1], raw + b"x", b"", b"WKX" + raw[3:], raw[:8] + b"\xff" * 8 + raw[16:]]
+    if block_type is not BlockType.RAW:
+        damaged += [raw[: 16 + 8 * n] + b"\xff" * 8 + raw[24 + 8 * n :] for n in range(8)]
+    for content in damaged:
+        path.write_bytes(content)
+        assert not target.holds(receipt)
+    path.unlink()
+    assert not target.holds(receipt)
+    (tmp_path / "mag" / "header.wkw").unlink()
+    path.write_bytes(raw)
+    assert target.holds(receipt)
+
+
+def test_what_is_all_zero_is_always_there(tmp_path):
+    array = np.zeros((1, 8, 8, 8), np.uint8)
+    target = make_target(tmp_path, array, block_len=4, file_len=2)
+    target.prepare()
+    for part in (None, (0, 0, 0)):
+        writer = target.open_part((0, 0, 0), part)
+        writer.skip(target.box)
+        receipt = writer.close()
+        assert receipt.nbytes == 0
+        assert target.holds(receipt)
+
+
+def test_parts_of_other_files_stay(tmp_path):
+    array = voxels((1, 32, 16, 16))
+    target = make_target(tmp_path, array)
+    target.prepare()
+    first, second = (write_parts(target, array, (x, 0, 0), (8, 8, 8)) for x in range(2))
+    target.join_shard((0, 0, 0), first)
+    target.remove_parts((0, 0, 0))
+    assert not any(Path(receipt.path).exists() for receipt in first)
+    assert all(target.holds(receipt) for receipt in second)
+    target.join_shard((1, 0, 0), second)
+    np.testing.assert_array_equal(read_all(target), array)
+
+
+def test_an_equal_file_is_left_alone(tmp_path):
+    """In an update: other programs see by its time that nothing has changed."""
+    array = voxels((1, 16, 16, 16))
+    target = replace(make_target(tmp_path, array), keeps_equal=True)
+    target.prepare()
+
+    def write(content):
+        writer = target.open_part((0, 0, 0), None)
+        writer.append(content, (0, 0, 0))
+        return writer.close()
+
+    first = write(array)
+    path = Path(first.path)
+    os.utime(path, ns=(5, 5))
+    kept = write(array)
+    assert (kept.mtime_ns, path.stat().st_mtime_ns) == (5, 5)
+    assert files(tmp_path / "parts") == []
+    changed = write(array + 1)
+    assert changed.mtime_ns == path.stat().st_mtime_ns != 5
+    np.testing.assert_array_equal(read_all(target), array + 1)
+    assert write(array * 0).path is None
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("block_type", BLOCK_TYPES)
+def test_bytes_can_be_counted_without_writing(tmp_path, block_type):
+    array = voxels((2, 16, 16, 16))
+    array[:, :5] = 0
+    target = make_target(tmp_path, array, block_type=block_type)
+    nbytes = target.encoded_nbytes(array, (0, 0, 0))
+    assert files(tmp_path) == []
+    (receipt,) = write_all(target, array, (16, 16, 16))
+    assert receipt.nbytes == nbytes + target.header.smallest_data_offset
+    assert target.encoded_nbytes(array[:, 8:, :4, 4:], (8, 0, 4)) < nbytes
+    assert target.expected_nbytes(1, array[0].size * target.header.voxel_nbytes, nbytes / array.nbytes) == pytest.approx(receipt.nbytes, abs=2)
+
+
+def test_a_file_of_one_block_is_expected_to_hold_zeros_besides(tmp_path):
+    """Blocks that no voxel is known of are counted as zeros, which take a few bytes each."""
+    array = voxels((1, 16, 16, 16))
+    array[:, 4:] = array[:, :, 4:] = array[:, :, :, 4:] = 0
+    target = make_target(tmp_path, array)
+    (receipt,) = write_all(target, array, (16, 16, 16))
+    ratio = target.encoded_nbytes(array[:, :4, :4, :4], (0, 0, 0)) / array[:, :4, :4, :4].nbytes
+    assert target.expected_nbytes(1, 4**3 * 2, ratio) == pytest.approx(receipt.nbytes, abs=2)

@@ -231,14 +231,14 @@ def test_a_file_that_may_not_be_opened(mag, monkeypatch):
 
 def test_a_folder_that_may_not_be_entered(mag, monkeypatch):
     path = str(mag / "z0" / "y0" / "x1.wkw")
-    before = os.stat
+    before = os.lstat
 
     def refuse(name, *args, **options):
         if name == path:
             raise PermissionError(13, "Permission denied", name)
         return before(name, *args, **options)
 
-    monkeypatch.setattr(os, "stat", refuse)
+    monkeypatch.setattr(os, "lstat", refuse)
     with pytest.raises(PermissionError, match=r"x1\.wkw"):
         read(mag)
 
@@ -392,7 +392,7 @@ def test_an_opened_array_sees_a_replaced_file(mag, tmp_path):
 
 
 def test_no_file_stays_open_for_ever(tmp_path):
-    folder = make(tmp_path / "1", voxels((60, 20, 8), "uint8"), block_len=4, file_len=1)
+    folder = make(tmp_path / "1", voxels((60, 20, 16), "uint8"), block_len=2, file_len=2)
     assert len(list(list_files(str(folder)))) > wkw_file._OPEN_FILES
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     wkwdask.read(folder)
@@ -512,3 +512,33 @@ def test_what_is_no_file_is_an_error(tmp_path):
     os.mkfifo(file)
     with pytest.raises(CorruptError, match="no regular file"):
         wkwdask.read(tmp_path / "x" / "1", ((0, 0, 0), (8, 8, 8)))
+
+
+@pytest.mark.parametrize("name", ["z0", "z0/y0"])
+def test_a_folder_that_is_a_link_to_nowhere(mag, name):
+    shutil.rmtree(mag / name)
+    (mag / name).symlink_to("not-mounted")
+    volume = WkwVolume.open(str(mag), BoundingBox((0, 0, 0), (40, 20, 20)))
+    with pytest.raises(MissingError, match=f"{name}: a symbolic link to a folder that is not there"):
+        volume.read_into(np.zeros((1, 20, 20, 20), np.uint16), (0, 0, 0))
+
+
+def test_links_to_files_are_followed_and_their_replacement_is_seen(mag, tmp_path):
+    other = make(tmp_path / "other" / "1", voxels((40, 20, 20), seed=2))
+    file = mag / "z0" / "y0" / "x1.wkw"
+    moved = tmp_path / "moved.wkw"
+    file.rename(moved)
+    file.symlink_to(moved)
+    before = wkwdask.read(mag)
+    np.testing.assert_array_equal(before[0, 16:32, :16, :16], voxels((40, 20, 20))[16:32, :16, :16])
+    os.replace(other / "z0" / "y0" / "x1.wkw", moved)
+    np.testing.assert_array_equal(wkwdask.read(mag)[0, 16:32, :16, :16], voxels((40, 20, 20), seed=2)[16:32, :16, :16])
+
+
+def test_all_absent_leaves_the_array_alone_where_zeros_need_not_be_filled(mag):
+    out = np.full((1, 8, 8, 8), 99, np.uint16)
+    volume = WkwVolume.open(str(mag))
+    assert volume.read_into(out, (1000, 0, 0), fill_zeros=False) == 0
+    assert (out == 99).all()
+    assert volume.read_into(out, (1000, 0, 0)) == 0
+    assert not out.any()

@@ -19,6 +19,7 @@ def cli(debug: bool) -> None:
     Look at a dataset          wkwdask info DATASET
     See it                     wkwdask preview DATASET -o picture.png
     Make its coarser mags      wkwdask pyramid DATASET --layer color
+    Make finer mags            wkwdask upsample DATASET --layer prediction
     Try all of it              wkwdask demo
     """
 

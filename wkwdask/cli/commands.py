@@ -89,22 +89,30 @@ def pyramid(
 
     from wkwdask.api import build_pyramid, plan_pyramid
 
-    if resume and overwrite:
-        raise click.UsageError("--resume goes on with a run, --overwrite starts anew: give one of them")
+    existing = _existing(resume, overwrite)
     if all_layers and layers:
         raise click.UsageError("give --layer or --all-layers")
     chosen = _all_layers(path) if all_layers else list(layers)
+    names: list[str | None] = [*chosen] or [None]
     options["mags"] = None if mags is None else mags.split(",")
     options["align_with"] = True if align_with is None else False if align_with == "none" else align_with
-    existing: Any = "overwrite" if overwrite else "resume" if resume else "error"
     if dry_run and (update or box):
         raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
     with _client(scheduler) if scheduler is not None else nullcontext():
         if dry_run:
-            click.echo("\n\n".join(str(plan_pyramid(path, name, existing=existing, **options)) for name in chosen or [None]))
+            click.echo("\n\n".join(str(plan_pyramid(path, name, existing=existing, **options)) for name in names))
             return
-        report = build_pyramid(path, chosen or None, existing=existing, update="content" if update == "content" else update is not None, bounding_box=box, **options)
+        report = build_pyramid(
+            path, chosen or None, existing=existing, update="content" if update == "content" else update is not None, bounding_box=box, **options
+        )
     click.echo(str(report))
+
+
+def _existing(resume: bool, overwrite: bool) -> Any:
+    """Turn the two flags into what ``existing=`` takes."""
+    if resume and overwrite:
+        raise click.UsageError("--resume goes on with a run, --overwrite starts anew: give one of them")
+    return "overwrite" if overwrite else "resume" if resume else "error"
 
 
 def _all_layers(path: str) -> list[str]:
@@ -112,6 +120,41 @@ def _all_layers(path: str) -> list[str]:
     from wkwdask.storage.dataset import locate
 
     return [layer.name for layer in locate(path).layers]
+
+
+@click.command(short_help="Make finer mags of a layer from a coarse one.")
+@click.argument("path")
+@click.option("--layer", help="The layer. May be omitted where there is one.")
+@click.option("--mag", "source", metavar="MAG", help="The coarse mag to start from. Default: the finest that has files.")
+@click.option("--finest", metavar="MAG", help="The finest mag to make; mags of WEBKNOSSOS's ladder above it that are missing are made too. Default: 1.")
+@click.option("--mags", metavar="MAG,MAG", help="The mags to make in place of that ladder, such as 1,2-2-1.")
+@click.option("--compression", type=click.Choice(_COMPRESSIONS), help="Default: as in the coarse mag, lz4hc if that is raw.")
+@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level; 9 makes the smallest usual files, slowly.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the coarse mag.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the coarse mag.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run; do nothing if it was finished.")
+@click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
+@click.option("--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786. Default: on this machine's cores.")
+def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+    """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
+
+    The new mags appear when all of them are complete; an interrupted run leaves nothing behind that could be mistaken for data, and the same command
+    goes on from where it was.
+
+    \b
+    Examples:
+      wkwdask upsample dataset --layer prediction
+      wkwdask upsample dataset/prediction --mag 4 --finest 2
+      wkwdask upsample dataset/prediction --mag 4-4-1 --mags 1 --overwrite
+    """
+    from contextlib import nullcontext
+
+    from wkwdask.api import upsample as make_finer
+
+    existing = _existing(resume, overwrite)
+    with _client(scheduler) if scheduler is not None else nullcontext():
+        report = make_finer(path, mags=None if mags is None else mags.split(","), existing=existing, **options)
+    click.echo(str(report))
 
 
 @click.command(short_help="Draw three orthogonal slices.")
@@ -187,4 +230,4 @@ def _on_local_cluster(workers: int, folder: Path) -> list[Report]:
             cluster.close(timeout=_CLOSE_SECONDS)
 
 
-COMMANDS = (info, pyramid, preview, demo)
+COMMANDS = (info, pyramid, upsample, preview, demo)

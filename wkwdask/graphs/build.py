@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import dask
 import dask.array as da
 import numpy as np
 
+from wkwdask.errors import SpaceWarning
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
+from wkwdask.jobs.estimate import rough_space_problems
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import tally_of
 from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
+    from wkwdask.jobs.pyramid import PyramidJob
     from wkwdask.jobs.staged import StagedMags
+    from wkwdask.jobs.upsample import UpsampleJob
     from wkwdask.jobs.wkw_pyramid import StagedPyramid
     from wkwdask.jobs.wkw_update import StagedUpdate
+    from wkwdask.jobs.wkw_upsample import StagedUpsample
     from wkwdask.storage.receipts import Receipt
 
 
@@ -97,11 +104,48 @@ def build_pyramid(pyramid: StagedPyramid) -> Report:
     if report is not None:
         check_current(pyramid)
         return report
+    with _attempt(staged):
+        for problem in rough_space_problems(pyramid):
+            warnings.warn(problem, SpaceWarning, stacklevel=4)
+        return _go_on(staged, pyramid.job(), f"pyramid of {staged.parent}")
+
+
+def upsample(upsampling: StagedUpsample) -> Report:
+    """Make finer mags, or go on with an interrupted job.
+
+    Parameters
+    ----------
+    upsampling : StagedUpsample
+        What to make.
+
+    Returns
+    -------
+    Report
+    """
+    staged = upsampling.staged
+    if not staged.targets:
+        return Report((), 0, 0.0, f"no mag finer than {upsampling.source.box.mag} is to be made: nothing to do (mags= makes mags anew that are there)")
+    report = staged.start()
+    if report is not None:
+        upsampling.check_current()
+        return report
+    with _attempt(staged):
+        return _go_on(staged, upsampling.job(), f"upsampling of {staged.parent}")
+
+
+def _go_on(staged: StagedMags, job: PyramidJob | UpsampleJob, title: str) -> Report:
+    """Run a job from where its journal ends, and let its mags appear."""
+    with staged.journal() as journal:
+        journaled = staged.journaled(job, journal)
+        run_job(journaled, title)
+    return staged.publish(job.tallies, f"{journaled.num_known} tasks had been finished before" if journaled.num_known else "")
+
+
+@contextmanager
+def _attempt(staged: StagedMags) -> Iterator[None]:
+    """Leave what was finished for the next attempt, where this one fails."""
     try:
-        job = pyramid.job()
-        with staged.journal() as journal:
-            run_job(staged.journaled(job, journal), f"pyramid of {staged.parent}")
-        return staged.publish(job.tallies)
+        yield
     except BaseException as error:
         staged.leave(error)
         raise

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, Executor, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -28,9 +28,9 @@ from wkwdask.jobs.job import run_serially, run_task
 from wkwdask.jobs.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from wkwdask.jobs.job import Job, Task
+    from wkwdask.jobs.job import Job, Result, Task
 
 _WINDOW_PER_WORKER = 3
 _WINDOW_SECONDS = 2.0  # how long the number of workers is believed
@@ -92,12 +92,10 @@ def run_job(job: Job, title: str, *, here: bool = False) -> None:
         elif scheduler is dask.local.get_sync:
             run_serially(counted)
         elif scheduler is dask.multiprocessing.get and not here:
-            with ProcessPoolExecutor(num_workers(), mp_context=multiprocessing.get_context("spawn")) as processes:
-                _run_on_executor(counted, processes, num_workers())
+            _run_on_executor(counted, lambda: ProcessPoolExecutor(num_workers(), mp_context=multiprocessing.get_context("spawn")), num_workers())
         else:
             cores = num_workers() if client is None else available_cores()
-            with ThreadPoolExecutor(cores, thread_name_prefix="wkwdask") as threads:
-                _run_on_executor(counted, threads, cores)
+            _run_on_executor(counted, lambda: ThreadPoolExecutor(cores, thread_name_prefix="wkwdask"), cores)
 
 
 class _Counted:
@@ -148,23 +146,41 @@ class _Queue:
         return self._next is not None
 
 
-def _run_on_executor(job: Job, executor: Executor, workers: int) -> None:
+def _run_on_executor(job: Job, make_executor: Callable[[], Executor], workers: int) -> None:
+    """Keep the workers of this machine busy; where a process was killed, start new ones and do again what was in flight."""
     queue = _Queue(job)
-    running: dict[Any, Task] = {}
-    try:
-        while True:
-            while len(running) < 2 * workers and (task := queue.take()) is not None:
+    lost: Counter[str] = Counter()
+    while queue.has_more():
+        with make_executor() as executor:
+            running: dict[Future[Result], Task] = {}
+            try:
+                _fill_and_take(job, queue, executor, workers, running)
+            except BrokenExecutor as error:
+                lost.update(task.key for task in running.values())
+                worst = next((task for task in running.values() if lost[task.key] > _RETRIES), None)
+                if worst is not None:
+                    raise TaskFailedError(f"{worst.name}: given up after {lost[worst.key]} processes that ran it or ran beside it died") from error
+                queue.add(list(running.values()))
+            except BaseException:
+                for future in running:
+                    future.cancel()
+                raise
+
+
+def _fill_and_take(job: Job, queue: _Queue, executor: Executor, workers: int, running: dict[Future[Result], Task]) -> None:
+    while True:
+        while len(running) < 2 * workers and (task := queue.take()) is not None:
+            try:
                 running[executor.submit(run_task, task)] = task
-            if not running:
-                return
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                task = running.pop(future)
-                queue.add(job.receive(task, future.result()))
-    except BaseException:
-        for future in running:
-            future.cancel()
-        raise
+            except BrokenExecutor:
+                queue.add([task])
+                raise
+        if not running:
+            return
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            result = future.result()
+            queue.add(job.receive(running.pop(future), result))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +211,11 @@ class _ClientRun:
             self._fill()
             while self._attempts or self._queue.has_more():
                 try:
-                    future = self._ended.get(timeout=_POLL_SECONDS)
+                    self._take(self._ended.get(timeout=_POLL_SECONDS))
+                    while not self._ended.empty():
+                        self._take(self._ended.get())
                 except Empty:
                     self._look_after()
-                else:
-                    self._take(future)
                 self._fill()
         except BaseException:
             self._client.cancel([attempt.future for attempt in self._attempts.values()], force=True)
@@ -212,13 +228,16 @@ class _ClientRun:
         if now >= self._window_until:
             self._window = _WINDOW_PER_WORKER * max(1, sum(self._client.nthreads().values()))
             self._window_until = now + _WINDOW_SECONDS
-        while len(self._attempts) < self._window and (task := self._queue.take()) is not None:
-            self._submit(task)
+        tasks: list[Task] = []
+        while len(self._attempts) + len(tasks) < self._window and (task := self._queue.take()) is not None:
+            tasks.append(task)
+        self._submit(tasks)
 
-    def _submit(self, task: Task, **where: Any) -> None:
-        future = self._client.submit(run_task, task, pure=False, retries=_RETRIES, **where)
-        self._attempts[future.key] = _Attempt(task, future, time.monotonic())
-        future.add_done_callback(self._ended.put)
+    def _submit(self, tasks: Sequence[Task], **where: Any) -> None:
+        futures = self._client.map(run_task, tasks, pure=False, retries=_RETRIES, **where)
+        for task, future in zip(tasks, futures, strict=True):
+            self._attempts[future.key] = _Attempt(task, future, time.monotonic())
+            future.add_done_callback(self._ended.put)
 
     def _take(self, future: Any) -> None:
         """Take the end of an attempt: hand on its result, or start the task again where the scheduler lost it."""
@@ -254,7 +273,7 @@ class _ClientRun:
         for key, task in slow.items():
             others = sorted(workers - {runs_on.get(key)})
             if key in runs_on and others:
-                self._submit(task, workers=others)
+                self._submit([task], workers=others)
 
 
 def _result_of(future: Any, task: Task) -> Any:

@@ -211,7 +211,7 @@ def sample_work(pyramid: StagedPyramid) -> tuple[float, float]:
     seconds, sampled = 0.0, -1  # the first brick compiles and warms up
     for brick in bricks:
         started = time.perf_counter()
-        nonzero = source.read_into(stream.source_view(brick), stream.source_box(brick).topleft)
+        nonzero = source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
         encoded = [
             (targets[done.level].encoded_nbytes(done.voxels, done.topleft), done.voxels.nbytes, done.level)
             for done in stream.push(brick, nonzero == 0)
@@ -257,6 +257,14 @@ def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
     if free.f_files and files > free.f_favail:
         problems.append(f"{folder}: up to {files:,} files will be written, {free.f_favail:,} more are possible")
     return problems
+
+
+def rough_space_problems(pyramid: StagedPyramid) -> list[str]:
+    """Compare free space with what the mags take if they are stored as densely as the source: quick enough to do it always."""
+    files, nbytes = stored_nbytes(pyramid.source)
+    share = sum(1 / math.prod(pyramid.source.box.mag.step_to(target.box.mag)) for target in pyramid.staged.targets)
+    shards = math.prod(pyramid.source.shard_shape) / math.prod(pyramid.staged.targets[0].shard_shape)
+    return space_problems(pyramid.staged.parent, int(nbytes * share), int(files * shards * share))
 
 
 def _regions(one: Pass) -> tuple[range, range, range]:

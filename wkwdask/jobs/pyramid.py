@@ -5,27 +5,24 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from wkwdask.errors import ResumeError
-from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.job import Result
-from wkwdask.jobs.tally import ShardTally
-from wkwdask.storage.states import States, describe, digest, grouped_digests
+from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
+from wkwdask.storage.states import States, digest, grouped_digests
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
     from wkwdask.plans.pyramid import Pass
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.volume import PartWriter, Target, Volume
+    from wkwdask.storage.volume import Target, Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +68,10 @@ class RegionTask:
         """
         states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
-        writers = [LevelWriter(target, self.plan, level, self.region) for level, target in enumerate(self.targets)]
+        writers = [self._writer(level) for level in range(len(self.targets))]
         try:
             for brick in self.plan.bricks(self.region):
-                nonzero = self.source.read_into(stream.source_view(brick), stream.source_box(brick).topleft)
+                nonzero = self.source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
                 for done in stream.push(brick, nonzero == 0):
                     writers[done.level].put(done.index, done.voxels)
             receipts = [(self.first_level + level, receipt) for level, writer in enumerate(writers) for receipt in writer.close()]
@@ -89,6 +86,11 @@ class RegionTask:
             tuple((n, replace(receipt, sources=sources.get(receipt.shard, 0)) if n == self.first_level else receipt) for n, receipt in receipts), digest(states)
         )
 
+    def _writer(self, level: int) -> BrickWriter:
+        target = self.targets[level]
+        part = None if self.plan.writes_whole(level, target.shard_shape) else self.region
+        return BrickWriter(target, self.plan.levels[level].brick_shape, part)
+
     def _sources_of_shards(self, states: States) -> dict[Vec3, int]:
         """Sum up the files that each shard of the first mag is made from; those that several parts of a shard read count in one part alone."""
         level, target = self.plan.levels[0], self.targets[0]
@@ -98,89 +100,8 @@ class RegionTask:
         region = self.plan.source_region(self.region)
         shard = cell_box(self.region, level.region_shape, level.box).topleft
         index = (shard[0] // target.shard_shape[0], shard[1] // target.shard_shape[1], shard[2] // target.shard_shape[2])
-        shard_low = cell_box(index, footprint, region).intersection(self.plan.source_box).topleft
-        corners = np.maximum(states[:, :3] * self.source.shard_shape, shard_low)
-        mine = ((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)
-        return {index: digest(states[mine])}
-
-
-class LevelWriter:
-    """Hands the bricks of one mag to the writers of their files or parts."""
-
-    def __init__(self, target: Target, plan: Pass, level: int, region: Vec3) -> None:
-        self._target = target
-        self._level = plan.levels[level]
-        self._part = None if plan.writes_whole(level, target.shard_shape) else region
-        self._open: dict[Vec3, PartWriter] = {}
-        self._receipts: list[Receipt] = []
-
-    def put(self, index: Vec3, voxels: npt.NDArray[Any] | None) -> None:
-        """Write a brick."""
-        brick = cell_box(index, self._level.brick_shape, self._level.box).intersection(self._level.box)
-        for shard in cells(brick, self._target.shard_shape):
-            box = cell_box(shard, self._target.shard_shape, brick).intersection(brick)
-            writer = self._writer(shard)
-            if voxels is None:
-                writer.skip(box)
-            else:
-                inside = tuple(slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, brick.topleft, strict=True))
-                writer.append(voxels[(slice(None), *inside)], box.topleft)
-
-    def _writer(self, shard: Vec3) -> PartWriter:
-        writer = self._open.get(shard)
-        if writer is None:
-            if self._part is None:  # whole files come one after the other
-                self._finish()
-            writer = self._open[shard] = self._target.open_part(shard, self._part)
-        return writer
-
-    def _finish(self) -> None:
-        for shard in list(self._open):
-            self._receipts.append(self._open[shard].close())
-            del self._open[shard]
-
-    def close(self) -> list[Receipt]:
-        """Publish what is open, and give all receipts."""
-        self._finish()
-        return self._receipts
-
-    def discard(self) -> None:
-        """Remove what is open."""
-        for writer in self._open.values():
-            writer.discard()
-
-
-@dataclass(frozen=True, slots=True)
-class JoinTask:
-    """Join the parts of one file."""
-
-    target: Target
-    """The mag."""
-    level: int
-    """Index of the mag in the pyramid."""
-    shard: Vec3
-    """Which file."""
-    parts: tuple[Receipt, ...]
-    """All its parts."""
-
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"file {self.shard} of mag {self.target.box.mag}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return join_key(self.level, self.shard)
-
-    def run(self) -> Result:
-        """Join, and give the receipt of the file."""
-        return Result(((self.level, self.target.join_shard(self.shard, self.parts)),))
-
-
-def join_key(level: int, shard: Vec3) -> str:
-    """Say what a journal calls the join of a file."""
-    return "join {} {},{},{}".format(level, *shard)
+        whole = cell_box(index, footprint, region).intersection(self.plan.source_box)
+        return {index: digest(states_of_part(states, self.source.shard_shape, whole, region))}
 
 
 class PyramidJob:
@@ -203,13 +124,13 @@ class PyramidJob:
     def __init__(self, source: Volume, targets: Sequence[Target], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
         self.source = source
         self.targets = tuple(targets)
-        self.tallies = [ShardTally(target, 0) for target in targets]
+        self._gathering = Gathering(targets)
+        self.tallies = self._gathering.tallies
         self._method = method
         self._ignore_zero = ignore_zero
         self._passes = list(passes)
         self._firsts = [sum(len(earlier.levels) for earlier in passes[:n]) for n in range(len(passes))]
         self._occupied: list[npt.NDArray[np.bool_]] = []  # of the passes that have started
-        self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}
         self._num_started = 0
 
     @property
@@ -257,18 +178,7 @@ class PyramidJob:
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take receipts; give the joins whose parts are all there, and the next pass as soon as the mag that it reads is complete."""
-        joins: list[Task] = []
-        for level, receipt in result.receipts:
-            if receipt.part is None:
-                self.tallies[level].add(receipt)
-                continue
-            parts = self._parts.setdefault((level, receipt.shard), [])
-            parts.append(receipt)
-            if len(parts) == self._num_parts(level, receipt.shard):
-                # the coarsest first: the next pass waits for it
-                joins.insert(0, JoinTask(self.targets[level], level, receipt.shard, tuple(self._parts.pop((level, receipt.shard)))))
-        if isinstance(task, JoinTask):
-            task.target.remove_parts(task.shard)
+        joins = self._gathering.take(task, result, self._num_parts)  # the coarsest first: the next pass waits for it
         return chain(self._start_passes(), joins)
 
     def _num_parts(self, level: int, shard: Vec3) -> int:
@@ -290,19 +200,8 @@ class PyramidJob:
             if digest(states) != result.sources:
                 if task.first_level:
                     return False
-                raise ResumeError(
-                    f"{task.name}: the source has changed since the job was interrupted ({describe(states, self.source.shard_path)}); "
-                    'existing="overwrite" starts anew'
-                )
-        return all(self._is_there(level, receipt, known) for level, receipt in result.receipts)
-
-    def _is_there(self, level: int, receipt: Receipt, known: Callable[[str], Result | None]) -> bool:
-        target = self.targets[level]
-        if receipt.part is not None:
-            joined = known(join_key(level, receipt.shard))
-            if joined is not None and all(target.holds(whole) for _, whole in joined.receipts):
-                return True
-        return target.holds(receipt)
+                raise source_changed(task, states, self.source)
+        return self._gathering.is_there(result, known)
 
 
 def _times(a: Vec3, b: Vec3) -> Vec3:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import Report
-from wkwdask.jobs.tally import records
+from wkwdask.jobs.tally import ladder_records
 from wkwdask.storage.job_folder import JobFolder, NewMag, check_targets, find_unfinished, is_taken, job_root, read_provenance
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.locks import lock_holder
@@ -54,6 +54,8 @@ class StagedMags:
     """``"error"``, ``"resume"``, ``"overwrite"``, or ``"update"`` where targets are the living mags."""
     plan: dict[str, Any] | None = None
     """What a later start of the job must not decide anew."""
+    is_ladder: bool = False
+    """Whether each mag from the second on is made from the one before it, and not from what the job reads."""
 
     @staticmethod
     def staged_folder(owner: Owner, parent: str, name: str) -> str:
@@ -136,13 +138,15 @@ class StagedMags:
         """Let a job go on from where its journal ends."""
         return JournaledJob(job, journal.append, read_journal(self._job_folder().root), self.targets)
 
-    def publish(self, tallies: Sequence[ShardTally]) -> Report:
+    def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
         """Make sure that every file was written, and let the mags appear.
 
         Parameters
         ----------
         tallies : sequence of ShardTally
             What was written to each mag.
+        note : str
+            Anything else a user should know.
 
         Returns
         -------
@@ -155,11 +159,12 @@ class StagedMags:
         """
         for tally in tallies:
             tally.check()
-        for tally, rows in zip(tallies, records(tallies), strict=True):
+        rows_of_all = ladder_records(tallies) if self.is_ladder else [tally.shards for tally in tallies]
+        for tally, rows in zip(tallies, rows_of_all, strict=True):
             write_record(tally.target.folder, rows)
         job_folder = self._job_folder()
         seconds = time.time() - job_folder.started_at()
-        report = Report(tuple(tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)), self.nbytes_in, seconds)
+        report = Report(tuple(tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)), self.nbytes_in, seconds, note)
         new_mags = [NewMag(os.path.basename(target.folder), folder) for target, folder in zip(self.targets, self.folders, strict=True)]
         job_folder.publish(new_mags, self.edit, {"settings": self.settings, "report": report.to_json()})
         return report
@@ -221,8 +226,8 @@ def find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, An
     ResumeError
         There is one that writes the same mags with other settings.
     """
-    if existing == "overwrite":
-        return None
+    if existing == "overwrite" or any(lock_holder(folder) is not None for folder in folders):
+        return None  # a job that is running is told apart when the locks are taken
     unfinished = find_unfinished(parent, folders)
     if unfinished is not None:
         check_same_settings(unfinished.root, settings, unfinished.settings)

@@ -112,7 +112,7 @@ def tally_of(target: Target, receipts: Iterable[Receipt]) -> ShardTally:
     return tally
 
 
-def records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]:
+def ladder_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]:
     """Give the records of the mags of a ladder; from the second on, the sources are the files of the mag before.
 
     Parameters

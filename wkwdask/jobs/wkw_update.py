@@ -14,7 +14,8 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.staged import StagedMags
 from wkwdask.jobs.update import LivingMag, UpdateJob, changed_shards
-from wkwdask.jobs.wkw_pyramid import box_setting, choose_mags, choose_method, mag_folder, open_source, source_token
+from wkwdask.jobs.wkw_mags import box_setting, mag_folder, open_source, source_token
+from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
 from wkwdask.jobs.wkw_write import check_level
 from wkwdask.storage.job_folder import JobFolder, read_provenance, write_provenance
 from wkwdask.storage.owner import Owner
@@ -113,7 +114,7 @@ def stage_update(url: str | os.PathLike[str], layer_name: str | None, options: P
         An option makes no sense.
     """
     check_level(options.level)
-    layer, source = open_source(url, layer_name, options.finest)
+    layer, source = open_source(url, layer_name, options.finest, "finest")
     mags = _mags(layer, source, options)
     folders = [mag_folder(layer, mag) for mag in mags]
     owner = Owner.this_process(f"build_pyramid (update) of {layer.folder}")

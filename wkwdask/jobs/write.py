@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result
-from wkwdask.jobs.pyramid import JoinTask
+from wkwdask.jobs.parts import JoinTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

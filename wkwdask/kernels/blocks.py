@@ -150,7 +150,7 @@ def clear_into(table: npt.NDArray[np.int64], edge: int, out: npt.NDArray[Any]) -
     compiled = _compiled()
     if not len(table) or not out.size:
         return
-    if compiled is None or not is_plain(out):
+    if compiled is None or len(table) == 1 or not is_plain(out):
         blocks_python.clear_into(table, edge, out)
     else:
         flat, strides = flat_memory(out)

@@ -31,14 +31,16 @@ _unsigned = np.uint64
 
 
 @helper
-def _is_zero(values: Any) -> Any:
-    for start in range(0, values.size, _STRETCH):
-        stretch = values[start : start + _STRETCH]
-        seen = stretch[0]
-        for i in range(_unsigned(stretch.size)):
-            seen |= stretch[i]
+def _is_zero(values: Any, start: Any, stop: Any) -> Any:
+    while start < stop:
+        count = min(_STRETCH, stop - start)
+        at = _unsigned(start)
+        seen = values[at]
+        for i in range(_unsigned(count)):
+            seen |= values[at + i]
         if seen != 0:
             return False
+        start += count
     return True
 
 
@@ -152,12 +154,6 @@ def _clear(edge: Any, corner: Any, out: Any, shape: Any, strides: Any) -> None:
 
 
 @helper
-def _clear_all(table: Any, edge: Any, out: Any, shape: Any, strides: Any) -> None:
-    for n in range(table.shape[0]):
-        _clear(edge, (table[n, X], table[n, Y], table[n, Z]), out, shape, strides)
-
-
-@helper
 def _gather(array: Any, shape: Any, strides: Any, corner: Any, edge: Any, block: Any) -> None:
     """Cut one block out of the array; voxels outside the array are zero."""
     channels = shape[0]
@@ -228,11 +224,8 @@ def decode_into(
         corner = (table[n, X], table[n, Y], table[n, Z])
         if start < 0 or size < 0 or size > source.size - start or size > _INT32_MAX or (not compressed and size < nbytes):
             return nonzero, n, OUTSIDE
-        if _is_zero_lz4(source, start, size, nbytes) if compressed else _is_zero(source[start : start + nbytes]):
-            if fill_zeros or nonzero:
-                _clear(edge, corner, out, shape, strides)
-            continue
-        if compressed:
+        is_zero = _is_zero_lz4(source, start, size, nbytes) if compressed else _is_zero(source, start, start + nbytes)
+        if compressed and not is_zero:
             # An array that ends inside a block needs no more than the block's voxels up to its last one.
             needed = _needed(corner, edge, channels, shape) * block.itemsize
             if needed < nbytes:
@@ -241,21 +234,26 @@ def decode_into(
                 got = _decompress(source_at + start, block_at, np.int32(size), np.int32(nbytes))
             if got != needed:
                 return nonzero, n, np.int64(got)
-        else:
+        elif not is_zero:
             at = _unsigned(start)
             for i in range(_unsigned(nbytes)):
                 block_bytes[i] = source[at + i]
-        if not nonzero and not fill_zeros:
-            _clear_all(table[:n], edge, out, shape, strides)
-        nonzero += 1
-        _scatter(block, edge, channels, first_channel, corner, out, shape, strides)
+        # Zeros are filled straight away, or with the first block that is something else.
+        if is_zero and not fill_zeros and not nonzero:
+            continue
+        for m in range(n if fill_zeros or nonzero else 0, n + 1 if is_zero else n):
+            _clear(edge, (table[m, X], table[m, Y], table[m, Z]), out, shape, strides)
+        if not is_zero:
+            nonzero += 1
+            _scatter(block, edge, channels, first_channel, corner, out, shape, strides)
     return nonzero, -1, 0
 
 
 @kernel
 def clear_into(table: Any, edge: Any, out: Any, shape: Any, strides: Any) -> None:
     """Set cubes to zero."""
-    _clear_all(table, edge, out, shape, strides)
+    for n in range(table.shape[0]):
+        _clear(edge, (table[n, X], table[n, Y], table[n, Z]), out, shape, strides)
 
 
 @kernel
@@ -270,7 +268,7 @@ def encode_from(
     out_at, block_at = np.intp(out.ctypes.data), np.intp(block.ctypes.data)
     for n in range(corners.shape[0]):
         _gather(array, shape, strides, corners[n], edge, block)
-        if _is_zero(block):
+        if _is_zero(block, 0, block.size):
             for i in range(zero.size):
                 out[end + i] = zero[i]
             sizes[n] = zero.size

@@ -1,4 +1,4 @@
-"""The door to reading many small files whole: one compiled call opens, reads, checks and closes all files of a box.
+"""The door to reading many files of one block each: one compiled call opens, reads, checks and closes all files of a box.
 
 It is called with an open folder and opens files below it by the C library's own functions. Whatever is not plainly right is left to the caller, who looks
 at that file with care: so no error is told here.
@@ -33,10 +33,8 @@ class Layout(NamedTuple):
     """The bytes that each begins with; in byte 5 the two compressed block types pass for each other."""
     compressed: bool
     """Whether blocks are LZ4 and a jump table follows the header."""
-    file_len: int
-    """Edge of a file [blocks]."""
     block_len: int
-    """Edge of a block [voxels]."""
+    """Edge of a block, which is a file [voxels]."""
     block_nbytes: int
     """Length of a decoded block [bytes]."""
     most_nbytes: int
@@ -49,9 +47,9 @@ class Found(NamedTuple):
     stop: int
     """Number of the first file that was not looked at."""
     blocks: Table
-    """One row for each stored block that touches the array, the columns of ``blocks_layout``."""
+    """One row for each block, the columns of ``blocks_layout``."""
     absent: Table
-    """One row for each file that is not stored; the last three columns are its lowest voxel relative to the array."""
+    """One such row for each file that is not stored; only its lowest voxel means something."""
     unusual: Table
     """Index along x, y, z of each file that could not be opened or read, or whose bytes are not as expected."""
 
@@ -75,7 +73,7 @@ def is_available() -> bool:
     return _kernels() is not None
 
 
-def read_files(mag: int, low: Vec3, counts: Vec3, first: int, layout: Layout, origin: Vec3, shape: tuple[int, ...], memory: npt.NDArray[np.uint8]) -> Found:
+def read_files(mag: int, low: Vec3, counts: Vec3, first: int, layout: Layout, origin: Vec3, memory: npt.NDArray[np.uint8]) -> Found:
     """Read files ``z{Z}/y{Y}/x{X}.wkw`` of a box, as many as the memory holds, without the GIL.
 
     Parameters
@@ -92,8 +90,6 @@ def read_files(mag: int, low: Vec3, counts: Vec3, first: int, layout: Layout, or
         What the files look like.
     origin : tuple of 3 int
         Absolute voxel that goes to voxel 0 of the array.
-    shape : tuple of 4 int
-        Shape of the array, (c, x, y, z).
     memory : ndarray of uint8
         Takes the files, one behind the other; at least ``layout.most_nbytes``.
 
@@ -104,4 +100,4 @@ def read_files(mag: int, low: Vec3, counts: Vec3, first: int, layout: Layout, or
     """
     if memory.size < layout.most_nbytes:
         raise ValueError(f"a file takes up to {layout.most_nbytes} bytes, got memory for {memory.size}")
-    return Found(*_kernels().read_files(mag, low, counts, first, *layout, origin, shape, memory, _MOST_FILES))
+    return Found(*_kernels().read_files(mag, low, counts, first, *layout, origin, memory, _MOST_FILES))

@@ -117,82 +117,62 @@ def _u64(memory: Any, at: Any) -> Any:
 
 
 @helper
-def _is_sound(memory: Any, start: Any, nbytes: Any, head: Any, compressed: Any, blocks: Any, block_nbytes: Any, table_end: Any) -> Any:
-    """Tell whether the file has a header like that of the mag, and all its blocks."""
+def _find_block(memory: Any, start: Any, nbytes: Any, head: Any, compressed: Any, block_nbytes: Any) -> Any:
+    """Give first byte and length of the block in a file; a length of -1 where the header is not like the mag's, or the block is not all there."""
+    broken = (0, -1)
+    table_end = 16 + 8 * compressed
     if nbytes < table_end:
-        return False
+        return broken
     for n in range(head.size):
         if memory[start + n] != head[n] and not (n == _BLOCK_TYPE_AT and compressed and _LZ4 <= memory[start + n] <= _LZ4HC):
-            return False
-    end = _u64(memory, start + 8)
-    if end < table_end or end > nbytes:
-        return False
-    if not compressed:
-        return nbytes - end >= blocks * block_nbytes
-    for n in range(blocks):
-        before, end = end, _u64(memory, start + 16 + 8 * n)
-        if end < before or end > nbytes or _MAX_RATIO * (end - before) < block_nbytes:
-            return False
-    return True
+            return broken
+    offset = _u64(memory, start + 8)
+    if offset < table_end or offset > nbytes:
+        return broken
+    end = _u64(memory, start + 16) if compressed else offset + block_nbytes
+    if end < offset or end > nbytes or _MAX_RATIO * (end - offset) < block_nbytes:
+        return broken
+    return offset, end - offset
 
 
 @helper
-def _list_blocks(
-    memory: Any, start: Any, compressed: Any, file_len: Any, block_len: Any, block_nbytes: Any, corner: Any, shape: Any, table: Any, n: Any
-) -> Any:
-    """Write a row for each block of the file that touches the array; returns the number of rows."""
-    first = _u64(memory, start + 8)
-    for code in range(file_len * file_len * file_len):
-        x, y, z = corner
-        bit, rest = block_len, code
-        while rest:
-            x, y, z = x + (rest & 1) * bit, y + (rest >> 1 & 1) * bit, z + (rest >> 2 & 1) * bit
-            bit, rest = 2 * bit, rest >> 3
-        offset, end = first + code * block_nbytes, first + (code + 1) * block_nbytes
-        if compressed:
-            offset, end = _u64(memory, start + 8 + 8 * code), _u64(memory, start + 16 + 8 * code)
-        if min(x, y, z) > -block_len and x < shape[1] and y < shape[2] and z < shape[3]:
-            table[n, CODE], table[n, OFFSET], table[n, SIZE], table[n, START] = code, offset, end - offset, start + offset
-            table[n, X], table[n, Y], table[n, Z] = x, y, z
-            n += 1
-    return n
+def _put_corner(row: Any, x: Any, y: Any, z: Any, edge: Any, origin: Any) -> None:
+    row[X], row[Y], row[Z] = x * edge - origin[0], y * edge - origin[1], z * edge - origin[2]
 
 
 @kernel
 def read_files(
-    mag: Any, low: Any, counts: Any, first: Any, head: Any, compressed: Any, file_len: Any, block_len: Any, block_nbytes: Any,
-    most_nbytes: Any, origin: Any, shape: Any, memory: Any, most_files: Any,
+    mag: Any, low: Any, counts: Any, first: Any, head: Any, compressed: Any, block_len: Any, block_nbytes: Any, most_nbytes: Any,
+    origin: Any, memory: Any, most_files: Any,
 ) -> Any:  # fmt: skip
     """Read files until the memory is full; returns the number of the next file, the blocks, the absent files and the unusual ones."""
-    blocks = file_len * file_len * file_len
-    table_end = 16 + 8 * blocks * compressed
-    edge = file_len * block_len
     total = counts[0] * counts[1] * counts[2]
-    count = min(most_files, total - first)
-    table = np.empty((count * blocks, 7), np.int64)
-    absent = np.zeros((count, 7), np.int64)
-    unusual = np.empty((count, 3), np.int64)
+    stop = min(first + most_files, total)
+    table = np.empty((stop - first, 7), np.int64)
+    absent = np.zeros((stop - first, 7), np.int64)
+    unusual = np.empty((stop - first, 3), np.int64)
     num_blocks, num_absent, num_unusual, end = 0, 0, 0, 0
     name = np.empty(_NAME_NBYTES, np.uint8)
     z_folder, y_folder = _ABSENT, _ABSENT
     n = first
-    while n < first + count and memory.size - end >= most_nbytes:
-        place = (n % counts[0], n // counts[0] % counts[1], n // (counts[0] * counts[1]))
-        x, y, z = low[0] + place[0], low[1] + place[1], low[2] + place[2]
-        if n == first or place[0] == 0:
-            if n == first or place[1] == 0:
+    while n < stop and memory.size - end >= most_nbytes:
+        x, y, z = low[0] + n % counts[0], low[1] + n // counts[0] % counts[1], low[2] + n // (counts[0] * counts[1])
+        if n == first or x == low[0]:
+            if n == first or y == low[1]:
                 _release(z_folder)
                 z_folder = _open_folder(mag, _z, z, name)
             _release(y_folder)
             y_folder = _open_folder(z_folder, _y, y, name)
-        corner = (x * edge - origin[0], y * edge - origin[1], z * edge - origin[2])
         got = _read_file(y_folder, x, name, memory, end, most_nbytes)
-        if got == _ABSENT:
-            absent[num_absent, X], absent[num_absent, Y], absent[num_absent, Z] = corner
-            num_absent += 1
-        elif got >= 0 and _is_sound(memory, end, got, head, compressed, blocks, block_nbytes, table_end):
-            num_blocks = _list_blocks(memory, end, compressed, file_len, block_len, block_nbytes, corner, shape, table, num_blocks)
+        offset, size = _find_block(memory, end, got, head, compressed, block_nbytes)
+        if size >= 0:
+            table[num_blocks, CODE], table[num_blocks, OFFSET], table[num_blocks, SIZE], table[num_blocks, START] = 0, offset, size, end + offset
+            _put_corner(table[num_blocks], x, y, z, block_len, origin)
+            num_blocks += 1
             end += got
+        elif got == _ABSENT:
+            _put_corner(absent[num_absent], x, y, z, block_len, origin)
+            num_absent += 1
         else:
             unusual[num_unusual, 0], unusual[num_unusual, 1], unusual[num_unusual, 2] = x, y, z
             num_unusual += 1

@@ -2,28 +2,47 @@
 
 The numeric rules: windows are anchored at absolute voxel 0; only voxels inside the box count; mean rounds half to even; the median of
 an even count is the mean of the two middle values toward zero; the mode of a tie is the smallest value; nearest is the lowest voxel
-of the window inside the box. NaN propagates in mean, median, min and max, and is no value for the mode.
+of the window inside the box. NaN propagates in mean, median, min and max, and is no value for the mode. Floats sum in their own type,
+z fastest.
+
+Where zeros are ignored, the same holds for the voxels that are not zero (-0.0 is zero, NaN is not); where all are zero, so is the result.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+import math
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
 Method = Literal["mean", "median", "mode", "nearest", "min", "max"]
 METHODS: tuple[str, ...] = get_args(Method)
+IGNORE_ZERO_METHODS = ("mean", "median", "mode")
 
 _Vec3 = tuple[int, int, int]
 
+_LANES = 256  # windows that are sorted side by side: a few vectors of every type
+_SORTED_NBYTES = 1 << 18  # and what they may take: the cache of a core
+_FEWEST_LANES = 64
+
 
 def reduce_windows(
-    source: npt.NDArray[Any], factor: Sequence[int], method: str, out: npt.NDArray[Any], low: Sequence[int] | None = None, high: Sequence[int] | None = None
+    source: npt.NDArray[Any],
+    factor: Sequence[int],
+    method: str,
+    out: npt.NDArray[Any],
+    low: Sequence[int] | None = None,
+    high: Sequence[int] | None = None,
+    *,
+    ignore_zero: bool = False,
 ) -> None:
     """Reduce every window of a 3-D array to one voxel.
 
@@ -39,127 +58,204 @@ def reduce_windows(
         Takes one voxel per window, of the source's type.
     low, high : sequence of 3 int, optional
         The part of ``source`` that counts [voxels], by default all of it. Windows wholly outside get an arbitrary value.
+    ignore_zero : bool, optional
+        Whether voxels equal to zero do not count; for mean, median and mode.
 
     Raises
     ------
     ValueError
-        The shapes do not fit, or the method is unknown.
+        The shapes do not fit, an array is not in Fortran order, the method is unknown, or it cannot ignore zeros.
 
     Examples
     --------
     >>> import numpy as np
-    >>> source = np.asfortranarray([[[1], [2]], [[4], [8]]], dtype=np.uint8)
+    >>> source = np.asfortranarray([[[0], [2]], [[4], [8]]], dtype=np.uint8)
     >>> out = np.empty((1, 1, 1), np.uint8, order="F")
     >>> for method in METHODS:
     ...     reduce_windows(source, (2, 2, 1), method, out)
     ...     print(method, out.item())
     mean 4
     median 3
-    mode 1
-    nearest 1
-    min 1
+    mode 0
+    nearest 0
+    min 0
     max 8
+    >>> reduce_windows(source, (2, 2, 1), "mode", out, ignore_zero=True)
+    >>> out.item()
+    2
     """
     fx, fy, fz = (int(n) for n in factor)
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
+    if ignore_zero and method not in IGNORE_ZERO_METHODS:
+        raise ValueError(f"ignore_zero needs one of {', '.join(IGNORE_ZERO_METHODS)}, got {method!r}")
     if source.shape != (out.shape[0] * fx, out.shape[1] * fy, out.shape[2] * fz) or source.dtype != out.dtype:
         raise ValueError(f"windows of {(fx, fy, fz)} turn {source.dtype}{source.shape} into another array than {out.dtype}{out.shape}")
-    if not out.size:
-        return
-    bounds = _Bounds(low or (0, 0, 0), high or source.shape, (fx, fy, fz), out.shape)
-    if (fx, fy, fz) == (1, 1, 1):
-        out[...] = source
-    elif method == "nearest":
-        _nearest(source, bounds, out)
-    elif method in ("min", "max"):
-        _extreme(source, np.minimum if method == "min" else np.maximum, bounds, out)
-    else:
-        _compiled(source, method, bounds, out)
+    if not (source.flags.f_contiguous and out.flags.f_contiguous):
+        raise ValueError("source and out must be in Fortran order")
+    ends = zip(low or (0, 0, 0), high or source.shape, source.shape, (fx, fy, fz), strict=True)
+    for piece in product(*(_stretches(max(int(a), 0), min(int(b), n), f) for a, b, n, f in ends)):
+        if (fx, fy, fz) == (1, 1, 1) or method == "nearest":
+            out[_windows(piece)] = source[_voxels(piece, (0, 0, 0))]
+        elif method in ("min", "max"):
+            out[_windows(piece)] = _extreme(source, np.minimum if method == "min" else np.maximum, piece)
+        else:
+            _compiled(source, method, piece, out, ignore_zero=ignore_zero)
 
 
-class _Bounds:
-    """Which windows are whole, and the slabs of windows that the box cuts."""
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Windows along one axis of which equally many voxels lie inside the box."""
 
-    def __init__(self, low: Sequence[int], high: Sequence[int], factor: _Vec3, out_shape: Sequence[int]) -> None:
-        self.low = _vec3(low)
-        self.high = _vec3(high)
-        self.factor = factor
-        # Windows with at least one voxel inside the box, and those wholly inside it.
-        self.out_low = _vec3([a // f for a, f in zip(low, factor, strict=True)])
-        self.out_high = _vec3([min(-(-b // f), n) for b, f, n in zip(high, factor, out_shape, strict=True)])
-        self.whole_low = [-(-a // f) for a, f in zip(low, factor, strict=True)]
-        self.whole_high = [b // f for b, f in zip(high, factor, strict=True)]
-
-    def cut_slabs(self) -> list[tuple[_Vec3, _Vec3]]:
-        """Give the boxes of windows that the border cuts; together they hold every cut window."""
-        slabs = []
-        for axis in range(3):
-            for start, stop in ((self.out_low[axis], self.whole_low[axis]), (self.whole_high[axis], self.out_high[axis])):
-                if start < stop:
-                    slab_low, slab_high = list(self.out_low), list(self.out_high)
-                    slab_low[axis], slab_high[axis] = start, stop
-                    slabs.append((_vec3(slab_low), _vec3(slab_high)))
-        return slabs
+    window: int
+    """The first of them."""
+    count: int
+    """How many."""
+    voxel: int
+    """First voxel inside the box of the first of them."""
+    extent: int
+    """Voxels of each that lie inside the box."""
+    factor: int
+    """Voxels of each."""
 
 
-def _vec3(values: Sequence[int]) -> _Vec3:
-    x, y, z = (int(value) for value in values)
-    return x, y, z
+_Piece = tuple[_Stretch, ...]
 
 
-def _nearest(source: npt.NDArray[Any], bounds: _Bounds, out: npt.NDArray[Any]) -> None:
-    out[...] = source[np.ix_(*(_voxels(bounds, axis, 0, source.shape[axis], out.shape[axis]) for axis in range(3)))]
+def _stretches(low: int, high: int, factor: int) -> list[_Stretch]:
+    """Part the windows of an axis that hold voxels from ``low`` to ``high`` into those that the border cuts and the whole ones between them."""
+    if low >= high:
+        return []
+    whole, past_whole = -(-low // factor), high // factor
+    if whole > past_whole:  # both ends lie in one window
+        return [_Stretch(past_whole, 1, low, high - low, factor)]
+    parts = (
+        _Stretch(whole - 1, 1, low, whole * factor - low, factor),
+        _Stretch(whole, past_whole - whole, whole * factor, factor, factor),
+        _Stretch(past_whole, 1, past_whole * factor, high - past_whole * factor, factor),
+    )
+    return [part for part in parts if part.count and part.extent]
 
 
-def _extreme(source: npt.NDArray[Any], ufunc: np.ufunc, bounds: _Bounds, out: npt.NDArray[Any]) -> None:
-    """Reduce axis by axis. A window that the border cuts repeats its last voxel inside, which changes no minimum or maximum."""
-    values = source
+def _windows(piece: _Piece) -> tuple[slice, ...]:
+    return tuple(slice(part.window, part.window + part.count) for part in piece)
+
+
+def _voxels(piece: _Piece, place: Sequence[int]) -> tuple[slice, ...]:
+    """Give one voxel of every window: the one at a place among those inside the box."""
+    return tuple(slice(part.voxel + n, part.voxel + n + (part.count - 1) * part.factor + 1, part.factor) for part, n in zip(piece, place, strict=True))
+
+
+def _extreme(source: npt.NDArray[Any], ufunc: np.ufunc, piece: _Piece) -> npt.NDArray[Any]:
+    """Reduce axis by axis."""
+    values = source[tuple(slice(part.voxel, part.voxel + (part.count - 1) * part.factor + part.extent) for part in piece)]
     for axis in (2, 1, 0):
-        f = bounds.factor[axis]
-        cut = bounds.low[axis] > 0 or bounds.high[axis] < source.shape[axis]
-        reduced: npt.NDArray[Any] | None = None
-        for step in range(f):
-            voxels = _voxels(bounds, axis, step, source.shape[axis], out.shape[axis]) if cut else slice(step, None, f)
-            part = values[(*[slice(None)] * axis, voxels)]
-            reduced = part if reduced is None else ufunc(reduced, part)
-        assert reduced is not None
-        values = reduced
-    out[...] = values
+        part, before = piece[axis], (slice(None),) * axis
+        values = reduce(ufunc, [values[(*before, slice(n, n + (part.count - 1) * part.factor + 1, part.factor))] for n in range(part.extent)])
+    return values
 
 
-def _voxels(bounds: _Bounds, axis: int, step: int, source_len: int, out_len: int) -> npt.NDArray[np.int64]:
-    """Give the voxel at place ``step`` of every window along an axis, moved into the box where it lies outside."""
-    inside = np.clip(np.arange(out_len) * bounds.factor[axis] + step, bounds.low[axis], max(bounds.high[axis] - 1, bounds.low[axis]))
-    return np.minimum(inside, source_len - 1)
+class Windows(NamedTuple):
+    """Where kernels find the voxels of windows that all have the same extent, in flat memory; distances are in elements."""
+
+    shape: _Vec3
+    """Windows along x, y, z."""
+    extent: _Vec3
+    """Voxels of each that count."""
+    steps: _Vec3
+    """From one window to the next."""
+    strides: _Vec3
+    """From one voxel to the next."""
+    out_strides: _Vec3
+    """From one voxel to the next in the memory of the results."""
 
 
-def _compiled(source: npt.NDArray[Any], method: str, bounds: _Bounds, out: npt.NDArray[Any]) -> None:
-    from wkwdask.kernels import window_compiled
+class Sums(NamedTuple):
+    """Memory of the means of a row of windows."""
 
-    kind = "float" if source.dtype.kind == "f" else "integer"
-    values = np.empty(int(np.prod(bounds.factor)), _wide(source.dtype) if method == "mean" else source.dtype)
-    general = window_compiled.mode if method == "mode" else getattr(window_compiled, f"{method}_{kind}")
-    whole = _whole_windows(window_compiled, method, bounds.factor, source.dtype)
-    if whole is None:
-        general(source, bounds.low, bounds.high, bounds.factor, out, bounds.out_low, bounds.out_high, values)
-        return
-    whole(source, out)
-    for slab_low, slab_high in bounds.cut_slabs():
-        general(source, bounds.low, bounds.high, bounds.factor, out, slab_low, slab_high, values)
+    totals: npt.NDArray[Any]
+    """Sum of each window, or of the upper halves of its voxels."""
+    lower: npt.NDArray[Any]
+    """Sum of the lower halves."""
+    counts: npt.NDArray[Any]
+    """How many voxels count."""
 
 
-def _whole_windows(kernels: Any, method: str, factor: _Vec3, dtype: np.dtype[Any]) -> Any:
+class Lanes(NamedTuple):
+    """Memory of windows that are sorted side by side."""
+
+    values: npt.NDArray[Any]
+    """Shape (voxels of a window, windows)."""
+    valid: npt.NDArray[np.uint32]
+    """How many voxels count."""
+    nans: npt.NDArray[np.uint32]
+    """How many are NaN."""
+    run: npt.NDArray[np.uint32]
+    """Equal values up to here."""
+    longest: npt.NDArray[np.uint32]
+    """The most of them so far."""
+    found: npt.NDArray[Any]
+    """What each window becomes."""
+    highest: Any
+    """No value of the type is higher."""
+    nan: Any
+    """NaN, zero for integers."""
+
+
+def _compiled(source: npt.NDArray[Any], method: str, piece: _Piece, out: npt.NDArray[Any], *, ignore_zero: bool) -> None:
+    (nx, ex, fx), (ny, ey, fy), (nz, ez, fz) = ((part.count, part.extent, part.factor) for part in piece)
+    strides = (1, source.shape[0], source.shape[0] * source.shape[1])
+    out_strides = (1, out.shape[0], out.shape[0] * out.shape[1])
+    windows = Windows((nx, ny, nz), (ex, ey, ez), (fx, fy * strides[1], fz * strides[2]), strides, out_strides)
+    voxels = source.reshape(-1, order="F")[sum(part.voxel * n for part, n in zip(piece, strides, strict=True)) :]
+    results = out.reshape(-1, order="F")[sum(part.window * n for part, n in zip(piece, out_strides, strict=True)) :]
+    written_out = _written_out(method, windows.extent, source.dtype, ignore_zero=ignore_zero) if (ex, ey, ez) == (fx, fy, fz) else None
+    if written_out is not None:
+        written_out(voxels, windows, results)
+    elif method == "mean":
+        _mean(voxels, windows, results, ignore_zero=ignore_zero)
+    else:
+        _sorted(voxels, method, windows, results, ignore_zero=ignore_zero)
+
+
+def _written_out(method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zero: bool) -> Callable[..., None] | None:
     """Find the kernel that is written out for a factor, None where there is none."""
+    from wkwdask.kernels import window_twos_compiled as kernels
+
     if method == "mean" and dtype.kind != "f" and dtype.itemsize == 8:
         return None
-    kind = "float" if dtype.kind == "f" else "integer"
-    stem = f"{method}_{''.join(map(str, factor))}"
-    return getattr(kernels, f"{stem}_{dtype.name}", None) or getattr(kernels, f"{stem}_{kind}", None)
+    stem = f"{method}{'_nonzero' if ignore_zero else ''}_{''.join(map(str, factor))}"
+    return getattr(kernels, f"{stem}_{dtype.name}", None) or getattr(kernels, f"{stem}_{_kind(dtype)}", None)
 
 
-def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Give the type in which integers are summed; floats sum in their own."""
+def _mean(voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool) -> None:
+    from wkwdask.kernels import window_compiled as kernels
+
+    dtype, count = voxels.dtype, math.prod(windows.extent)
     if dtype.kind == "f":
-        return dtype
-    return np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+        kernel, sum_type = kernels.mean_float, dtype
+    elif dtype.itemsize <= 2 and count <= 1 << 15:
+        kernel, sum_type = kernels.mean_integer, np.dtype(np.int32)
+    elif dtype.itemsize == 4 and count <= 1 << 20:
+        kernel, sum_type = kernels.mean_integer, np.dtype(np.int64)
+    else:
+        kernel, sum_type = kernels.mean_long, np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+    kernel(voxels, windows, results, ignore_zero, Sums(*np.empty((3, windows.shape[0]), sum_type)))
+
+
+def _sorted(voxels: npt.NDArray[Any], method: str, windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool) -> None:
+    """Median and mode."""
+    from wkwdask.kernels import window_compiled as kernels
+
+    dtype, count = voxels.dtype, math.prod(windows.extent)
+    width = max(min(_LANES, _SORTED_NBYTES // (count * dtype.itemsize)), _FEWEST_LANES, windows.shape[0])
+    width = min(width, math.prod(windows.shape))
+    highest, nan = np.array([np.inf, np.nan] if dtype.kind == "f" else [np.iinfo(dtype).max, 0], dtype)
+    valid, nans, run, longest = np.empty((4, width), np.uint32)
+    lanes = Lanes(np.empty((count, width), dtype), valid, nans, run, longest, np.empty(width, dtype), highest, nan)
+    kernel = kernels.mode if method == "mode" else getattr(kernels, f"median_{_kind(dtype)}")
+    kernel(voxels, windows, results, ignore_zero, lanes)
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    return "float" if dtype.kind == "f" else "integer"

@@ -1,7 +1,9 @@
-"""Window reducers in compiled loops over 3-D Fortran arrays (x, y, z): the only form that LLVM turns into vector code.
+"""Window reducers for windows of any size, in compiled loops over flat memory.
 
-A reducer of eight or four values is written out without branches; windows of any other size, and windows that the border of the
-bounding box cuts, go through the general reducers.
+Loops run over windows side by side along x, with one voxel of each at a time: that is the form that LLVM turns into vector code.
+All windows of a call have the same extent; ``Windows`` says where they lie.
+
+Mean adds up row by row. Median and mode sort, side by side as well: a sorting network has no branches, and takes n log^2 n steps for n voxels.
 """
 
 from __future__ import annotations
@@ -12,120 +14,145 @@ import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
 
-_u16 = np.uint16
+# Indices into flat memory are unsigned: a signed index could be negative, and the code for that keeps loops from being vectorised.
+_unsigned = np.uint64
+_u32 = np.uint32
 
 # --- mean: round half to even, exact for every integer type; floats sum in their own type, z fastest ---------------------------------
 
 
-@helper
-def _mean_of(values: Any, count: Any) -> Any:
-    """Mean of 64-bit integers by quotient and remainder of each value, so that no sum leaves its type."""
-    divisor = values.dtype.type(count)
-    whole = values[0] // divisor
-    rest = np.int64(values[0] - whole * divisor)
-    for i in range(1, count):
-        quotient = values[i] // divisor
-        whole += quotient
-        rest += np.int64(values[i] - quotient * divisor)
-    whole += values.dtype.type(rest // count)
-    rest %= count
-    odd = whole % values.dtype.type(2) != 0
-    if 2 * rest > count or (2 * rest == count and odd):
-        whole += values.dtype.type(1)
-    return whole
+@kernel
+def mean_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
+    """Mean of integers whose sums are below 2^52: then the quotient of two floats rounds as the exact one does."""
+    totals, _, counts = sums
+    for k in range(windows.shape[2]):
+        for j in range(windows.shape[1]):
+            _sum_row(source, windows, j, k, ignore_zero, totals, counts)
+            to = _unsigned(j * windows.out_strides[1] + k * windows.out_strides[2])
+            for i in range(_unsigned(windows.shape[0])):
+                out[to + i] = np.rint(np.float64(totals[i]) / np.float64(counts[i]))
 
 
 @kernel
-def mean_integer(source: Any, low: Any, high: Any, factor: Any, out: Any, out_low: Any, out_high: Any, values: Any) -> None:
-    """General mean of integers of any width."""
-    for k in range(out_low[2], out_high[2]):
-        for j in range(out_low[1], out_high[1]):
-            for i in range(out_low[0], out_high[0]):
-                count = _collect(source, low, high, factor, i, j, k, values)
-                if count:
-                    out[i, j, k] = _mean_of(values, count)
-
-
-@kernel
-def mean_float(source: Any, low: Any, high: Any, factor: Any, out: Any, out_low: Any, out_high: Any, values: Any) -> None:
-    """General mean of floats."""
-    for k in range(out_low[2], out_high[2]):
-        for j in range(out_low[1], out_high[1]):
-            for i in range(out_low[0], out_high[0]):
-                count = _collect(source, low, high, factor, i, j, k, values)
-                if count:
-                    total = values[0]
-                    for n in range(1, count):
-                        total += values[n]
-                    out[i, j, k] = total / source.dtype.type(count)
-
-
-@kernel
-def mean_222_integer(source: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 2 of integers of at most 32 bits."""
-    for k in range(out.shape[2]):
-        for j in range(out.shape[1]):
-            for i in range(out.shape[0]):
-                x, y, z = 2 * i, 2 * j, 2 * k
-                total = (
-                    np.int64(source[x, y, z]) + source[x, y, z + 1] + source[x, y + 1, z] + source[x, y + 1, z + 1]
-                    + source[x + 1, y, z] + source[x + 1, y, z + 1] + source[x + 1, y + 1, z] + source[x + 1, y + 1, z + 1]
-                )  # fmt: skip
-                out[i, j, k] = (total + 3 + ((total >> 3) & 1)) >> 3
-
-
-@kernel
-def mean_222_uint8(source: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 2 of bytes in 16 bits throughout, which LLVM turns into six times as fast code as 64-bit sums."""
-    for k in range(out.shape[2]):
-        for j in range(out.shape[1]):
-            for i in range(out.shape[0]):
-                x, y, z = 2 * i, 2 * j, 2 * k
-                near = _u16(_u16(source[x, y, z]) + _u16(source[x + 1, y, z])) + _u16(_u16(source[x, y + 1, z]) + _u16(source[x + 1, y + 1, z]))
-                far = _u16(_u16(source[x, y, z + 1]) + _u16(source[x + 1, y, z + 1])) + _u16(_u16(source[x, y + 1, z + 1]) + _u16(source[x + 1, y + 1, z + 1]))
-                total = _u16(_u16(near) + _u16(far))
-                out[i, j, k] = _u16(_u16(total + _u16(3)) + _u16(_u16(total >> _u16(3)) & _u16(1))) >> _u16(3)
-
-
-@kernel
-def mean_221_integer(source: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 1 of integers of at most 32 bits."""
-    for k in range(out.shape[2]):
-        for j in range(out.shape[1]):
-            for i in range(out.shape[0]):
-                x, y = 2 * i, 2 * j
-                total = np.int64(source[x, y, k]) + source[x, y + 1, k] + source[x + 1, y, k] + source[x + 1, y + 1, k]
-                out[i, j, k] = (total + 1 + ((total >> 2) & 1)) >> 2
-
-
-@kernel
-def mean_222_float(source: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 2 of floats, in the order of the general mean."""
-    for k in range(out.shape[2]):
-        for j in range(out.shape[1]):
-            for i in range(out.shape[0]):
-                x, y, z = 2 * i, 2 * j, 2 * k
-                total = source[x, y, z] + source[x, y, z + 1] + source[x, y + 1, z] + source[x, y + 1, z + 1]
-                total = total + source[x + 1, y, z] + source[x + 1, y, z + 1] + source[x + 1, y + 1, z] + source[x + 1, y + 1, z + 1]
-                out[i, j, k] = total / source.dtype.type(8)
-
-
-@kernel
-def mean_221_float(source: Any, out: Any) -> None:
-    """Mean over 2 x 2 x 1 of floats, in the order of the general mean."""
-    for k in range(out.shape[2]):
-        for j in range(out.shape[1]):
-            for i in range(out.shape[0]):
-                x, y = 2 * i, 2 * j
-                total = source[x, y, k] + source[x, y + 1, k] + source[x + 1, y, k] + source[x + 1, y + 1, k]
-                out[i, j, k] = total / source.dtype.type(4)
-
-
-# --- median: the mean of the two middle values, toward zero, at full width -----------------------------------------------------------
+def mean_float(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
+    """Mean of floats. Zeros change no sum, so that to ignore them is not to count them."""
+    totals, _, counts = sums
+    for k in range(windows.shape[2]):
+        for j in range(windows.shape[1]):
+            _sum_row(source, windows, j, k, ignore_zero, totals, counts)
+            to = _unsigned(j * windows.out_strides[1] + k * windows.out_strides[2])
+            for i in range(_unsigned(windows.shape[0])):
+                out[to + i] = totals[i] / counts[i]
 
 
 @helper
-def _middle_integer(a: Any, b: Any, one: Any) -> Any:
+def _sum_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals: Any, counts: Any) -> None:
+    """Add up each window of a row, z fastest, and count its voxels; none count as one, so that a sum of zero stays zero."""
+    width, step = _unsigned(windows.shape[0]), _unsigned(windows.steps[0])
+    totals[:] = 0
+    counts[:] = 0 if ignore_zero else windows.extent[0] * windows.extent[1] * windows.extent[2]
+    corner = j * windows.steps[1] + k * windows.steps[2]
+    for x in range(windows.extent[0]):
+        for y in range(windows.extent[1]):
+            for z in range(windows.extent[2]):
+                at = _unsigned(corner + x + y * windows.strides[1] + z * windows.strides[2])
+                if step == _unsigned(2):  # written out, so that it is vectorised
+                    for i in range(width):
+                        totals[i] += source[at + i * _unsigned(2)]
+                else:
+                    for i in range(width):
+                        totals[i] += source[at + i * step]
+                if ignore_zero:
+                    for i in range(width):
+                        counts[i] += source[at + i * step] != 0
+    if ignore_zero:
+        for i in range(width):
+            counts[i] = max(counts[i], counts.dtype.type(1))
+
+
+@kernel
+def mean_long(source: Any, windows: Any, out: Any, ignore_zero: Any, sums: Any) -> None:
+    """Mean of integers of any width: the upper and the lower 32 bits add up apart, so that no sum leaves its 64 bits."""
+    totals, lower, counts = sums
+    for k in range(windows.shape[2]):
+        for j in range(windows.shape[1]):
+            _sum_halves_of_row(source, windows, j, k, ignore_zero, totals, lower, counts)
+            to = _unsigned(j * windows.out_strides[1] + k * windows.out_strides[2])
+            for i in range(_unsigned(windows.shape[0])):
+                out[to + i] = _mean_of_halves(totals[i], lower[i], counts[i], totals.dtype.type)
+
+
+@helper
+def _sum_halves_of_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: Any, totals: Any, lower: Any, counts: Any) -> None:
+    number = totals.dtype.type
+    step = _unsigned(windows.steps[0])
+    totals[:] = 0
+    lower[:] = 0
+    counts[:] = 0
+    corner = j * windows.steps[1] + k * windows.steps[2]
+    for x in range(windows.extent[0]):
+        for y in range(windows.extent[1]):
+            for z in range(windows.extent[2]):
+                at = _unsigned(corner + x + y * windows.strides[1] + z * windows.strides[2])
+                for i in range(_unsigned(windows.shape[0])):
+                    value = number(source[at + i * step])
+                    totals[i] += value >> number(32)
+                    lower[i] += value & number(0xFFFFFFFF)
+                    counts[i] += number(not ignore_zero or value != number(0))
+
+
+@helper
+def _mean_of_halves(upper: Any, lower: Any, count: Any, number: Any) -> Any:
+    """Divide a sum by its count, half to even; the mean of nothing is zero."""
+    count = max(count, number(1))
+    quotient = upper // count
+    rest = ((upper - quotient * count) << number(32)) + lower
+    more = rest // count
+    twice = (rest - more * count) << number(1)
+    up = twice > count or (twice == count and (more & number(1)) == number(1))
+    return (quotient << number(32)) + more + number(up)
+
+
+# --- median and mode: windows sorted side by side, one in each lane -------------------------------------------------------------------
+
+
+@kernel
+def median_integer(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
+    """Median of integers: the mean of the two middle values, toward zero, at full width."""
+    values, valid, nans, _, _, found, highest, _ = lanes
+    zero, one = values.dtype.type(0), values.dtype.type(1)
+    for first in range(0, windows.shape[1] * windows.shape[2], found.size // windows.shape[0]):
+        rows = _sort_rows(source, windows, first, ignore_zero, values, valid, nans, highest)
+        for i in range(_unsigned(found.size)):
+            lower, upper = _middle(values, valid[i], i)
+            found[i] = middle_integer(lower, upper, one) if valid[i] else zero
+        _put(found, windows, first, rows, out)
+
+
+@kernel
+def median_float(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
+    """Median of floats: the mean of the two middle values; NaN in the window gives NaN."""
+    values, valid, nans, _, _, found, highest, nan = lanes
+    number = values.dtype.type
+    for first in range(0, windows.shape[1] * windows.shape[2], found.size // windows.shape[0]):
+        rows = _sort_rows(source, windows, first, ignore_zero, values, valid, nans, highest)
+        for i in range(_unsigned(found.size)):
+            lower, upper = _middle(values, valid[i], i)
+            middle = lower if lower == upper else (lower + upper) / number(2)
+            middle = middle if valid[i] else number(0)
+            found[i] = nan if nans[i] else middle
+        _put(found, windows, first, rows, out)
+
+
+@helper
+def _middle(values: Any, valid: Any, i: Any) -> Any:
+    """Pick the two middle ones of the valid values of a lane."""
+    count = _unsigned(max(valid, _u32(1)))
+    return values[(count - _unsigned(1)) >> _unsigned(1), i], values[count >> _unsigned(1), i]
+
+
+@helper
+def middle_integer(a: Any, b: Any, one: Any) -> Any:
     """Mean of two integers, toward zero, without leaving their type, which is that of ``one``: uint64 and a plain 1 would make a float."""
     zero = one ^ one
     floor = (a & b) + ((a ^ b) >> one)
@@ -133,217 +160,110 @@ def _middle_integer(a: Any, b: Any, one: Any) -> Any:
 
 
 @kernel
-def median_integer(source: Any, low: Any, high: Any, factor: Any, out: Any, out_low: Any, out_high: Any, values: Any) -> None:
-    """General median of integers."""
-    for k in range(out_low[2], out_high[2]):
-        for j in range(out_low[1], out_high[1]):
-            for i in range(out_low[0], out_high[0]):
-                count = _collect(source, low, high, factor, i, j, k, values)
-                if count:
-                    _sort(values, count)
-                    upper = values[count // 2]
-                    out[i, j, k] = upper if count % 2 else _middle_integer(values[count // 2 - 1], upper, source.dtype.type(1))
-
-
-@kernel
-def median_float(source: Any, low: Any, high: Any, factor: Any, out: Any, out_low: Any, out_high: Any, values: Any) -> None:
-    """General median of floats; NaN in the window gives NaN."""
-    for k in range(out_low[2], out_high[2]):
-        for j in range(out_low[1], out_high[1]):
-            for i in range(out_low[0], out_high[0]):
-                count = _collect(source, low, high, factor, i, j, k, values)
-                if not count:
-                    continue
-                has_nan = False
-                for n in range(count):
-                    has_nan |= np.isnan(values[n])
-                if has_nan:
-                    out[i, j, k] = np.nan
-                    continue
-                _sort(values, count)
-                upper = values[count // 2]
-                out[i, j, k] = upper if count % 2 else (values[count // 2 - 1] + upper) / source.dtype.type(2)
+def mode(source: Any, windows: Any, out: Any, ignore_zero: Any, lanes: Any) -> None:
+    """Mode of any type: the most frequent value, the smallest of those in a tie; NaN is no value, but where there is no other."""
+    values, valid, nans, run, longest, found, highest, nan = lanes
+    for first in range(0, windows.shape[1] * windows.shape[2], found.size // windows.shape[0]):
+        rows = _sort_rows(source, windows, first, ignore_zero, values, valid, nans, highest)
+        for i in range(_unsigned(found.size)):
+            found[i] = values[_unsigned(0), i]
+            run[i] = _u32(1)
+            longest[i] = _u32(1)
+        for n in range(_unsigned(1), _unsigned(values.shape[0])):
+            for i in range(_unsigned(found.size)):
+                equal = _u32(run[i] + _u32(1)) if values[n, i] == values[n - _unsigned(1), i] else _u32(1)
+                is_best = equal > longest[i] and n < valid[i]
+                run[i] = equal
+                longest[i] = equal if is_best else longest[i]
+                found[i] = values[n, i] if is_best else found[i]
+        for i in range(_unsigned(found.size)):
+            nothing = nan if nans[i] else values.dtype.type(0)
+            found[i] = found[i] if valid[i] else nothing
+        _put(found, windows, first, rows, out)
 
 
 @helper
-def _order(a: Any, b: Any) -> Any:
-    return min(a, b), max(a, b)
+def _sort_rows(source: Any, windows: Any, first: Any, ignore_zero: Any, values: Any, valid: Any, nans: Any, highest: Any) -> Any:
+    """Gather the windows of some rows into lanes, set apart what does not count, and sort each lane; returns how many rows."""
+    rows = _gather(source, windows, first, values)
+    _set_apart(values, valid, nans, ignore_zero, highest)
+    _sort(values)
+    return rows
 
 
 @helper
-def _middle_of_8(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
-    """The two middle values of eight: two sorted fours, then the half of a bitonic merge that decides the middle."""
-    a, b = _order(a, b)
-    c, d = _order(c, d)
-    a, c = _order(a, c)
-    b, d = _order(b, d)
-    b, c = _order(b, c)
-    e, f = _order(e, f)
-    g, h = _order(g, h)
-    e, g = _order(e, g)
-    f, h = _order(f, h)
-    f, g = _order(f, g)
-    # a <= b <= c <= d and e <= f <= g <= h: the lower four of all eight are these minima, the upper four the maxima
-    lower = max(max(min(a, h), min(b, g)), max(min(c, f), min(d, e)))
-    upper = min(min(max(a, h), max(b, g)), min(max(c, f), max(d, e)))
-    return lower, upper
-
-
-@kernel
-def median_222_integer(source: Any, out: Any) -> None:
-    """Median over 2 x 2 x 2 of integers."""
-    for k in range(out.shape[2]):
-        for j in range(out.shape[1]):
-            for i in range(out.shape[0]):
-                x, y, z = 2 * i, 2 * j, 2 * k
-                lower, upper = _middle_of_8(
-                    source[x, y, z], source[x + 1, y, z], source[x, y + 1, z], source[x + 1, y + 1, z],
-                    source[x, y, z + 1], source[x + 1, y, z + 1], source[x, y + 1, z + 1], source[x + 1, y + 1, z + 1],
-                )  # fmt: skip
-                out[i, j, k] = _middle_integer(lower, upper, source.dtype.type(1))
-
-
-@kernel
-def median_221_integer(source: Any, out: Any) -> None:
-    """Median over 2 x 2 x 1 of integers."""
-    for k in range(out.shape[2]):
-        for j in range(out.shape[1]):
-            for i in range(out.shape[0]):
-                x, y = 2 * i, 2 * j
-                a, b = _order(source[x, y, k], source[x + 1, y, k])
-                c, d = _order(source[x, y + 1, k], source[x + 1, y + 1, k])
-                out[i, j, k] = _middle_integer(max(a, c), min(b, d), source.dtype.type(1))
-
-
-# --- mode: the most frequent value, the smallest of those in a tie; NaN is no value --------------------------------------------------
-
-
-@kernel
-def mode(source: Any, low: Any, high: Any, factor: Any, out: Any, out_low: Any, out_high: Any, values: Any) -> None:
-    """General mode of any type."""
-    for k in range(out_low[2], out_high[2]):
-        for j in range(out_low[1], out_high[1]):
-            for i in range(out_low[0], out_high[0]):
-                count = _collect(source, low, high, factor, i, j, k, values)
-                if not count:
-                    continue
-                best, best_count = values[0], 0
-                for n in range(count):
-                    same = 0
-                    for m in range(count):
-                        same += values[m] == values[n]
-                    if same > best_count or (same == best_count and values[n] < best):
-                        best, best_count = values[n], same
-                out[i, j, k] = best
+def _gather(source: Any, windows: Any, first: Any, values: Any) -> Any:
+    width, step = _unsigned(windows.shape[0]), _unsigned(windows.steps[0])
+    rows = min(values.shape[1] // windows.shape[0], windows.shape[1] * windows.shape[2] - first)
+    for row in range(rows):
+        corner = (first + row) % windows.shape[1] * windows.steps[1] + (first + row) // windows.shape[1] * windows.steps[2]
+        lane = _unsigned(row * windows.shape[0])
+        n = _unsigned(0)
+        for x in range(windows.extent[0]):
+            for y in range(windows.extent[1]):
+                for z in range(windows.extent[2]):
+                    at = _unsigned(corner + x + y * windows.strides[1] + z * windows.strides[2])
+                    if step == _unsigned(2):  # written out, so that it is vectorised
+                        for i in range(width):
+                            values[n, lane + i] = source[at + i * _unsigned(2)]
+                    else:
+                        for i in range(width):
+                            values[n, lane + i] = source[at + i * step]
+                    n += _unsigned(1)
+    return rows
 
 
 @helper
-def _mode_of_4(a: Any, b: Any, c: Any, d: Any) -> Any:
-    """Mode of four: sort them; then the lowest value that starts the longest stretch of equal ones wins."""
-    a, b = _order(a, b)
-    c, d = _order(c, d)
-    a, c = _order(a, c)
-    b, d = _order(b, d)
-    b, c = _order(b, c)
-    best = a
-    best = c if c == d else best
-    best = b if b == c else best
-    best = a if a == b else best
-    best = b if b == d else best
-    return a if a == c else best
+def _set_apart(values: Any, valid: Any, nans: Any, ignore_zero: Any, highest: Any) -> None:
+    """Replace NaN and ignored zeros by the highest value, behind which no valid one is sorted, and count what is left in each lane."""
+    nans[:] = 0
+    valid[:] = values.shape[0]
+    for n in range(_unsigned(values.shape[0])):
+        for i in range(_unsigned(valid.size)):
+            value = values[n, i]
+            is_nan = value != value
+            is_apart = is_nan or (ignore_zero and value == 0)
+            valid[i] -= _u32(is_apart)
+            nans[i] += _u32(is_nan)
+            values[n, i] = highest if is_apart else value
 
 
 @helper
-def _mode_of_8(a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any, h: Any) -> Any:
-    """Mode of eight, likewise: stretches of two, three, four and five; a longer one can only start at the same values again."""
-    a, b = _order(a, b)
-    c, d = _order(c, d)
-    e, f = _order(e, f)
-    g, h = _order(g, h)
-    a, c = _order(a, c)
-    b, d = _order(b, d)
-    e, g = _order(e, g)
-    f, h = _order(f, h)
-    b, c = _order(b, c)
-    f, g = _order(f, g)
-    a, e = _order(a, e)
-    d, h = _order(d, h)
-    b, f = _order(b, f)
-    c, g = _order(c, g)
-    b, e = _order(b, e)
-    d, g = _order(d, g)
-    c, e = _order(c, e)
-    d, f = _order(d, f)
-    d, e = _order(d, e)
-    best = a
-    best = g if g == h else best
-    best = f if f == g else best
-    best = e if e == f else best
-    best = d if d == e else best
-    best = c if c == d else best
-    best = b if b == c else best
-    best = a if a == b else best
-    best = f if f == h else best
-    best = e if e == g else best
-    best = d if d == f else best
-    best = c if c == e else best
-    best = b if b == d else best
-    best = a if a == c else best
-    best = e if e == h else best
-    best = d if d == g else best
-    best = c if c == f else best
-    best = b if b == e else best
-    best = a if a == d else best
-    best = d if d == h else best
-    best = c if c == g else best
-    best = b if b == f else best
-    return a if a == e else best
-
-
-@kernel
-def mode_222_integer(source: Any, out: Any) -> None:
-    """Mode over 2 x 2 x 2 of integers."""
-    for k in range(out.shape[2]):
-        for j in range(out.shape[1]):
-            for i in range(out.shape[0]):
-                x, y, z = 2 * i, 2 * j, 2 * k
-                out[i, j, k] = _mode_of_8(
-                    source[x, y, z], source[x + 1, y, z], source[x, y + 1, z], source[x + 1, y + 1, z],
-                    source[x, y, z + 1], source[x + 1, y, z + 1], source[x, y + 1, z + 1], source[x + 1, y + 1, z + 1],
-                )  # fmt: skip
-
-
-@kernel
-def mode_221_integer(source: Any, out: Any) -> None:
-    """Mode over 2 x 2 x 1 of integers."""
-    for k in range(out.shape[2]):
-        for j in range(out.shape[1]):
-            for i in range(out.shape[0]):
-                x, y = 2 * i, 2 * j
-                out[i, j, k] = _mode_of_4(source[x, y, k], source[x + 1, y, k], source[x, y + 1, k], source[x + 1, y + 1, k])
-
-
-# --- general windows ------------------------------------------------------------------------------------------------------------------
+def _sort(values: Any) -> None:
+    """Sort each lane by merge exchange, a network for any number of values (Knuth, The Art of Computer Programming, 5.2.2, algorithm M)."""
+    count = values.shape[0]
+    largest = 1
+    while 2 * largest < count:
+        largest *= 2
+    p = largest
+    while p > 0:
+        q, r, distance = largest, 0, p
+        while distance > 0:
+            for n in range(count - distance):
+                if n & p == r:
+                    _exchange(values, _unsigned(n), _unsigned(n + distance))
+            distance = q - p
+            q //= 2
+            r = p
+        p //= 2
 
 
 @helper
-def _collect(source: Any, low: Any, high: Any, factor: Any, i: Any, j: Any, k: Any, values: Any) -> Any:
-    """Gather the voxels of one window that lie inside the box, z fastest; returns how many."""
-    count = 0
-    for x in range(max(low[0], i * factor[0]), min(high[0], (i + 1) * factor[0])):
-        for y in range(max(low[1], j * factor[1]), min(high[1], (j + 1) * factor[1])):
-            for z in range(max(low[2], k * factor[2]), min(high[2], (k + 1) * factor[2])):
-                values[count] = source[x, y, z]
-                count += 1
-    return count
+def _exchange(values: Any, n: Any, m: Any) -> None:
+    """Sort two values of every lane; a function of its own, since it is not vectorised inside the loops above."""
+    for i in range(_unsigned(values.shape[1])):
+        a, b = values[n, i], values[m, i]
+        is_out_of_order = b < a
+        values[n, i] = b if is_out_of_order else a
+        values[m, i] = a if is_out_of_order else b
 
 
 @helper
-def _sort(values: Any, count: Any) -> None:
-    for n in range(1, count):
-        value = values[n]
-        at = n
-        while at > 0 and values[at - 1] > value:
-            values[at] = values[at - 1]
-            at -= 1
-        values[at] = value
+def _put(found: Any, windows: Any, first: Any, rows: Any, out: Any) -> None:
+    """Write what was found to its place."""
+    for row in range(rows):
+        at = first + row
+        to = _unsigned(at % windows.shape[1] * windows.out_strides[1] + at // windows.shape[1] * windows.out_strides[2])
+        lane = _unsigned(row * windows.shape[0])
+        for i in range(_unsigned(windows.shape[0])):
+            out[to + i] = found[lane + i]

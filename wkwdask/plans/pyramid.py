@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.plans.regions import RegionGrid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -33,17 +33,11 @@ _TASKS_PER_WORKER = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class Level(RegionGrid):
     """One mag of a pass."""
 
-    box: BoundingBox
-    """Where the mag has data [voxels of the mag]."""
     factor: Vec3
     """Voxels of the mag before it that one voxel spans, along x, y, z."""
-    region_shape: Vec3
-    """Footprint of one task [voxels of the mag]."""
-    brick_shape: Vec3
-    """What is handled at once [voxels of the mag]."""
     in_order: bool
     """Whether bricks come in Morton order, so that a file can be written straight away."""
 
@@ -81,11 +75,7 @@ class Pass:
         tuple of 3 int
             Index of a region of the first level.
         """
-        low = [r.start for r in cell_range(self.levels[0].box, self.levels[0].region_shape)]
-        regions = np.argwhere(occupied) + low
-        for index in np.argsort(morton.encode(regions), kind="stable"):
-            x, y, z = regions[index].tolist()
-            yield x, y, z
+        return self.levels[0].regions(occupied)
 
     def bricks(self, region: Vec3) -> Iterator[Vec3]:
         """Go through the source bricks of a region that hold data: by the Morton order of the bricks of the first level."""
@@ -108,11 +98,7 @@ class Pass:
 
     def regions_of(self, level: int, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
         """Give the place of the regions that make a shard of one level in the array of all regions that touch the box."""
-        here = self.levels[level]
-        first = cell_range(here.box, here.region_shape)
-        ranges = cell_range(cell_box(shard, shard_shape, here.box).intersection(here.box), here.region_shape)
-        x, y, z = (slice(r.start - all_.start, r.stop - all_.start) for r, all_ in zip(ranges, first, strict=True))
-        return x, y, z
+        return self.levels[level].regions_of(shard, shard_shape)
 
     def occupied_shards(self, level: int, shard_shape: Vec3, occupied: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Tell which shards of one level that touch the box have data.
@@ -130,20 +116,12 @@ class Pass:
         -------
         ndarray of bool, shape (x, y, z)
         """
-        here = self.levels[level]
-        for axis, (cells, shards) in enumerate(zip(cell_range(here.box, here.region_shape), cell_range(here.box, shard_shape), strict=True)):
-            cell, shard = here.region_shape[axis], shard_shape[axis]
-            if cell <= shard:
-                starts = [max(0, n * shard // cell - cells.start) for n in shards]
-                occupied = np.logical_or.reduceat(occupied, starts, axis=axis)
-            else:
-                occupied = np.take(occupied, [n * shard // cell - cells.start for n in shards], axis=axis)
-        return occupied
+        return self.levels[level].occupied_shards(shard_shape, occupied)
 
     def writes_whole(self, level: int, shard_shape: Vec3) -> bool:
         """Tell whether a region holds every shard of a level that it touches, in an order in which the shard can be written at once."""
         here = self.levels[level]
-        return here.in_order and all(n % m == 0 for n, m in zip(here.region_shape, shard_shape, strict=True))
+        return here.in_order and here.holds_whole(shard_shape)
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
         """Add up the memory of all bricks of a task [bytes]: one of the source, one open and one cut at the border for each mag."""
@@ -279,7 +257,7 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     for mag, (factor, shape) in zip(mags, steps, strict=False):
         box = box.in_mag(mag)
         in_order = not levels or (levels[-1].in_order and factor == (2, 2, 2))
-        levels.append(Level(box, factor, shape, _smaller(brick, shape), in_order))
+        levels.append(Level(box, shape, _smaller(brick, shape), factor, in_order))
     return Pass(source_box, _source_brick_shape(levels[0], voxel_nbytes), tuple(levels))
 
 

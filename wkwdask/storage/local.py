@@ -30,6 +30,9 @@ _REMOVE_ATTEMPTS = 5
 _MODE = 0o666  # less the umask; setgid folders and default ACLs apply
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_WRITE_BACK_NBYTES = 1 << 20
+_SYNC_FILE_RANGE_WRITE = 2
+_sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform.startswith("linux") else None
 
 
 def local_path(url: str | os.PathLike[str]) -> str:
@@ -98,10 +101,13 @@ class NewFile:
         The final name; an older file there is replaced and hands on its mode and group.
     temporary_folder : str, optional
         Where the temporary file is, on the same file system: what a killed process leaves there goes with the folder. By default that of the file.
+    flush : bool
+        Flush it to disk before it appears, so that it is whole even after the machine went down; scratch files do without.
     """
 
-    def __init__(self, path: str, temporary_folder: str | None = None) -> None:
+    def __init__(self, path: str, temporary_folder: str | None = None, *, flush: bool = True) -> None:
         self.path = path
+        self._flush = flush
         folder, name = os.path.split(path)
         self._folder = folder or "."
         self._temporary = os.path.join(temporary_folder or self._folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
@@ -115,19 +121,19 @@ class NewFile:
                 count = os.pwrite(self._fd, view, offset)
             except OSError as error:  # a full disk or quota: say where
                 raise OSError(error.errno, os.strerror(error.errno or 0), self.path) from None
+            if self._flush:
+                _start_writing_back(self._fd, offset, count)
             view, offset = view[count:], offset + count
 
     def set_nbytes(self, nbytes: int) -> None:
         """Set the length; bytes that were never written are zero."""
         os.ftruncate(self._fd, nbytes)
 
-    def publish(self, *, flush: bool = True, keep_equal: bool = False) -> None:
+    def publish(self, *, keep_equal: bool = False) -> None:
         """Give the file its name.
 
         Parameters
         ----------
-        flush : bool
-            Flush it to disk first, so that it is whole even after the machine went down; scratch files do without.
         keep_equal : bool
             Leave an older file alone that has the same bytes.
         """
@@ -137,7 +143,7 @@ class NewFile:
         try:
             with contextlib.suppress(FileNotFoundError):
                 inherit_permissions(self._fd, os.stat(self.path))
-            if flush:
+            if self._flush:
                 os.fsync(self._fd)
             os.close(self._fd)
             self._fd = -1
@@ -145,7 +151,7 @@ class NewFile:
         except BaseException:
             self.discard()
             raise
-        if flush:
+        if self._flush:
             fsync_folder(self._folder)
 
     def discard(self) -> None:
@@ -155,6 +161,12 @@ class NewFile:
             self._fd = -1
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._temporary)
+
+
+def _start_writing_back(fd: int, offset: int, nbytes: int) -> None:
+    """Let the disk begin with what was just written, so that the flush at the end of a large file does not wait for all of it."""
+    if nbytes >= _WRITE_BACK_NBYTES and _sync_file_range is not None:
+        _sync_file_range(fd, ctypes.c_int64(offset), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE)
 
 
 def publish_bytes(path: str, data: bytes) -> None:

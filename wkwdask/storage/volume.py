@@ -51,14 +51,20 @@ class Volume(Protocol):
     def token(self) -> Sequence[Any]:
         """Values that change when the volume is another one."""
 
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0) -> int:
-        """Fill an array (c, x, y, z) of any memory order with the voxels from ``topleft`` on; returns 0 where all of them are zero."""
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+        """Fill an array (c, x, y, z) of any memory order with the voxels from ``topleft`` on; returns 0 where all of them are zero.
+
+        Without ``fill_zeros`` the content of the array is undefined when 0 is returned, and complete in every other case.
+        """
 
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether a shard is stored; an absent one reads as zeros."""
 
     def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
-        """Tell which cells of a grid that the box touches have a stored shard."""
+        """Tell which of the cells that the box touches have voxels of the box in a stored shard, shape (x, y, z).
+
+        The volume reads as zeros in all other cells. Nothing but names is looked at; a cell is any length of voxels along x, y, z.
+        """
 
     def shard_path(self, index: Vec3) -> str:
         """Name a shard."""

@@ -18,12 +18,12 @@ from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.geometry.grid import cell_range, cells
+from wkwdask.geometry.grid import cell_range
 from wkwdask.kernels.blocks_layout import cube_table
 from wkwdask.kernels.blocks_zeros import Zeros
 from wkwdask.storage.local import numbered
 from wkwdask.storage.states import file_states
-from wkwdask.storage.wkw_file import PAGE_LEN, Reading, check_absence, open_if_stored
+from wkwdask.storage.wkw_file import PAGE_LEN, Reading, check_absence, check_folder, open_if_stored
 from wkwdask.storage.wkw_small_files import read_small_files, small_layout
 
 if TYPE_CHECKING:
@@ -83,6 +83,14 @@ def list_files(folder: str) -> Iterator[Vec3]:
         for y, y_folder in numbered(z_folder, "y"):
             for x, _ in numbered(y_folder, "x", ".wkw"):
                 yield x, y, z
+
+
+def _listed(folder: str, prefix: str, wanted: range, suffix: str = "") -> list[tuple[int, str]]:
+    """List numbered entries of a folder; that it is a link to nowhere is an error."""
+    entries = [(number, path) for number, path in numbered(folder, prefix, suffix) if number in wanted]
+    if not entries:
+        check_folder(folder)
+    return entries
 
 
 def is_mag(folder: str) -> bool:
@@ -171,31 +179,51 @@ class WkwVolume:
 
     def shards(self) -> Iterator[Vec3]:
         """List the stored files that the box touches, in no order."""
-        ranges = cell_range(self.box, self.shard_shape)
-        return (index for index in list_files(self.folder) if all(i in r for i, r in zip(index, ranges, strict=True)))
+        x_range = cell_range(self.box, self.shard_shape)[0]
+        return ((x, y, z) for y, z, row in self._rows() for x, _ in _listed(row, "x", x_range, ".wkw"))
+
+    def _rows(self) -> Iterator[tuple[int, int, str]]:
+        """List the folders of files that the box touches, with their index along y, z."""
+        _, y_range, z_range = cell_range(self.box, self.shard_shape)
+        return ((y, z, row) for z, slab in _listed(self.folder, "z", z_range) for y, row in _listed(slab, "y", y_range))
 
     def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
-        """Tell which cells of a grid touch a stored file, by listing folders.
+        """Tell which cells of a grid have voxels of the box in a stored file, by listing folders.
 
         Parameters
         ----------
         cell_shape : tuple of 3 int
-            One cell [voxels], powers of two.
+            One cell [voxels].
 
         Returns
         -------
         ndarray of bool, shape (x, y, z)
             One value per cell that the box touches.
+
+        Raises
+        ------
+        MissingError
+            The whole mag is gone, or a folder is a symbolic link to nowhere.
         """
-        ranges, edge = cell_range(self.box, cell_shape), self.header.file_len_vx
+        ranges = cell_range(self.box, cell_shape)
         found = np.zeros([len(cells) for cells in ranges], np.bool_)
-        for index in self.shards():
-            x, y, z = (
-                slice(max(0, i * edge // cell - cells.start), max(0, -(-(i + 1) * edge // cell) - cells.start))
-                for i, cell, cells in zip(index, cell_shape, ranges, strict=True)
-            )
-            found[x, y, z] = True
+        x_range = cell_range(self.box, self.shard_shape)[0]
+        for y, z, row in self._rows():
+            here = found[:, self._cells_of(y, 1, cell_shape), self._cells_of(z, 2, cell_shape)]
+            if here.all():  # by other rows of the same cells: most folders of a dense mag need not be listed
+                continue
+            for x, _ in _listed(row, "x", x_range, ".wkw"):
+                here[self._cells_of(x, 0, cell_shape)] = True
+        if not found.any():
+            check_absence(f"{self.folder}/{HEADER_NAME}")
         return found
+
+    def _cells_of(self, index: int, axis: int, cell_shape: Vec3) -> slice:
+        """Give the place, among all cells that the box touches, of those that hold a file's voxels inside the box."""
+        low, high = self.box.topleft[axis], self.box.bottomright[axis]
+        edge, cell = self.header.file_len_vx, cell_shape[axis]
+        first = low // cell
+        return slice(max(low, index * edge) // cell - first, -(-min(high, (index + 1) * edge) // cell) - first)
 
     def shard_states(self, box: BoundingBox) -> States:
         """Look at the stored files that a part of the volume touches.
@@ -205,7 +233,7 @@ class WkwVolume:
         ndarray of int64, shape (n, 5)
             See ``wkwdask.storage.states``.
         """
-        return file_states(cells(box.intersection(self.box), self.shard_shape), self.shard_path)
+        return file_states(self._likely_shards(box.intersection(self.box)), self.shard_path)
 
     def stored_states(self) -> States:
         """Look at all stored files that the box touches."""
@@ -217,15 +245,16 @@ class WkwVolume:
 
     def has_shards(self) -> bool:
         """Tell whether any file of the box is stored, without listing a folder."""
-        x_range, y_range, z_range = cell_range(self.box, self.shard_shape)
-        return any(
-            self.shard_exists((x, y, z))
-            for z in z_range
-            if os.path.isdir(f"{self.folder}/z{z}")
-            for y in y_range
-            if os.path.isdir(f"{self.folder}/z{z}/y{y}")
-            for x in x_range
-        )
+        return any(self.shard_exists(index) for index in self._likely_shards(self.box))
+
+    def _likely_shards(self, box: BoundingBox) -> Iterator[Vec3]:
+        """Go through the files that a box touches and whose folders are there."""
+        x_range, y_range, z_range = cell_range(box, self.shard_shape)
+        for z in z_range:
+            if os.path.isdir(f"{self.folder}/z{z}"):
+                for y in y_range:
+                    if os.path.isdir(f"{self.folder}/z{z}/y{y}"):
+                        yield from ((x, y, z) for x in x_range)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
         """Fill an array with voxels.

@@ -243,7 +243,7 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
     return file
 
 
-def check_absence(header_path: str, paths: Iterable[str]) -> None:
+def check_absence(header_path: str, paths: Iterable[str] = ()) -> None:
     """Make sure that absent files are zeros, and not out of reach.
 
     Parameters
@@ -260,10 +260,15 @@ def check_absence(header_path: str, paths: Iterable[str]) -> None:
     """
     if not os.path.exists(header_path):
         raise mag_is_gone(header_path)
-    folders = {folder for path in paths for row in [os.path.dirname(path)] for folder in (row, os.path.dirname(row))}
-    for folder in folders:
-        if os.path.islink(folder) and not os.path.exists(folder):
-            raise _dangling(folder)
+    rows = {os.path.dirname(path) for path in paths}
+    for folder in {*rows, *(os.path.dirname(row) for row in rows)}:
+        check_folder(folder)
+
+
+def check_folder(folder: str) -> None:
+    """Make sure that a folder which holds nothing is no symbolic link to what is not there."""
+    if os.path.islink(folder) and not os.path.exists(folder):
+        raise _dangling(folder)
 
 
 def mag_is_gone(header_path: str) -> MissingError:

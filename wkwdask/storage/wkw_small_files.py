@@ -1,4 +1,4 @@
-"""Reading a mag whose files are so small that opening them costs more than reading: many files in one compiled call.
+"""Reading a mag whose files hold one block each, so that opening one costs as much as reading it: many files in one compiled call.
 
 A file that is not plainly right is left to the path for single files, which reads it or says what is wrong with it.
 """
@@ -15,7 +15,7 @@ import numpy as np
 from wkwdask.formats.wkw.header import format_header
 from wkwdask.kernels.blocks import compress_bound, decode_into
 from wkwdask.kernels.blocks_layout import X, Z
-from wkwdask.kernels.small_files import FOLDER_FLAGS, Layout, is_available, read_files
+from wkwdask.kernels.small_files import FOLDER_FLAGS, Found, Layout, is_available, read_files
 from wkwdask.storage.wkw_file import mag_is_gone, read_buffer
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.wkw_file import Reading
 
-_SMALL_NBYTES = 512 << 10  # the most that a small file takes
-_BATCH_NBYTES = 1 << 20  # stays in the cache between reading and decoding
+_SMALL_NBYTES = 512 << 10  # a larger file takes so long to decode that it may as well be opened by itself
+_BATCH_NBYTES = 2 << 20  # stays in the cache between reading and decoding
 _COMMON_NBYTES = 8  # of the header; the data offset follows
 
 
 @lru_cache(maxsize=64)
 def small_layout(header: WkwHeader) -> Layout | None:
-    """Say what the files of a mag look like, None where they are too large to be read together.
+    """Say what the files of a mag look like, None where they are not so small that they are best read together.
 
     Parameters
     ----------
@@ -46,11 +46,11 @@ def small_layout(header: WkwHeader) -> Layout | None:
     Layout or None
     """
     bound = compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes
-    most_nbytes = header.smallest_data_offset + header.blocks_per_file * bound
-    if most_nbytes > _SMALL_NBYTES or not is_available():
+    most_nbytes = header.smallest_data_offset + bound
+    if header.file_len > 1 or most_nbytes > _SMALL_NBYTES or not is_available():
         return None
     head = np.frombuffer(format_header(header)[:_COMMON_NBYTES], np.uint8)
-    return Layout(head, header.is_compressed, header.file_len, header.block_len, header.block_nbytes, most_nbytes)
+    return Layout(head, header.is_compressed, header.block_len, header.block_nbytes, most_nbytes)
 
 
 def read_small_files(
@@ -83,33 +83,43 @@ def read_small_files(
     MissingError
         The mag's folder is gone.
     """
-    try:
-        mag = os.open(os.path.dirname(header_path), FOLDER_FLAGS)
-    except (FileNotFoundError, NotADirectoryError):
-        raise mag_is_gone(header_path) from None
-    try:
-        low, counts = (files[0].start, files[1].start, files[2].start), (len(files[0]), len(files[1]), len(files[2]))
-        memory = read_buffer(max(_BATCH_NBYTES, layout.most_nbytes))
-        nonzero, first, total = 0, 0, math.prod(counts)
-        while first < total:
-            found = read_files(mag, low, counts, first, layout, reading.topleft, reading.out.shape, memory)
-            first = found.stop
-            nonzero += _decode(memory, found.blocks, header, reading, read_one)
-            if len(found.absent):
-                reading.has_absent = True
-                reading.zeros.add(found.absent, header.file_len_vx)
-            for x, y, z in found.unusual.tolist():
-                nonzero += read_one(reading, (x, y, z))
-        return nonzero
-    finally:
-        os.close(mag)
+    low, counts = (files[0].start, files[1].start, files[2].start), (len(files[0]), len(files[1]), len(files[2]))
+    memory = read_buffer(max(_BATCH_NBYTES, layout.most_nbytes))
+    nonzero, first, total = 0, 0, math.prod(counts)
+    while first < total:
+        found = _read_batch(header_path, low, counts, first, layout, reading.topleft, memory)
+        first = found.stop
+        decoded, broken = _decode(memory, found.blocks, header, reading)
+        nonzero += decoded
+        if len(found.absent):
+            reading.has_absent = True
+            reading.zeros.add(found.absent, header.block_len)
+        for x, y, z in broken + found.unusual.tolist():  # only now: each takes the memory for itself
+            nonzero += read_one(reading, (x, y, z))
+    return nonzero
 
 
-def _decode(
-    memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: Reading, read_one: Callable[[Reading, Vec3], int]
-) -> int:
-    """Decode all blocks; the file of one that is broken is read again by itself, which raises unless it was replaced meanwhile."""
-    nonzero = 0
+def _read_batch(header_path: str, low: Vec3, counts: Vec3, first: int, layout: Layout, origin: Vec3, memory: npt.NDArray[np.uint8]) -> Found:
+    """Read files until the memory is full; again where the mag was replaced meanwhile, since files of the old one may have been removed."""
+    folder = os.path.dirname(header_path)
+    while True:
+        try:
+            mag = os.open(folder, FOLDER_FLAGS)
+        except (FileNotFoundError, NotADirectoryError):
+            raise mag_is_gone(header_path) from None
+        try:
+            found = read_files(mag, low, counts, first, layout, origin, memory)
+            if not len(found.absent) or os.path.samestat(os.fstat(mag), os.stat(folder)):
+                return found
+        except (FileNotFoundError, NotADirectoryError):
+            raise mag_is_gone(header_path) from None
+        finally:
+            os.close(mag)
+
+
+def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: Reading) -> tuple[int, list[list[int]]]:
+    """Decode all blocks; gives how many are not all-zero, and the indices of the files whose block is broken."""
+    nonzero, broken = 0, []
     while len(table):
         decoded = decode_into(
             memory, table, reading.out, block_len=header.block_len, num_channels=header.num_channels,
@@ -119,7 +129,6 @@ def _decode(
         reading.zeros.decoded(table[:stop], header.block_len, decoded.nonzero)
         nonzero += decoded.nonzero
         if decoded.broken >= 0:
-            x, y, z = ((table[stop, X : Z + 1] + reading.topleft) // header.file_len_vx).tolist()
-            nonzero += read_one(reading, (x, y, z))
+            broken.append(((table[stop, X : Z + 1] + reading.topleft) // header.block_len).tolist())
         table = table[stop + 1 :]
-    return nonzero
+    return nonzero, broken

@@ -372,7 +372,7 @@ class WkwPartWriter:
         if self._file is None:
             target = self._target
             make_folders_below(target.folder if self._part is None else target.parts_folder, os.path.dirname(self._path))
-            self._file = NewFile(self._path, self._target.parts_folder)
+            self._file = NewFile(self._path, self._target.parts_folder, flush=self._part is None)
         self._file.write(data, self._end)
         self._end += data.size
         if self._part is not None:
@@ -407,7 +407,7 @@ class WkwPartWriter:
             tail = format_run_tail(RunTable(codes, sizes))
             self._file.write(tail, self._end)
             self._end += len(tail)
-            self._file.publish(flush=False)
+            self._file.publish()
             return replace(receipt, path=self._path, nbytes=self._end, checksum=zlib.crc32(tail, self._checksum))
         self._file.publish(keep_equal=self._target.keeps_equal)
         return replace(receipt, path=self._path, nbytes=self._end, mtime_ns=os.stat(self._path).st_mtime_ns)

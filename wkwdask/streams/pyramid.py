@@ -73,7 +73,6 @@ class PyramidStream:
         self._plan = plan
         self._method = method
         self._ignore_zero = ignore_zero
-        self._ig = {'ignore_zero': True} if ignore_zero else {}
         self._dtype = dtype
         self._channels = num_channels
         self._open: list[dict[Vec3, _Open]] = [{} for _ in plan.levels]
@@ -181,12 +180,12 @@ class PyramidStream:
         whole = all(a == 0 for a in low) and all(b == n for b, n in zip(high, memory.shape[1:], strict=True))
         if whole and shape == out.shape[1:]:
             for channel in range(self._channels):
-                reduce_windows(memory[channel], factor, self._method, out[channel], **self._ig)
+                reduce_windows(memory[channel], factor, self._method, out[channel], ignore_zero=self._ignore_zero)
             return
         reduced = self._take(shape)
         first = _divide(corner, factor)
         for channel in range(self._channels):
-            reduce_windows(memory[channel], factor, self._method, reduced[channel], low, high, **self._ig)
+            reduce_windows(memory[channel], factor, self._method, reduced[channel], low, high, ignore_zero=self._ignore_zero)
         out[(slice(None), *_slices(out_box, out_corner))] = reduced[(slice(None), *_slices(out_box, first))]
         self._give(reduced)
 

@@ -59,13 +59,14 @@ class DatasetCopy:
     layer : str
         Its layer.
     folder : str
-        Where the copy goes.
+        Where the copy goes, in place of an earlier one.
     """
 
     def __init__(self, source: str, layer: str, folder: str) -> None:
         self.folder = Path(folder)
         self.layer = layer
         self._record = (Path(source) / "datasource-properties.json").read_bytes()
+        shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(Path(source) / layer / "1", self.folder / layer / "1", copy_function=os.link)
 
     @property

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import dask
 import numpy as np
@@ -114,17 +112,21 @@ class Pyramid(Work):
         Dataset and layer.
     folder : str
         Where the copy goes that is worked on.
-    size : int
-        Edge of the volume [voxels].
+    nbytes : int
+        Bytes of the voxels that there are.
     method, compression : str
         As for ``build_pyramid``.
+    size : int
+        Edge of the volume whose mags are compared with those of other tools [voxels]; 0 compares nothing.
     level : int, optional
         LZ4HC level; by default the default.
     threads : int
         1 is the synchronous scheduler.
     """
 
-    def __init__(self, source: str, layer: str, folder: str, size: int, method: str, compression: str, level: int | None = None, threads: int = 1) -> None:
+    def __init__(
+        self, source: str, layer: str, folder: str, nbytes: int, method: str, compression: str, size: int = 0, level: int | None = None, threads: int = 1
+    ) -> None:
         if threads == 1:
             dask.config.set(scheduler="synchronous")
         else:
@@ -132,8 +134,7 @@ class Pyramid(Work):
         self._copy = DatasetCopy(source, layer, folder)
         self._size = size
         self._options = {"method": method, "compression": compression} | ({} if level is None else {"level": level})
-        volume = open_volume(self._copy.folder / layer / "1")
-        self.nbytes = size**3 * volume.num_channels * volume.dtype.itemsize
+        self.nbytes = nbytes
 
     def prepare(self) -> None:
         """Remove what the last run made."""
@@ -149,38 +150,4 @@ class Pyramid(Work):
 
     def digests(self) -> list[str]:
         """Hash every coarser mag."""
-        return self._copy.digests(self._size)
-
-
-class PyramidOfLayer(Work):
-    """A pyramid of a layer's folder without a JSON, LZ4, by mode: for the memory that it takes.
-
-    Parameters
-    ----------
-    layer : str
-        The layer's folder.
-    threads : int
-        1 is the synchronous scheduler.
-    """
-
-    def __init__(self, layer: str, threads: int) -> None:
-        dask.config.set(scheduler="synchronous") if threads == 1 else dask.config.set(scheduler="threads", num_workers=threads)
-        self._layer = Path(layer)
-        volume = open_volume(self._layer / "1")
-        self.nbytes = volume.box.volume * volume.dtype.itemsize
-
-    def _made(self) -> list[Path]:
-        return [path for path in self._layer.iterdir() if path.name != "1"]
-
-    def prepare(self) -> None:
-        """Remove what an earlier process made."""
-        for path in self._made():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-    def run(self) -> None:
-        """Build."""
-        wkwdask.build_pyramid(self._layer, method="mode", coarsest=16, compression="lz4")
-
-    def written(self) -> int:
-        """Count the bytes of all coarser mags."""
-        return folder_nbytes(self._made())
+        return self._copy.digests(self._size) if self._size else []

@@ -8,13 +8,17 @@ from pathlib import Path
 from .base import NUM_MAGS, Work, digest, folder_nbytes, read_mag
 
 REQUIRES = ("igneous", "cloudvolume")
+_MEMORY = 1.2  # of a task's voxels: a little more than 8/7, which is what igneous counts for them and all their coarser mags
 
 
 class Pyramid(Work):
-    """The downsampling tasks of igneous with its defaults, run one after the other in this process.
+    """The downsampling tasks of igneous with its defaults, in its ``LocalTaskQueue``.
 
     Its defaults: images are raw chunks with gzip and averaged, segmentations are compressed_segmentation with gzip and reduced by mode. It makes no mag
     that is smaller than one chunk: of a volume of 8 chunks along an edge three mags and not four, which is less work.
+
+    Its memory target is chosen so that a task spans half the volume's edge: there are eight of them, and the coarsest mags are made of the mag that these
+    end at. Its processes stay from one run to the next.
 
     Parameters
     ----------
@@ -24,22 +28,29 @@ class Pyramid(Work):
         Where the precomputed volume goes.
     size : int
         Edge of the volume [voxels].
+    processes : int
+        How many tasks run at once.
     """
 
     package = "igneous-pipeline"
 
-    def __init__(self, source: str, layer: str, folder: str, size: int) -> None:
+    def __init__(self, source: str, layer: str, folder: str, size: int, processes: int = 1) -> None:
+        import igneous.task_creation
         from cloudvolume import CloudVolume
+        from taskqueue import LocalTaskQueue
 
         voxels = read_mag(Path(source) / layer / "1", size)[0]
         is_image = voxels.dtype.itemsize == 1
         self._url = f"file://{folder}"
         self._volume = CloudVolume
+        self._create_tasks = igneous.task_creation.create_downsampling_tasks
+        self._queue = LocalTaskQueue(parallel=processes, progress=False)
         CloudVolume.from_numpy(
             voxels, self._url, resolution=(16, 16, 16), chunk_size=(min(64, size // 8),) * 3,
             layer_type="image" if is_image else "segmentation", encoding="raw" if is_image else "compressed_segmentation",
         )  # fmt: skip
         self.nbytes = voxels.nbytes
+        self._memory_target = int(_MEMORY * voxels.nbytes / 8)
         self._info = Path(folder) / "info"
         self._record = self._info.read_bytes()
         self._source_names = {path.name for path in self._info.parent.iterdir()}
@@ -54,11 +65,16 @@ class Pyramid(Work):
         self._info.write_bytes(self._record)
 
     def run(self) -> None:
-        """Create the tasks and run them."""
-        import igneous.task_creation
-
-        for task in igneous.task_creation.create_downsampling_tasks(self._url, mip=0, num_mips=NUM_MAGS, factor=(2, 2, 2)):
-            task()
+        """Create the tasks and run them, until there are all mags or no smaller ones."""
+        mip = 0
+        while mip < NUM_MAGS:
+            tasks = self._create_tasks(self._url, mip=mip, num_mips=NUM_MAGS - mip, factor=(2, 2, 2), memory_target=self._memory_target)
+            coarsest = self._volume(self._url).available_mips[-1]
+            if coarsest == mip:
+                return
+            self._queue.insert(tasks)
+            self._queue.execute(progress=False)
+            mip = coarsest
 
     def written(self) -> int:
         """Count the bytes of all coarser mags."""

@@ -26,15 +26,17 @@ class Pyramid(Work):
         Edge of the volume [voxels].
     method : str
         ``mean`` or ``mode``.
+    threads : int
+        Its limits for copying (which is reducing, too) and for reading and writing files.
     """
 
     package = "tensorstore"
 
-    def __init__(self, source: str, layer: str, folder: str, size: int, method: str) -> None:
+    def __init__(self, source: str, layer: str, folder: str, size: int, method: str, threads: int = 1) -> None:
         import tensorstore
 
         self._ts = tensorstore
-        self._context = tensorstore.Context({"data_copy_concurrency": {"limit": 1}, "file_io_concurrency": {"limit": 1}})
+        self._context = tensorstore.Context({"data_copy_concurrency": {"limit": threads}, "file_io_concurrency": {"limit": threads}})
         self._folder, self._size, self._method = Path(folder), size, method
         voxels = read_mag(Path(source) / layer / "1", size)[0]
         self._dtype = voxels.dtype.name

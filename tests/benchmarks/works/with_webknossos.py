@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 from .base import DatasetCopy, Work, folder_nbytes
 
 REQUIRES = ("webknossos",)
 
 
 class Pyramid(Work):
-    """``Layer.downsample`` with the sequential executor, four coarser mags; it always writes LZ4HC level 9.
+    """``Layer.downsample``, four coarser mags; it always writes LZ4HC level 9.
+
+    It hands out 1024^3 voxels of the coarser mag at once: a volume has to be larger than 2048^3 before a second worker gets any. So that two workers have what
+    they would have there, each is given a volume of its own, both at once.
 
     Parameters
     ----------
     source, layer : str
         Dataset and layer.
     folder : str
-        Where the copy goes that is worked on.
+        Where the copies go that are worked on.
     size : int
         Edge of the volume [voxels].
     method : str
@@ -23,36 +29,56 @@ class Pyramid(Work):
     file_vx : int, optional
         Edge of the files that it writes [voxels]. By default they have 1024, and it encodes the zeros that fill them, which takes most of its time for a
         volume of 512^3 and hardly any for a large one.
+    processes : int
+        1 is its sequential executor, more its multiprocessing executor; also the number of volumes.
     """
 
     package = "webknossos"
 
-    def __init__(self, source: str, layer: str, folder: str, size: int, method: str, file_vx: int | None = None) -> None:
-        from cluster_tools import get_executor
-        from webknossos import Dataset, Mag
+    def __init__(self, source: str, layer: str, folder: str, size: int, method: str, file_vx: int | None = None, processes: int = 1) -> None:
+        from webknossos import Dataset
 
-        self._dataset, self._mag = Dataset, Mag
-        self._executor = get_executor("sequential")
-        self._copy = DatasetCopy(source, layer, folder)
+        self._executor = _executor(processes)
+        self._copies = [DatasetCopy(source, layer, f"{folder}-{number}") for number in range(processes)]
         self._method, self._size, self._file_vx = method, size, file_vx
-        self._copy.reset()
-        self.nbytes = size**3 * Dataset.open(self._copy.folder).get_layer(layer).dtype.itemsize
+        self.prepare()
+        self.nbytes = processes * size**3 * Dataset.open(self._copies[0].folder).get_layer(layer).dtype.itemsize
 
     def prepare(self) -> None:
         """Remove what the last run made."""
-        self._copy.reset()
+        for copy in self._copies:
+            copy.reset()
 
     def run(self) -> None:
         """Build."""
-        layer = self._dataset.open(self._copy.folder).get_layer(self._copy.layer)
-        layer.downsample(
-            coarsest_mag=self._mag(16), interpolation_mode=self._method, sampling_mode="isotropic", shard_shape=self._file_vx, executor=self._executor
-        )
+        if len(self._copies) == 1:
+            _downsample(self._copies[0], self._method, self._file_vx, self._executor)
+        else:
+            for future in [self._executor.submit(_downsample, copy, self._method, self._file_vx) for copy in self._copies]:
+                future.result()
 
     def written(self) -> int:
         """Count the bytes of all coarser mags."""
-        return folder_nbytes(self._copy.mags)
+        return sum(folder_nbytes(copy.mags) for copy in self._copies)
 
     def digests(self) -> list[str]:
         """Hash every coarser mag."""
-        return self._copy.digests(self._size)
+        return self._copies[-1].digests(self._size)
+
+
+@lru_cache
+def _executor(processes: int) -> Any:
+    """Start an executor once: its processes stay warm. They are forked, so that they know this module."""
+    from cluster_tools import get_executor
+
+    return get_executor("sequential") if processes == 1 else get_executor("multiprocessing", max_workers=processes, start_method="fork")
+
+
+def _downsample(copy: DatasetCopy, method: str, file_vx: int | None, executor: Any = None) -> None:
+    """Downsample one volume, in this process where no executor is given."""
+    from webknossos import Dataset, Mag
+
+    layer = Dataset.open(copy.folder).get_layer(copy.layer)
+    layer.downsample(
+        coarsest_mag=Mag(16), interpolation_mode=method, sampling_mode="isotropic", shard_shape=file_vx, executor=_executor(1) if executor is None else executor
+    )

@@ -1,0 +1,154 @@
+"""A pyramid job without data: the package's own plan, tasks and journal over files that nobody wrote, by tasks that do nothing.
+
+What is not simulated is the reading and writing of files, on workers and (listing a source, looking at what it is made of) on the client.
+
+All that this needs to know of a real task stands in :func:`result_of`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import count, takewhile
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.formats.wkw.header import BlockType, make_header
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.job import Result
+from wkwdask.jobs.journaled import JournaledJob
+from wkwdask.jobs.pyramid import PyramidJob
+from wkwdask.jobs.tally import ladder_records
+from wkwdask.plans.pyramid import plan_passes
+from wkwdask.storage.journal import Journal
+from wkwdask.storage.receipts import Receipt, merge_receipts
+from wkwdask.storage.wkw import WkwVolume
+from wkwdask.storage.wkw_target import WkwTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+FILE_VX = 1024
+_BLOCK_LEN = 32
+_COARSEST_VX = 512
+_FILE_NBYTES = 1 << 28
+_DIGEST = 1 << 61  # as long as real ones, in a journal
+
+
+class _Volume(WkwVolume):
+    """A mag all of whose files are said to be there."""
+
+    __slots__ = ()
+
+    def occupied(self, cell_shape: tuple[int, int, int]) -> np.ndarray:
+        """Say that all cells have data."""
+        return np.ones([len(r) for r in cell_range(self.box, cell_shape)], bool)
+
+
+class _Target(WkwTarget):
+    """A mag whose files are said to be written."""
+
+    __slots__ = ()
+
+    def as_volume(self) -> _Volume:
+        """Read what is said to be there."""
+        return _Volume(self.folder, self.header, self.box)
+
+
+@dataclass(frozen=True, slots=True)
+class PretendedTask:
+    """As large to send as the task that it stands for, but does nothing."""
+
+    task: Any
+    """The task."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        return self.task.name
+
+    @property
+    def key(self) -> str:
+        """What a journal calls it."""
+        return self.task.key
+
+    def run(self) -> Result:
+        """Give what the task would give."""
+        return result_of(self.task)
+
+
+def result_of(task: Any) -> Result:
+    """Say what a task would give back if all voxels were there: a region or another task that writes ``targets``, or a join, which has one ``target``."""
+    if hasattr(task, "target"):
+        return Result(((task.level, _stored(merge_receipts(task.shard, task.parts), None)),))
+    receipts = []
+    for number, (level, target) in enumerate(zip(task.plan.levels, task.targets, strict=True)):
+        region = cell_box(task.region, level.region_shape, level.box).intersection(level.box)
+        part = None if task.plan.writes_whole(number, target.shard_shape) else task.region
+        for shard in cells(region, target.shard_shape):
+            box = cell_box(shard, target.shard_shape, region).intersection(region)
+            receipts.append((task.first_level + number, _stored(Receipt(shard, box, voxels=box.volume, minimum=0, maximum=255, nonzero=box), part)))
+    return Result(tuple(receipts), _DIGEST)
+
+
+def _stored(receipt: Receipt, part: tuple[int, int, int] | None) -> Receipt:
+    return replace(receipt, path="a/file/that/nobody/wrote.wkw", nbytes=_FILE_NBYTES, part=part, checksum=1 << 31, mtime_ns=1 << 60, sources=_DIGEST)
+
+
+class PretendedJob:
+    """The pyramid of a cube of files of 1024^3 voxels, uint8, with all its tasks pretended.
+
+    Parameters
+    ----------
+    files_per_edge : int
+        Files along each edge of the cube.
+    workers : int
+        How many tasks run at once.
+    folder : str
+        Where the journal goes.
+    """
+
+    def __init__(self, files_per_edge: int, workers: int, folder: str) -> None:
+        edge = files_per_edge * FILE_VX
+        box = BoundingBox((0, 0, 0), (edge, edge, edge), Mag(1, 1, 1))
+        header = make_header(np.uint8, 1, block_len=_BLOCK_LEN, file_len=FILE_VX // _BLOCK_LEN, block_type=BlockType.LZ4HC)
+        mags = [Mag(n, n, n) for n in takewhile(lambda n: n == 2 or edge // n >= _COARSEST_VX, (2**level for level in count(1)))]
+        targets = [_Target(f"{folder}/{mag.name}", f"{folder}/{mag.name}.parts", header, 5, box.in_mag(mag)) for mag in mags]
+        passes = plan_passes(box, mags, (_BLOCK_LEN,) * 3, (FILE_VX,) * 3, header.voxel_nbytes, workers)
+        self._pyramid = PyramidJob(_Volume(f"{folder}/1", header, box), targets, passes, "median")
+        self._journal = Journal(folder)
+        self._job = JournaledJob(self._pyramid, self._journal.append, (), targets)
+        self.num_voxels = math.prod(box.size)
+        self.num_given = 0
+        self.num_received = 0
+        self.most_in_flight = 0
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there will be in all."""
+        return self._job.num_tasks
+
+    def tasks(self) -> Iterator[PretendedTask]:
+        """Give the tasks to start with."""
+        return self._pretended(self._job.tasks())
+
+    def receive(self, task: PretendedTask, result: Result) -> Iterable[PretendedTask]:
+        """Hand a result on."""
+        self.num_received += 1
+        return self._pretended(self._job.receive(task.task, result))
+
+    def _pretended(self, tasks: Iterable[Any]) -> Iterator[PretendedTask]:
+        for task in tasks:
+            self.num_given += 1
+            self.most_in_flight = max(self.most_in_flight, self.num_given - self.num_received)
+            yield PretendedTask(task)
+
+    def finish(self) -> int:
+        """Make sure that all files were written, and give their number."""
+        self._journal.__exit__(None, None, None)
+        for tally in self._pyramid.tallies:
+            tally.check()
+        return sum(len(rows) for rows in ladder_records(self._pyramid.tallies))

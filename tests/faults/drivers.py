@@ -1,0 +1,296 @@
+"""Pyramids of many small files, processes that build them and can be killed, and a log of the tasks that ran.
+
+Processes that a test starts import this module as ``faults.drivers``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import dask
+import numpy as np
+from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
+
+import wkwdask
+from wkwdask.graphs import runners
+from wkwdask.jobs import job as jobs
+from wkwdask.plans import pyramid as plans
+from wkwdask.storage import journal
+
+# processes that tests start find the package and the helpers of the tests
+_PATHS = [str(Path(file).resolve().parent.parent) for file in (__file__, wkwdask.__file__)]
+ENVIRONMENT = {**os.environ, "WKWDASK_PROGRESS": "off", "PYTHONPATH": os.pathsep.join(_PATHS)}
+KILLS = int(os.environ.get("WKWDASK_KILLS", "0"))  # more of everything, for a night; 0 is what a test chooses itself
+RESUME_NOTE = "what was finished is kept"
+NOTHING_TO_UPDATE = "nothing to do"
+
+
+@contextlib.contextmanager
+def without_flushing():
+    """Leave the flushing of files to the system."""
+    before, os.fsync = os.fsync, lambda _: None
+    try:
+        yield
+    finally:
+        os.fsync = before
+
+
+# ----------------------------------------------------------------------------- what is built
+
+
+@dataclass(frozen=True)
+class Case:
+    """One pyramid."""
+
+    shape: tuple[int, int, int]
+    voxel_size: tuple[float, float, float]
+    mags: tuple[str, ...]
+    region_vx: int
+
+    def make_source(self, folder):
+        """Labels in blobs, with holes that leave files, regions and whole coarser files empty."""
+        random = np.random.default_rng(self.region_vx)
+        coarse = random.integers(1, 200, [-(-n // 4) for n in self.shape]).astype(np.uint32)
+        array = np.kron(coarse, np.ones((4, 4, 4), np.uint32))[tuple(slice(n) for n in self.shape)]
+        array[40:110, 50:] = 0
+        array[:20, :, :20] = 0
+        make_dataset(folder, self.voxel_size)
+        wkwdask.to_wkw(array, folder / "seg" / "1", offset=(13, 0, 9), block_len=8, file_len=4, compression="lz4")
+
+    def build(self, folder, **options):
+        """Build it, of small regions."""
+        with regions_of(self.region_vx):
+            return wkwdask.build_pyramid(folder, "seg", mags=self.mags, **options)
+
+
+@contextlib.contextmanager
+def regions_of(edge):
+    """Let a pyramid have many tasks, however small it is."""
+    before, plans.choose_region = plans.choose_region, lambda *_: (edge,) * 3
+    try:
+        yield
+    finally:
+        plans.choose_region = before
+
+
+# Regions that are files of the first mag, and regions that are eighths of them. A second pass reads mag 8, or 4-4-2.
+CASES = {
+    "files": Case((220, 150, 130), (10, 10, 10), ("2", "4", "8", "16"), 32),
+    "parts": Case((150, 120, 60), (11.24, 11.24, 28), ("2-2-1", "4-4-2", "8-8-4", "16-16-8"), 16),
+}
+
+
+class Undisturbed:
+    """A case before and after a run that nothing interrupted."""
+
+    def __init__(self, name, folder):
+        self.name, self.case = name, CASES[name]
+        self.case.make_source(folder)
+        self.before = contents(folder)
+        log = folder.parent / f"{name}.log"
+        with dask.config.set(scheduler="synchronous"), logged(log):
+            self.case.build(folder)
+        self.after = contents(folder)
+        self.tasks = set(runs(log))
+        assert set(runs(log).values()) == {1}
+        assert leftovers(folder) == []
+
+    def start(self, folder):
+        """Lay out the state before the job."""
+        return lay_out(self.before, folder)
+
+    def check(self, folder):
+        """Make sure that the mags are those of the undisturbed run, and that nothing else is there."""
+        found = contents(folder)
+        assert differences(found, self.after) == []
+        assert leftovers(folder) == []
+        (layer,) = found[JSON_NAME]["dataLayers"]
+        assert [mag["path"].rpartition("/")[2] for mag in layer["mags"]] == ["1", *self.case.mags]
+
+    def check_unseen(self, folder):
+        """Make sure that nothing of an unfinished job is visible, but a whole pyramid that it was just publishing."""
+        found = contents(folder)
+        for mag in self.case.mags:
+            prefix = f"seg/{mag}/"
+            mine = {name: content for name, content in found.items() if name.startswith(prefix)}
+            assert mine in ({}, {name: content for name, content in self.after.items() if name.startswith(prefix)})
+
+    def check_records(self, folder):
+        """Make sure that an update knows that there is nothing to do."""
+        with dask.config.set(scheduler="synchronous"):
+            report = wkwdask.build_pyramid(folder, "seg", mags=self.case.mags, update=True)
+        assert NOTHING_TO_UPDATE in report.note
+        self.check(folder)
+
+
+# ----------------------------------------------------------------------------- which tasks ran
+
+
+def logged_run_task(log, seconds, task):
+    """Run a task anywhere and write it down; ``seconds`` makes it slow."""
+    _write_down(log, f"begin {task.key}")
+    time.sleep(seconds)
+    result = task.run()
+    _write_down(log, f"end {task.key}")
+    return result
+
+
+def _write_down(log, text):
+    with open(log, "ab", buffering=0) as file:
+        file.write(f"{text}\n".encode())
+
+
+@contextlib.contextmanager
+def logged(log, seconds=0.0):
+    """Let every task that this process runs or submits be written down."""
+    before = jobs.run_task
+    jobs.run_task = runners.run_task = partial(logged_run_task, str(log), seconds)
+    try:
+        yield
+    finally:
+        jobs.run_task = runners.run_task = before
+
+
+def runs(log):
+    """Count how often each task was begun."""
+    return Counter(line.removeprefix("begin ") for line in _lines(log) if line.startswith("begin "))
+
+
+def num_ended(log):
+    """Count the tasks that came to an end."""
+    return sum(line.startswith("end ") for line in _lines(log))
+
+
+def _lines(log):
+    return Path(log).read_text().splitlines() if Path(log).exists() else []
+
+
+def job_folders(folder):
+    """The folders of jobs in the layer."""
+    return sorted((Path(folder) / "seg").glob(".wkwdask-job-*"))
+
+
+def journaled(folder):
+    """The tasks that journals say are finished."""
+    found = set()
+    for root in job_folders(folder):
+        for line in journal.read_journal(str(root)):
+            with contextlib.suppress(ValueError):
+                found.add(json.loads(line)["task"])
+    return found
+
+
+# ----------------------------------------------------------------------------- drivers
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A process that builds a pyramid."""
+
+    folder: str
+    case: str
+    log: str
+    scheduler: str = "synchronous"
+    """What dask calls it, or the address of a cluster's scheduler."""
+    workers: int = 2
+    seconds: float = 0.0
+    """How slow each task is made."""
+    options: tuple[tuple[str, str], ...] = ()
+    """Further options of the call."""
+    kill_at: int | None = None
+    """After how many lines of its journal it ends itself."""
+    kill_after: float = 0.0
+    """How much later [s]."""
+    signal: int = signal.SIGKILL
+    """How."""
+
+    def run(self):
+        """Build in this process."""
+        if self.kill_at is not None:
+            self._arm()
+        with logged(self.log, self.seconds), self._runner():
+            CASES[self.case].build(self.folder, **dict(self.options))
+
+    @contextlib.contextmanager
+    def _runner(self):
+        if "://" not in self.scheduler:
+            with dask.config.set(scheduler=self.scheduler, num_workers=self.workers):
+                yield
+            return
+        import distributed
+
+        with distributed.Client(self.scheduler, timeout=5) as client:
+            client.wait_for_workers(1)
+            yield
+
+    def _arm(self):
+        """Count lines of the journal."""
+        append, open_next = journal.Journal.append, journal._open_next
+        left = self.kill_at
+
+        def end():
+            time.sleep(self.kill_after)
+            os.kill(os.getpid(), self.signal)
+
+        def counted(*args):
+            nonlocal left
+            value = (append if args and isinstance(args[0], journal.Journal) else open_next)(*args)
+            if left == 0:
+                threading.Thread(target=end, daemon=True).start()
+            left -= 1
+            return value
+
+        journal._open_next = counted  # 0: as soon as there is a journal
+        journal.Journal.append = lambda *args: counted(*args)
+
+    def fork(self):
+        """Run in a forked process, a session of its own, and give its exit code; a process that was interrupted with Ctrl-C gives 130."""
+        child = multiprocessing.get_context("fork").Process(target=self._forked)
+        child.start()
+        child.join()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # processes of a pool outlive a driver that was killed
+        return child.exitcode
+
+    def _forked(self):
+        os.setsid()
+        try:
+            self.run()
+        except KeyboardInterrupt as interrupt:
+            os._exit(130 if any(RESUME_NOTE in note for note in getattr(interrupt, "__notes__", ())) else 131)
+
+    def start(self, **options):
+        """Start a new process; it prints when it is ready to work."""
+        command = [sys.executable, "-c", "from faults import drivers; drivers.main()", json.dumps(asdict(self))]
+        return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options)
+
+
+def main():
+    """Be the process that :meth:`Driver.start` starts: an error's type, message and notes go to standard output as JSON."""
+    driver = Driver(**json.loads(sys.argv[1]))
+    try:
+        with without_flushing():
+            driver.run()
+    except BaseException as error:
+        print(json.dumps([type(error).__name__, str(error), getattr(error, "__notes__", [])]), flush=True)
+        sys.exit(1)
+
+
+def wait_until(condition, seconds=60.0):
+    """Wait for something."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.002)

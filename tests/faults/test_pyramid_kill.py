@@ -1,0 +1,478 @@
+"""Pyramids whose driver is killed again and again, with damage in between: what was finished is not done again, and the end is that of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import asdict, replace
+
+import dask
+import numpy as np
+import pytest
+from faults.drivers import CASES, KILLS, Driver, Undisturbed, job_folders, journaled, logged, num_ended, runs, wait_until
+from faults.trees import contents, leftovers
+
+from wkwdask.errors import ExistsError, LockedError, WkwDaskError
+from wkwdask.graphs import runners
+from wkwdask.jobs import job as jobs
+from wkwdask.storage import owner
+
+pytestmark = [
+    pytest.mark.faults,
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    made = {}
+
+    def of(name):
+        if name not in made:
+            made[name] = Undisturbed(name, tmp_path_factory.mktemp("undisturbed") / name)
+        return made[name]
+
+    return of
+
+
+def finish(known, folder, *, existing="resume", seconds=0.0):
+    """Go on in this process to the end; gives the tasks that ran."""
+    log = folder.parent / f"{folder.name}.finish.log"
+    with dask.config.set(scheduler="synchronous"), logged(log, seconds):
+        known.case.build(folder, existing=existing)
+    known.check(folder)
+    known.check_records(folder)
+    return set(runs(log))
+
+
+class Campaign:
+    """Kills drivers until there were enough, each start going on where the last one was stopped."""
+
+    def __init__(self, known, folder, seed):
+        self.known = known
+        self.folder = folder
+        self.random = np.random.default_rng(seed)
+        self.pyramids = 0
+        self.starts = 0
+        self.kills = 0
+        self.runs = 0
+        self.here = None
+
+    def fresh(self):
+        """Lay out another source."""
+        self.pyramids += 1
+        self.here = self.known.start(self.folder / f"ds{self.pyramids}")
+
+    def stop_once(self, scheduler, kind, lines):
+        """Start a driver that is stopped, or comes to the end of the pyramid."""
+        if self.here is None:
+            self.fresh()
+        done = journaled(self.here)
+        self.starts += 1
+        driver = Driver(
+            str(self.here), self.known.name, f"{self.folder}/{self.starts}.log", scheduler, int(self.random.integers(2, 5)),
+            options=(("existing", str(self.random.choice(["error", "resume"]))),),
+            kill_at=lines, kill_after=self.random.uniform(0, 0.03), signal=kind,
+        )  # fmt: skip
+        code = driver.fork()
+        ran = runs(driver.log)
+        self.runs += sum(ran.values())
+        assert not done & set(ran), "a task ran again that was in the journal"
+        if code == 0:
+            self.check_finished()
+            return
+        assert code in (-signal.SIGKILL, -signal.SIGTERM, 130)
+        self.kills += 1
+        assert done <= journaled(self.here) or (self.here / "seg" / self.known.case.mags[-1]).exists()
+        self.known.check_unseen(self.here)
+
+    def check_finished(self):
+        """Compare the end of one pyramid, and go on with another."""
+        self.known.check(self.here)
+        self.known.check_records(self.here)
+        self.here = None
+
+    def finish(self):
+        """Bring the last pyramid to its end."""
+        if self.here is not None:
+            done = journaled(self.here)
+            log = self.folder / "last.log"
+            with dask.config.set(scheduler="synchronous"), logged(log):
+                try:
+                    self.known.case.build(self.here)
+                except ExistsError:  # it was killed when all was done
+                    assert not job_folders(self.here)
+            assert not done & set(runs(log))
+            self.runs += sum(runs(log).values())
+            self.check_finished()
+        needed = self.pyramids * len(self.known.tasks)
+        print(f"{self.kills} kills in {self.starts} starts of {self.pyramids} pyramids: {needed} tasks, {self.runs - needed} of them run twice")
+        return self.runs - needed
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_driver_killed_again_and_again(tmp_path, undisturbed, case):
+    """On one thread, on several, with other numbers of workers at each start."""
+    known = undisturbed(case)
+    campaign = Campaign(known, tmp_path, 30)
+    kinds = [signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
+    while campaign.kills < (KILLS or 12):
+        scheduler = str(campaign.random.choice(["synchronous", "threads"]))
+        campaign.stop_once(scheduler, campaign.random.choice(kinds), int(campaign.random.integers(0, len(known.tasks) // 3)))
+    repeated = campaign.finish()
+    # in flight on at most 4 threads, and as many results that were not yet written down
+    assert repeated <= 8 * campaign.kills
+
+
+def test_driver_of_a_process_pool_killed(tmp_path, undisturbed):
+    known = undisturbed("parts")
+    campaign = Campaign(known, tmp_path, 31)
+    while campaign.kills < (KILLS or 2):
+        campaign.stop_once("processes", signal.SIGKILL, int(campaign.random.integers(0, len(known.tasks) // 2)))
+    assert campaign.finish() <= 8 * campaign.kills
+
+
+def test_process_of_a_pool_killed(tmp_path, undisturbed):
+    """The pool is made anew, and what was in flight is repeated."""
+    known = undisturbed("parts")
+    folder = known.start(tmp_path / "ds")
+    driver = Driver(str(folder), "parts", str(tmp_path / "log"), "processes", seconds=0.02)
+    with driver.start() as process:
+        wait_until(lambda: num_ended(driver.log) > 20)
+        os.kill(children(process.pid)[-1], signal.SIGKILL)
+        output, errors = process.communicate()
+    assert (process.returncode, output) == (0, ""), errors
+    known.check(folder)
+    ran = runs(driver.log)
+    assert set(ran) == known.tasks
+    assert 1 <= sum(ran.values()) - len(ran) <= 8
+
+
+def children(pid):
+    """Processes that a process of this test has started, in the order of their start."""
+    found = subprocess.run(["ps", "-ww", "-o", "pid=", "-o", "args=", "--ppid", str(pid)], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[0]) for line in found.splitlines() if "spawn_main" in line]
+
+
+def interrupted(known, folder, kill_at, **options):
+    """A pyramid whose driver was killed; gives the tasks that are in its journal."""
+    driver = Driver(str(known.start(folder)), known.name, f"{folder}.log", kill_at=kill_at, **options)
+    assert driver.fork() == -signal.SIGKILL
+    return journaled(folder)
+
+
+# ----------------------------------------------------------------------------- damage before the next start
+
+
+def part_files(root):
+    return sorted(root.glob("*.parts/z*/*.run"))
+
+
+def staged_files(root, mag):
+    return sorted(root.glob(f"{mag}/z*/y*/x*.wkw"))
+
+
+def first_part(root):
+    return part_files(root)[0]
+
+
+def last_part(root):
+    return part_files(root)[-1]
+
+
+def whole(root):
+    """A file that one task wrote, or that was joined first."""
+    folder = "2-2-2" if (root / "2-2-2").exists() else "2-2-1"
+    return staged_files(root, folder)[0]
+
+
+def joined(root):
+    """A file that a later mag is made from."""
+    folder = "4-4-4" if (root / "4-4-4").exists() else "4-4-2"
+    return staged_files(root, folder)[0]
+
+
+def truncate(path):
+    os.truncate(path, path.stat().st_size - 3)
+
+
+def empty(path):
+    os.truncate(path, 0)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 16
+    path.write_bytes(data)
+
+
+def zero_out(path):
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def delete(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("case", "kill_at", "find", "damage"),
+    [
+        ("parts", 50, first_part, truncate),
+        ("parts", 50, last_part, flip),
+        ("parts", 90, first_part, delete),
+        ("parts", 50, last_part, zero_out),  # what a file system may leave when the machine goes down
+        ("parts", 90, last_part, empty),
+        ("parts", 110, whole, delete),
+        ("parts", 110, whole, truncate),
+        ("parts", 110, whole, empty),
+        ("parts", 134, joined, delete),
+        ("files", 25, first_part, flip),
+        ("files", 25, whole, delete),
+        ("files", 25, whole, truncate),
+        ("files", 25, joined, delete),
+        ("files", 45, joined, truncate),
+    ],
+)
+def test_damaged_before_the_next_start(tmp_path, undisturbed, case, kill_at, find, damage):
+    """What is damaged is made anew, and no more than what lies around it."""
+    known = undisturbed(case)
+    folder = tmp_path / "ds"
+    done = interrupted(known, folder, kill_at)
+    (root,) = job_folders(folder)
+    damage(find(root))
+    again = finish(known, folder) & done
+    assert 1 <= len(again) <= 75
+
+
+def test_everything_that_was_written_is_gone(tmp_path, undisturbed):
+    """Even without the folders of mags and parts."""
+    known = undisturbed("parts")
+    folder = tmp_path / "ds"
+    done = interrupted(known, folder, 100)
+    (root,) = job_folders(folder)
+    for entry in list(root.iterdir()):
+        if entry.is_dir():
+            subprocess.run(["rm", "-r", str(entry)], check=True)
+    again = finish(known, folder) & done
+    assert len(again) > 70
+
+
+@pytest.mark.parametrize("tail", ["torn", "cut", "zeros", "nonsense"])
+def test_last_line_of_the_journal_damaged(tmp_path, undisturbed, tail):
+    known = undisturbed("parts")
+    folder = tmp_path / "ds"
+    done = interrupted(known, folder, 60)
+    (root,) = job_folders(folder)
+    (path,) = root.glob("journal-*")
+    data = path.read_bytes()
+    lines = data.splitlines(keepends=True)
+    key = json.loads(lines[-1])["task"]
+    if tail == "torn":
+        path.write_bytes(data + lines[0][:31])
+    elif tail == "cut":
+        path.write_bytes(data[:-7])
+    elif tail == "zeros":
+        path.write_bytes(data[: -len(lines[-1])] + bytes(200) + b"\n" + bytes(77))
+    else:
+        path.write_bytes(data + b'[1]\n5\n"x"\n{}\n\xff\xfe\n')
+    again = finish(known, folder) & done
+    assert again == (set() if tail in ("torn", "nonsense") else {key})
+
+
+def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
+    """Any of that, many times."""
+    known = undisturbed("parts")
+    random = np.random.default_rng(32)
+    folder = known.start(tmp_path / "ds")
+    for n in range(KILLS or 10):
+        driver = Driver(str(folder), "parts", str(tmp_path / f"{n}.log"), kill_at=int(random.integers(10, 50)), kill_after=random.uniform(0, 0.01))
+        if driver.fork() == 0:
+            known.check(folder)
+            known.check_records(folder)
+            folder = known.start(tmp_path / f"ds{n}")
+            continue
+        for root in job_folders(folder):
+            files = part_files(root) + sorted(root.glob("*/z*/y*/x*.wkw"))
+            for path in random.permutation(np.array([str(path) for path in files]))[: random.integers(0, 4)]:
+                damage = random.choice([truncate, empty, zero_out, delete])
+                damage(root / path)
+    finish(known, folder, existing="error" if journaled(folder) else "overwrite")
+
+
+# ----------------------------------------------------------------------------- who is alive
+
+
+def held_by(folder, **changes):
+    """Let the job of an interrupted driver have another owner."""
+    (root,) = job_folders(folder)
+    paths = [root / "owner.json", *(folder / "seg").glob(".*.wkwdask-lock")]
+    assert len(paths) > 4
+    for path in paths:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def living():
+    """Fields of an owner that is this process."""
+    me = asdict(owner.Owner.this_process("the other job"))
+    return {name: me[name] for name in ("command", "pid", "process_start", "since")}
+
+
+def test_the_machine_went_down(tmp_path, undisturbed):
+    """A process with the same number and start is another one after a restart of the machine."""
+    known = undisturbed("parts")
+    folder = tmp_path / "ds"
+    done = interrupted(known, folder, 60)
+    held_by(folder, **living(), boot="another start of the machine")
+    assert not finish(known, folder) & done
+
+
+@pytest.mark.parametrize("existing", ["error", "resume", "overwrite"])
+def test_the_other_driver_lives(tmp_path, undisturbed, existing):
+    """A job is not taken over from a process that is alive, or may be: on another machine."""
+    known = undisturbed("parts")
+    folder = tmp_path / "ds"
+    done = interrupted(known, folder, 60)
+    held_by(folder, **living())
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(LockedError, match=f"the other job by .* process {os.getpid()} on {socket.gethostname()}"):
+            known.case.build(folder, existing=existing)
+        held_by(folder, host="another-machine")
+        with pytest.raises(LockedError, match=r"on another-machine.* remove /.*wkwdask-lock"):
+            known.case.build(folder, existing=existing)
+        for lock in (folder / "seg").glob(".*.wkwdask-lock"):  # as the error says, by one who knows
+            lock.unlink()
+    assert len(done) == 60
+    again = finish(known, folder, existing=existing) & done
+    assert again == (done if existing == "overwrite" else set())
+
+
+@pytest.mark.parametrize("existing", ["error", "resume", "overwrite"])
+def test_two_drivers_at_once(tmp_path, undisturbed, existing):
+    known = undisturbed("parts")
+    folder = known.start(tmp_path / "ds")
+    driver = Driver(str(folder), "parts", str(tmp_path / "log"), "threads", seconds=0.005)
+    with driver.start() as process:
+        wait_until(lambda: num_ended(driver.log) > 30)
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            with dask.config.set(scheduler="synchronous"), pytest.raises(LockedError, match=f"build_pyramid of .*process {process.pid} on"):
+                known.case.build(folder, existing=existing)
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+        output, errors = process.communicate()
+    assert (process.returncode, output) == (0, ""), errors
+    assert set(runs(driver.log).values()) == {1}
+    known.check(folder)
+    known.check_records(folder)
+
+
+def test_another_job_while_one_runs(tmp_path, undisturbed):
+    """With other settings there is nothing to resume either: the mags are being written."""
+    known = undisturbed("parts")
+    folder = known.start(tmp_path / "ds")
+    driver = Driver(str(folder), "parts", str(tmp_path / "log"), "threads", seconds=0.005)
+    with driver.start() as process:
+        wait_until(lambda: num_ended(driver.log) > 30)
+        with dask.config.set(scheduler="synchronous"), pytest.raises(LockedError, match=f"process {process.pid} on"):
+            known.case.build(folder, method="max")
+        process.communicate()
+    known.check(folder)
+
+
+def test_several_go_on_at_once(tmp_path, undisturbed):
+    """One of them does the work, the others are told who does, or that all is done."""
+    known = undisturbed("parts")
+    folder = tmp_path / "ds"
+    done = interrupted(known, folder, 60)
+    drivers = [Driver(str(folder), "parts", str(tmp_path / f"log{n}"), seconds=0.002, options=(("existing", "resume"),)) for n in range(3)]
+    processes = [driver.start() for driver in drivers]
+    told = [process.communicate()[0] for process in processes]
+    worked = [n for n, driver in enumerate(drivers) if runs(driver.log)]
+    assert len(worked) == 1, told
+    assert not set(runs(drivers[worked[0]].log)) & done
+    assert processes[worked[0]].returncode == 0, told
+    for n, output in enumerate(told):
+        assert not output or (json.loads(output)[0] == "LockedError" and f"process {processes[worked[0]].pid} on" in output), (n, output)
+    known.check(folder)
+    known.check_records(folder)
+
+
+# ----------------------------------------------------------------------------- tasks that run more than once
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_every_task_runs_twice(tmp_path, undisturbed, monkeypatch, case):
+    """As a cluster may do: at once, and late, when what it made was used already."""
+    known = undisturbed(case)
+    folder = known.start(tmp_path / "ds")
+    random = np.random.default_rng(33)
+    earlier = []
+
+    def run_twice(task):
+        first = task.run()
+        second = task.run()
+        same = [[replace(receipt, mtime_ns=0) for _, receipt in result.receipts] for result in (first, second)]
+        assert same[0] == same[1]
+        if earlier and random.random() < 0.3:
+            earlier[random.integers(len(earlier))].run()
+        earlier.append(task)
+        return second
+
+    monkeypatch.setattr(jobs, "run_task", run_twice)
+    monkeypatch.setattr(runners, "run_task", run_twice)
+    with dask.config.set(scheduler="synchronous"):
+        known.case.build(folder)
+    known.check(folder)
+
+
+def test_a_task_runs_after_the_end_of_its_job(tmp_path, undisturbed, monkeypatch):
+    """A worker that was cut off leaves nothing behind, neither after the end of the job nor after its cancellation."""
+    known = undisturbed("parts")
+    folder = known.start(tmp_path / "ds")
+    tasks = []
+
+    def keep(task):
+        tasks.append(task)
+        return task.run()
+
+    monkeypatch.setattr(jobs, "run_task", keep)
+    with dask.config.set(scheduler="synchronous"):
+        known.case.build(folder)
+    failed = 0
+    for task in tasks:
+        try:
+            task.run()
+        except (OSError, WkwDaskError):
+            failed += 1
+    assert failed > len(tasks) / 2
+    known.check(folder)
+
+
+def test_a_worker_writes_on_while_the_job_is_taken_over(tmp_path, undisturbed):
+    """Processes of a pool go on for a while after their driver was killed, and the next driver starts at once."""
+    known = undisturbed("parts")
+    folder = known.start(tmp_path / "ds")
+    driver = Driver(str(folder), "parts", str(tmp_path / "log"), "processes", seconds=0.1, kill_at=12)
+    with driver.start() as process:
+        process.wait()
+        done = journaled(folder)
+        assert num_ended(driver.log) < sum(runs(driver.log).values())
+        again = finish(known, folder, seconds=0.01)
+        wait_until(lambda: num_ended(driver.log) == sum(runs(driver.log).values()))
+        for pid in survivors(process.pid):
+            os.kill(pid, signal.SIGKILL)
+    assert not again & done
+    time.sleep(0.2)
+    known.check(folder)
+    assert leftovers(folder) == []
+    assert contents(folder) == known.after
+
+
+def survivors(session):
+    """Processes of a session that a test has started."""
+    found = subprocess.run(["ps", "-o", "pid=", "-s", str(session)], capture_output=True, text=True, check=False).stdout
+    return [int(line) for line in found.split() if int(line) != session]

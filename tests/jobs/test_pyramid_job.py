@@ -1,0 +1,316 @@
+"""The pyramid job on a format of its own: every voxel from exactly its window, every file once, whatever the plan.
+
+Voxels are random labels of 64 bits, and a window becomes the sum of its voxels: then a voxel of any mag is the sum of the labels of all source voxels
+that it spans, and one that was left out, counted twice or taken from elsewhere shows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import count
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from memory_volume import MemoryTarget, make_volume, read_whole, store_of
+from strategies import vectors
+
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.job import run_serially
+from wkwdask.jobs.pyramid import PyramidJob, RegionTask
+from wkwdask.plans import pyramid as plan_module
+from wkwdask.plans.pyramid import plan_passes
+from wkwdask.streams import pyramid as stream_module
+
+_names = count()
+
+
+def sum_windows(source, factor, method, out, low=None, high=None, **_):
+    """In place of a reducer: the sum of what counts, modulo 2**64."""
+    inside = tuple(slice(a, b) for a, b in zip(low or (0, 0, 0), high or source.shape, strict=True))
+    counted = np.zeros_like(source)
+    counted[inside] = source[inside]
+    (x, y, z), (fx, fy, fz) = out.shape, factor
+    out[...] = counted.reshape(x, fx, y, fy, z, fz).sum(axis=(1, 3, 5), dtype=np.uint64)
+
+
+def summed(labels, box, mag):
+    """The same for a whole mag, straight from the source."""
+    target = box.in_mag(mag)
+    pad = [(a - t * f, u * f - b) for a, b, t, u, f in zip(box.topleft, box.bottomright, target.topleft, target.bottomright, mag.factors, strict=True)]
+    (x, y, z), (fx, fy, fz) = target.size, mag.factors
+    return np.pad(labels, [(0, 0), *pad]).reshape(-1, x, fx, y, fy, z, fz).sum(axis=(2, 4, 6), dtype=np.uint64)
+
+
+@pytest.fixture(autouse=True)
+def _sums(monkeypatch):
+    monkeypatch.setattr(stream_module, "reduce_windows", sum_windows)
+
+
+class Case:
+    """A source with holes, and what makes a pyramid of it."""
+
+    def __init__(self, box, mags, chunk, shard, source_chunk, source_shard, workers, share, seed):
+        self.box, self.mags, self.workers = box, mags, workers
+        random = np.random.default_rng(seed)
+        self.labels = random.integers(0, 1 << 64, (1, *box.size), dtype=np.uint64)
+        for index in cells(box, source_shard):
+            if random.random() >= share:
+                hole = cell_box(index, source_shard, box).intersection(box)
+                self.labels[(slice(None), *_inside(hole, box.topleft))] = 0
+        name = f"pyramid-job-{next(_names)}"
+        self.source = make_volume(name, self.labels, box.topleft, chunk_shape=source_chunk, shard_shape=source_shard)
+        self.targets = [MemoryTarget(f"{name}-{mag.long_name}", "uint64", 1, box.in_mag(mag), chunk, shard) for mag in mags]
+        self.passes = plan_passes(box, mags, chunk, shard, 8, workers)
+        for target in self.targets:
+            target.prepare()
+
+    def job(self):
+        return PyramidJob(self.source, self.targets, self.passes, "max")
+
+    def forget(self):
+        for name in (self.source.store, *(target.folder for target in self.targets)):
+            store_of(name).clear()
+
+
+def _inside(box, corner):
+    return tuple(slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, corner, strict=True))
+
+
+STEPS = [step for step in ((x, y, z) for x in (1, 2, 4, 8) for y in (1, 2, 4, 8) for z in (1, 2, 4, 8)) if step != (1, 1, 1)]
+TWOS = [step for step in STEPS if max(step) == 2]
+
+
+@st.composite
+def shapes(draw):
+    """A chunk and a shard of whole chunks, both of powers of two; cubes as in WKW as often as not."""
+    if draw(st.booleans()):
+        chunk = (draw(st.sampled_from([1, 2, 4, 8])),) * 3
+        times = (draw(st.sampled_from([1, 2, 4])),) * 3
+    else:
+        chunk = draw(st.tuples(*[st.sampled_from([1, 2, 4, 8])] * 3))
+        times = (draw(st.sampled_from([1, 2, 4])),) * 3
+    return chunk, tuple(a * b for a, b in zip(chunk, times, strict=True))
+
+
+@st.composite
+def cases(draw):
+    """Small arrays, cut the way large ones are: the limits of regions and bricks are drawn too, so that tasks have one brick or hundreds.
+
+    Source and targets have blocks and files of their own; the source lacks none, some or nearly all of its files.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        region = draw(st.sampled_from([8, 16, 64]))
+        patch.setattr(plan_module, "_REGION_VX", region)
+        patch.setattr(plan_module, "_SMALLEST_REGION_VX", draw(st.sampled_from([n for n in (4, 8, 16) if n <= region])))
+        patch.setattr(plan_module, "_SMALL_TASK_NBYTES", draw(st.sampled_from([0, 1 << 20])))
+        patch.setattr(plan_module, "_BRICK_SOURCE_NBYTES", draw(st.sampled_from([512, 4096, 1 << 15])))
+        mags = [Mag(1, 1, 1)]
+        for step in draw(st.lists(st.sampled_from(TWOS) | st.sampled_from(STEPS), min_size=1, max_size=4)):
+            mags.append(Mag(*(a * b for a, b in zip(mags[-1].factors, step, strict=True))))
+        box = BoundingBox(draw(vectors(0, 50)), draw(vectors(1, 26)))
+        (chunk, shard), (source_chunk, source_shard) = draw(shapes()), draw(shapes())
+        workers = draw(st.sampled_from([1, 2, 3, 17, 1000]))
+        return Case(box, mags[1:], chunk, shard, source_chunk, source_shard, workers, draw(st.sampled_from([0.0, 0.1, 0.6, 1.0])), draw(st.integers(0, 99)))
+
+
+class Watched:
+    """A job whose tasks and receipts are counted."""
+
+    def __init__(self, job):
+        self.job = job
+        self.tasks_run = []
+        self.receipts = Counter()
+
+    @property
+    def num_tasks(self):
+        return self.job.num_tasks
+
+    def tasks(self):
+        return self.job.tasks()
+
+    def receive(self, task, result):
+        self.tasks_run.append(task)
+        self.receipts.update((level, receipt.shard) for level, receipt in result.receipts if receipt.part is None)
+        return self.job.receive(task, result)
+
+
+@given(cases())
+def test_every_voxel_from_its_window_and_every_file_once(case):
+    job = case.job()
+    watched = Watched(job)
+    at_most = job.num_tasks
+    run_serially(watched)
+    for target, tally in zip(case.targets, job.tallies, strict=True):
+        expected = summed(case.labels, case.box, target.box.mag)
+        np.testing.assert_array_equal(read_whole(target.as_volume()), expected)
+        tally.check()
+        _check_report(tally.report("folder"), expected, target)
+    _check_files(case, watched)
+    assert len(watched.tasks_run) == len({task.key for task in watched.tasks_run}) == job.num_tasks <= at_most
+    if all(store_of(case.source.store).get(f"shard-{x}-{y}-{z}") is not None for x, y, z in cells(case.box, case.source.shard_shape)) and len(case.passes) == 1:
+        assert job.num_tasks == at_most
+    case.forget()
+
+
+def _check_report(report, expected, target):
+    assert report.voxels == target.box.volume
+    assert report.minimum == expected.min()
+    assert report.maximum == expected.max()
+    where = np.argwhere(expected[0])
+    low, high = (where.min(0), where.max(0) + 1) if len(where) else (None, None)
+    nonzero = None if low is None else BoundingBox.from_corners((low + target.box.topleft).tolist(), (high + target.box.topleft).tolist(), target.box.mag)
+    assert report.nonzero == nonzero
+
+
+def _check_files(case, watched):
+    """A file with voxels was published once, one without never; no part is left; regions are those with a source file, each once."""
+    for level, target in enumerate(case.targets):
+        puts = Counter(name for name in store_of(target.folder).puts if name.startswith("shard"))
+        stored = {name for name in store_of(target.folder).names() if name.startswith("shard")}
+        assert set(puts.values()) <= {1}
+        assert set(puts) == stored
+        for shard in cells(target.box, target.shard_shape):
+            found = watched.receipts[level, shard]
+            assert found == 1 or (found == 0 and "shard-{}-{}-{}".format(*shard) not in stored)
+        assert [name for name in store_of(target.folder).names() if name.startswith("part")] == []
+    first = 0
+    for plan in case.passes:
+        regions = [task.region for task in watched.tasks_run if isinstance(task, RegionTask) and task.first_level == first]
+        source = case.source if first == 0 else case.targets[first - 1].as_volume()
+        files = [index for index in cells(source.box, source.shard_shape) if source.shard_exists(index)]
+        touched = {
+            region for index in files for region in cells(cell_box(index, source.shard_shape, source.box).intersection(source.box), plan.source_region_shape)
+        }
+        assert sorted(regions) == sorted(touched)
+        first += len(plan.levels)
+
+
+@given(cases())
+def test_each_source_voxel_is_read_once(case):
+    """All reads of a pass lie in the box, overlap nowhere, and hold every file."""
+    run_serially(case.job())
+    first = 0
+    for plan in case.passes:
+        source = case.source if first == 0 else case.targets[first - 1].as_volume()
+        reads = np.zeros(source.box.size, np.uint8)
+        for box, _, _ in store_of(source.store).reads:
+            assert source.box.contains(box)
+            assert box.volume <= math.prod(plan.source_brick_shape)
+            reads[_inside(box, source.box.topleft)] += 1
+        assert reads.max(initial=0) <= 1
+        for index in cells(source.box, source.shard_shape):
+            if source.shard_exists(index):
+                assert (reads[_inside(cell_box(index, source.shard_shape, source.box).intersection(source.box), source.box.topleft)] == 1).all()
+        first += len(plan.levels)
+    case.forget()
+
+
+@given(cases())
+def test_a_join_waits_for_its_parts_alone(case):
+    """Tasks may end in any order: whatever runs first, the files are the same, and none is begun before all its parts are there."""
+    job = case.job()
+    waiting, random = [*job.tasks()], np.random.default_rng(1)
+    while waiting:
+        task = waiting.pop(random.integers(len(waiting)))
+        waiting.extend(job.receive(task, task.run()))
+    for target, tally in zip(case.targets, job.tallies, strict=True):
+        tally.check()
+        np.testing.assert_array_equal(read_whole(target.as_volume()), summed(case.labels, case.box, target.box.mag))
+    case.forget()
+
+
+def _case(box, names, **options):
+    shape = {"chunk": (4,) * 3, "shard": (8,) * 3, "source_chunk": (4,) * 3, "source_shard": (16,) * 3, "workers": 1, "share": 1.0, "seed": 1}
+    return Case(box, [Mag.parse(name) for name in names], **{**shape, **options})
+
+
+def test_nothing_stored_is_nothing_done():
+    case = _case(BoundingBox((5, 6, 7), (30, 30, 30)), ["2", "4", "64", "128"], share=0.0)
+    watched = Watched(case.job())
+    run_serially(watched)
+    assert watched.tasks_run == []
+    assert watched.num_tasks == 0
+    for tally in watched.job.tallies:
+        tally.check()
+        assert (tally.report("x").files, tally.report("x").minimum, tally.report("x").maximum) == (0, 0, 0)
+
+
+def test_a_file_of_zeros_is_read_but_none_is_written():
+    case = _case(BoundingBox((0, 0, 0), (16, 16, 16)), ["2", "4"])
+    store_of(case.source.store).put("shard-0-0-0", np.zeros((1, 16, 16, 16), np.uint64))
+    watched = Watched(case.job())
+    run_serially(watched)
+    assert len(watched.tasks_run) > 0
+    assert [store_of(target.folder).names() for target in case.targets] == [["prepared"]] * 2
+    assert [tally.is_complete for tally in watched.job.tallies] == [True, True]
+
+
+def test_the_next_pass_starts_when_its_source_is_complete(monkeypatch):
+    """Not before: its regions read what is there then."""
+    monkeypatch.setattr(plan_module, "_REGION_VX", 16)
+    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4", "8", "16", "32"])
+    assert len(case.passes) > 1
+    watched = Watched(case.job())
+    run_serially(watched)
+    first = len(case.passes[0].levels)
+    passes = [task.first_level for task in watched.tasks_run if isinstance(task, RegionTask)]
+    assert passes == sorted(passes)
+    assert set(passes) == {0, first} if len(case.passes) == 2 else {0, first} <= set(passes)
+    last_join = max(n for n, task in enumerate(watched.tasks_run) if not isinstance(task, RegionTask) and task.level == first - 1)
+    assert all(n > last_join for n, task in enumerate(watched.tasks_run) if isinstance(task, RegionTask) and task.first_level)
+
+
+def test_num_tasks_is_an_upper_bound_from_the_start(monkeypatch):
+    monkeypatch.setattr(plan_module, "_REGION_VX", 16)
+    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4", "8", "16", "32"], share=0.3)
+    job = case.job()
+    bounds = [job.num_tasks]
+    waiting = [*job.tasks()]
+    bounds.append(job.num_tasks)
+    done = 0
+    while waiting:
+        task = waiting.pop()
+        waiting.extend(job.receive(task, task.run()))
+        done += 1
+        bounds.append(job.num_tasks)
+    assert bounds == sorted(bounds, reverse=True)
+    assert bounds[-1] == done
+
+
+def test_names_of_tasks():
+    case = _case(BoundingBox((0, 0, 0), (40, 40, 40)), ["2", "4"])
+    watched = Watched(case.job())
+    run_serially(watched)
+    assert {task.name for task in watched.tasks_run if isinstance(task, RegionTask)} == {
+        f"region {region} of {case.source.name}" for region in cells(case.targets[0].box, case.passes[0].levels[0].region_shape)
+    }
+    for task in watched.tasks_run:
+        if not isinstance(task, RegionTask):
+            assert task.name == f"file {task.shard} of mag {case.mags[task.level]}"
+
+
+def test_sources_of_a_file_name_what_it_was_made_from(monkeypatch):
+    """Whether a region is a file or a part of one: the digests of parts add up to that of the source files below the file."""
+    from wkwdask.storage.states import grouped_digests
+
+    for region_vx in (64, 8):
+        monkeypatch.setattr(plan_module, "_REGION_VX", region_vx)
+        monkeypatch.setattr(plan_module, "_SMALLEST_REGION_VX", 4)
+        monkeypatch.setattr(plan_module, "_SMALL_TASK_NBYTES", 0)
+        for source_shard in ((4,) * 3, (16,) * 3, (64,) * 3):
+            for shard in ((8,) * 3, (32,) * 3):
+                case = _case(BoundingBox((3, 5, 7), (60, 50, 50)), ["2"], source_shard=source_shard, shard=shard, share=0.7, workers=1000)
+                job = case.job()
+                run_serially(job)
+                expected = grouped_digests(case.source.stored_states(), source_shard, tuple(2 * n for n in shard))
+                found = {tuple(row[:3]): row[5] for row in job.tallies[0].shards.tolist()}
+                ranges = cell_range(case.targets[0].box, shard)
+                assert {index: found.get(index, 0) for index in cells(case.targets[0].box, shard)} == {
+                    index: expected.get(index, 0) for index in cells(case.targets[0].box, shard)
+                }
+                assert all(len(r) for r in ranges)

@@ -1,0 +1,130 @@
+"""Mags that are made from another mag of their layer: that mag, their folders, their header, and what the JSON is to say."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import MissingError
+from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
+from wkwdask.jobs.places import check_inside_dataset
+from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.storage.layer_edit import LayerEdit
+from wkwdask.storage.local import is_remote
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.storage.dataset import Layer
+    from wkwdask.storage.wkw import WkwVolume
+
+
+def open_source(url: str | os.PathLike[str], layer_name: str | None, mag: Mag | None, option: str) -> tuple[Layer, WkwVolume]:
+    """Open the mag that others are made from.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layer_name : str, optional
+        The layer.
+    mag : Mag, optional
+        The mag; by default that of the path, else the finest that has files.
+    option : str
+        How a user calls the mag.
+
+    Returns
+    -------
+    Layer, WkwVolume
+
+    Raises
+    ------
+    MissingError
+        There is no such layer or mag, or it has no files.
+    ValueError
+        A mag's folder was named together with another mag.
+    """
+    located = locate(url)
+    if mag is not None and located.mag not in (None, mag):
+        raise ValueError(f"{os.fspath(url)}: is mag {located.mag}, but {option}= says {mag}")
+    layer = choose_layer(located, layer_name)
+    source = layer.volume(mag or located.mag or layer.finest_mag())
+    if not source.has_shards():
+        raise MissingError(f"{source.folder}: the mag has no data files")
+    return layer, source
+
+
+def box_setting(box: BoundingBox) -> str:
+    """Write down a box [voxels of its mag]."""
+    return ",".join(map(str, (*box.topleft, *box.size)))
+
+
+def source_token(source: WkwVolume) -> str:
+    """Name the source so that another mag in its place has another name."""
+    return hashlib.blake2b(repr(source.token).encode(), digest_size=8).hexdigest()
+
+
+def aligned_mags(layer: Layer, align_with: str | bool) -> list[Mag]:
+    """List the mags of the layers that a ladder follows."""
+    if align_with is False:
+        return []
+    layers = [] if layer.datasource is None else [other for other in layer.datasource.layers if other.name != layer.name]
+    if align_with is not True:
+        layers = [other for other in layers if other.name == align_with]
+        if not layers:
+            raise MissingError(f"{layer.dataset_folder or layer.folder}: no other layer {align_with!r} to align with")
+    return [entry.mag for other in layers for entry in other.mags]
+
+
+def mag_folder(layer: Layer, mag: Mag) -> str:
+    """Say where a mag goes or is: where the JSON has it, else in the layer's folder."""
+    folder = layer.mags.get(mag, f"{layer.folder}/{mag.name}")
+    check_inside_dataset(layer, folder)
+    return folder
+
+
+def header_like(source: WkwVolume, compression: str | None, block_len: int | None, file_len: int | None) -> WkwHeader:
+    """Choose how new mags are stored: what is not given as in the mag that they are made from, but raw becomes LZ4HC.
+
+    Raises
+    ------
+    ValueError
+        An option makes no sense.
+    """
+    before = source.header
+    block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
+    if compression is not None:
+        block_type = BlockType.parse(compression)
+    if block_len is None and file_len is None:
+        return before.with_block_type(block_type)
+    return make_header(before.dtype, before.num_channels, block_len=block_len or before.block_len, file_len=file_len or before.file_len, block_type=block_type)
+
+
+def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], header: WkwHeader) -> LayerEdit | None:
+    """Say what the JSON is to list once the mags are there, None without a JSON."""
+    dataset = layer.dataset_folder
+    if dataset is None or layer.record is None:
+        return None
+    return LayerEdit(
+        dataset, layer.name, tuple((mag, f"./{os.path.relpath(path, dataset)}", header.file_len_vx) for mag, path in zip(mags, folders, strict=True))
+    )
+
+
+def check_apart(layer: Layer, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
+    """Refuse a JSON by which a new mag would take the place of other data.
+
+    Raises
+    ------
+    ValueError
+        Folders overlap.
+    """
+    known = {source.folder: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
+    others = [os.path.realpath(folder) for folder in known if not is_remote(folder)]
+    for number, folder in enumerate(folders):
+        real = os.path.realpath(folder)
+        for other in others + [os.path.realpath(before) for before in folders[:number]]:
+            if os.path.commonpath([real, other]) in (real, other):
+                raise ValueError(f"{folder}: mag {mags[number]} would take the place of {other}; the paths in the JSON overlap")

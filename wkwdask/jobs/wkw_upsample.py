@@ -1,0 +1,195 @@
+"""Staging the upsampling of a WKW layer: from what a user asks for to source, targets, plans and the job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.errors import ResumeError
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import vec3
+from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.jobs.upsample import UpsampleJob, is_current
+from wkwdask.jobs.wkw_mags import aligned_mags, box_setting, check_apart, edit_of, header_like, mag_folder, open_source, source_token
+from wkwdask.jobs.wkw_write import check_level, staged_target
+from wkwdask.plans.mag_ladder import mag_ladder
+from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.storage.dataset import is_readable
+from wkwdask.storage.job_folder import read_provenance
+from wkwdask.storage.owner import Owner
+from wkwdask.storage.records import RECORD_COLUMNS, read_record
+
+if TYPE_CHECKING:
+    import os
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.storage.dataset import Layer
+    from wkwdask.storage.wkw import WkwVolume
+
+EXISTING = ("error", "resume", "overwrite")
+_COMMAND = "upsample"
+
+
+@dataclass(frozen=True, slots=True)
+class UpsampleOptions:
+    """What a user may choose for an upsampling; None is the default that the fields of ``upsample`` describe."""
+
+    source: Mag | None = None
+    """The mag to start from."""
+    finest: Mag | None = None
+    """Where the ladder of new mags begins."""
+    mags: tuple[Mag, ...] | None = None
+    """The mags to make."""
+    compression: str | None = None
+    """How blocks are encoded."""
+    level: int = 5
+    """LZ4HC level."""
+    block_len: int | None = None
+    """Edge of a block [voxels]."""
+    file_len: int | None = None
+    """Edge of a file [blocks]."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedUpsample:
+    """An upsampling that can be run."""
+
+    source: WkwVolume
+    """The coarse mag."""
+    plans: tuple[Upsampling, ...]
+    """How each mag is made."""
+    staged: StagedMags
+    """What is written; no targets where all mags are there already."""
+
+    def job(self) -> UpsampleJob:
+        """Make the job."""
+        return UpsampleJob(self.source, self.staged.targets, self.plans)
+
+    def check_current(self) -> None:
+        """Make sure that the mags, finished before, are those of the source as it is now.
+
+        Raises
+        ------
+        ResumeError
+            The source has changed.
+        """
+        for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
+            record = read_record(folder)
+            if not is_current(self.source, target, np.empty((0, RECORD_COLUMNS), np.int64) if record is None else record):
+                raise ResumeError(
+                    f'{self.source.folder}: has changed since {folder} was made from it; existing="overwrite" (--overwrite) makes the finer mags anew'
+                )
+
+
+def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> StagedUpsample:
+    """Check and lay out the making of finer mags, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset or a layer; a mag's folder makes that mag the source.
+    layer_name : str, optional
+        The layer.
+    options : UpsampleOptions
+        What to make.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+
+    Returns
+    -------
+    StagedUpsample
+
+    Raises
+    ------
+    MissingError
+        There is no such layer, or the source has no files.
+    ResumeError
+        An upsampling with other settings was interrupted.
+    UnsupportedError
+        A mag's path leaves the dataset.
+    ValueError
+        An option makes no sense.
+    """
+    check_existing(existing, EXISTING)
+    check_level(options.level)
+    layer, source = open_source(url, layer_name, options.source, "source")
+    box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(MAG_1)
+    mags = _choose_mags(layer, source.box.mag, box, options, existing)
+    folders = tuple(mag_folder(layer, mag) for mag in mags)
+    check_apart(layer, source, mags, folders)
+    header = header_like(source, options.compression, options.block_len, options.file_len)
+    settings = settings_of(
+        _COMMAND, source=source.box.mag, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags),
+        block_len=header.block_len, file_len=header.file_len, compression=header.block_type.label, level=options.level, input=source_token(source),
+    )  # fmt: skip
+    interrupted = find_interrupted(layer.folder, folders, settings, existing)
+    owner = Owner.this_process(f"{_COMMAND} of {layer.folder}", interrupted.job if interrupted is not None else None)
+    targets = tuple(staged_target(owner, layer.folder, header, options.level, box.in_mag(mag)) for mag in mags)
+    regions = [None if interrupted is None else vec3(interrupted.plan["regions"][n]) for n in range(len(mags))]
+    plans = tuple(
+        plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+        for target, region in zip(targets, regions, strict=True)
+    )
+    plan = {"regions": [one.region_shape for one in plans]}
+    nbytes_in = len(mags) * source.box.volume * header.voxel_nbytes
+    staged = StagedMags(owner, layer.folder, targets, folders, nbytes_in, edit_of(layer, mags, folders, header), settings, existing, plan)
+    return StagedUpsample(source, plans, staged)
+
+
+def _choose_mags(layer: Layer, source: Mag, box: BoundingBox, options: UpsampleOptions, existing: str) -> list[Mag]:
+    """Choose the mags to make, finest first.
+
+    Raises
+    ------
+    ValueError
+        Options contradict each other, or a mag is not finer than the source.
+    """
+    if options.mags is not None:
+        if options.finest is not None:
+            raise ValueError("mags= lists the mags to make, finest= chooses them: give one or the other")
+        mags = sorted(set(options.mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
+        if source in mags:
+            raise ValueError(f"mags= lists mag {source}, which is the source: it is what the others are made from")
+        for mag in mags:
+            mag.step_to(source)
+        return mags
+    finest = options.finest or MAG_1
+    finest.step_to(source)
+    return [mag for mag in _ladder(layer, finest, source, box) if not _is_there(layer, mag, source, existing)]
+
+
+def _ladder(layer: Layer, finest: Mag, source: Mag, box: BoundingBox) -> list[Mag]:
+    """List the mags of WEBKNOSSOS's ladder from the finest up to the source, without that.
+
+    Raises
+    ------
+    ValueError
+        The ladder does not lead to the source.
+    """
+    if finest == source:
+        return []
+    voxel_size = layer.datasource.voxel_size_nm if layer.datasource is not None else None
+    sampling = "constant_z" if box.size[2] == 1 and finest.z == source.z else "anisotropic"  # a single section stays one
+    try:
+        above = mag_ladder(finest, source, voxel_size, sampling, aligned_mags(layer, True))
+    except ValueError as error:
+        raise ValueError(f"no ladder of mags leads from {finest} to {source} ({error}); list the mags to make with mags=") from None
+    return [finest, *(mag for mag in above if mag.maximum < source.maximum and _divides(mag, source))]
+
+
+def _is_there(layer: Layer, mag: Mag, source: Mag, existing: str) -> bool:
+    """Tell whether a mag is to be left alone: it has data, and is not one that this job made from the same source and may go on with or replace."""
+    if existing != "error":
+        settings = read_provenance(mag_folder(layer, mag)).get("settings", {})
+        if settings.get("command") == _COMMAND and settings.get("source") == source.name:
+            return False
+    return is_readable(layer, mag)
+
+
+def _divides(finer: Mag, coarser: Mag) -> bool:
+    return all(b % a == 0 for a, b in zip(finer.factors, coarser.factors, strict=True))

@@ -1,0 +1,88 @@
+"""How a mag that is made is cut into regions: equal, aligned boxes of whole chunks, one task each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.geometry import morton
+from wkwdask.geometry.grid import cell_box, cell_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+
+
+@dataclass(frozen=True, slots=True)
+class RegionGrid:
+    """A mag that is made region by region."""
+
+    box: BoundingBox
+    """Where the mag has data [voxels of the mag]."""
+    region_shape: Vec3
+    """Footprint of one task [voxels of the mag]."""
+    brick_shape: Vec3
+    """What is handled at once [voxels of the mag]."""
+
+    def region_box(self, region: Vec3) -> BoundingBox:
+        """Give the voxels of a region that lie in the box."""
+        return cell_box(region, self.region_shape, self.box).intersection(self.box)
+
+    def regions(self, occupied: npt.NDArray[np.bool_]) -> Iterator[Vec3]:
+        """Go through the regions in Morton order, so that files are completed one after the other.
+
+        Parameters
+        ----------
+        occupied : ndarray of bool, shape (x, y, z)
+            Which of the regions that touch the box have data.
+
+        Yields
+        ------
+        tuple of 3 int
+            Index of a region.
+        """
+        low = [r.start for r in cell_range(self.box, self.region_shape)]
+        regions = np.argwhere(occupied) + low
+        for index in np.argsort(morton.encode(regions), kind="stable"):
+            x, y, z = regions[index].tolist()
+            yield x, y, z
+
+    def regions_of(self, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
+        """Give the place of the regions that make a shard in the array of all regions that touch the box."""
+        first = cell_range(self.box, self.region_shape)
+        ranges = cell_range(cell_box(shard, shard_shape, self.box).intersection(self.box), self.region_shape)
+        x, y, z = (slice(r.start - all_.start, r.stop - all_.start) for r, all_ in zip(ranges, first, strict=True))
+        return x, y, z
+
+    def occupied_shards(self, shard_shape: Vec3, occupied: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Tell which shards that touch the box have data.
+
+        Parameters
+        ----------
+        shard_shape : tuple of 3 int
+            One shard [voxels].
+        occupied : ndarray of bool, shape (x, y, z)
+            Which regions have data.
+
+        Returns
+        -------
+        ndarray of bool, shape (x, y, z)
+        """
+        for axis, (cells, shards) in enumerate(zip(cell_range(self.box, self.region_shape), cell_range(self.box, shard_shape), strict=True)):
+            cell, shard = self.region_shape[axis], shard_shape[axis]
+            if cell <= shard:
+                starts = [max(0, n * shard // cell - cells.start) for n in shards]
+                occupied = np.logical_or.reduceat(occupied, starts, axis=axis)
+            else:
+                occupied = np.take(occupied, [n * shard // cell - cells.start for n in shards], axis=axis)
+        return occupied
+
+    def holds_whole(self, shard_shape: Vec3) -> bool:
+        """Tell whether a region holds every shard that it touches."""
+        return all(n % m == 0 for n, m in zip(self.region_shape, shard_shape, strict=True))

@@ -1,0 +1,147 @@
+"""How a finer mag is made from a coarse one: regions of the finer mag, and inside them readings and bricks.
+
+A task makes one region. It reads the region's share of the source, reading by reading, and of each reading makes brick after brick, all in Morton order; one
+reading and one brick are what is held in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.geometry import morton
+from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.plans.pyramid import choose_region
+from wkwdask.plans.regions import RegionGrid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
+
+_BRICK_NBYTES = 8 << 20
+_READING_NBYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Upsampling(RegionGrid):
+    """One finer mag that is made from a coarse one."""
+
+    reading_shape: Vec3
+    """What is made from one reading of the source [voxels of the finer mag]: whole bricks."""
+    source_mag: Mag
+    """The coarse mag."""
+
+    @property
+    def factor(self) -> Vec3:
+        """Voxels of the finer mag that one voxel of the source spans, along x, y, z."""
+        return self.box.mag.step_to(self.source_mag)
+
+    @property
+    def source_cell_shape(self) -> Vec3:
+        """Share of one region in the source [voxels of the source]; one voxel may be that of several regions."""
+        return _ceil_divide(self.region_shape, self.factor)
+
+    def source_of(self, box: BoundingBox) -> BoundingBox:
+        """Give the source voxels of a part of the box."""
+        return box.in_mag(self.source_mag)
+
+    def occupied(self, source_cells: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Tell which regions that touch the box have data.
+
+        Parameters
+        ----------
+        source_cells : ndarray of bool, shape (x, y, z)
+            Which cells of :attr:`source_cell_shape` that touch the box have data.
+
+        Returns
+        -------
+        ndarray of bool, shape (x, y, z)
+        """
+        for axis, regions in enumerate(cell_range(self.box, self.region_shape)):
+            per_cell = self.source_cell_shape[axis] * self.factor[axis] // self.region_shape[axis]
+            source_cells = np.take(source_cells, [region // per_cell - regions.start // per_cell for region in regions], axis=axis)
+        return source_cells
+
+    def readings(self, region: Vec3) -> Iterator[Vec3]:
+        """Go through the readings of a region that touch the box."""
+        return self._cells(region, self.region_shape, self.reading_shape)
+
+    def reading_box(self, reading: Vec3) -> BoundingBox:
+        """Give the voxels that are made from a reading."""
+        return cell_box(reading, self.reading_shape, self.box).intersection(self.box)
+
+    def bricks(self, reading: Vec3) -> Iterator[Vec3]:
+        """Go through the bricks of a reading that touch the box."""
+        return self._cells(reading, self.reading_shape, self.brick_shape)
+
+    def _cells(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
+        """Go through the cells of one shape in a cell of a larger one, in Morton order."""
+        counts = _ceil_divide(outer_shape, shape)
+        x_range, y_range, z_range = cell_range(self.box, shape)
+        _, coordinates = morton.ordered_box((0, 0, 0), counts)
+        for x, y, z in (coordinates + np.multiply(outer, counts)).tolist():
+            if x in x_range and y in y_range and z in z_range:
+                yield x, y, z
+
+    def memory_nbytes(self, voxel_nbytes: int) -> int:
+        """Add up the memory of a task [bytes]: one reading of the source, and one brick."""
+        return voxel_nbytes * (math.prod(_ceil_divide(self.reading_shape, self.factor)) + math.prod(self.brick_shape))
+
+
+def plan_upsampling(
+    box: BoundingBox, source_mag: Mag, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None
+) -> Upsampling:
+    """Plan how one finer mag is made.
+
+    Parameters
+    ----------
+    box : BoundingBox
+        Where the finer mag has data [voxels of the mag].
+    source_mag : Mag
+        The mag that it is made from.
+    chunk_shape, shard_shape : tuple of 3 int
+        Chunk and shard of the finer mag [voxels]; powers of two.
+    voxel_nbytes : int
+        Bytes of one voxel with all channels.
+    workers : int
+        How many tasks run at once.
+    region_shape : tuple of 3 int, optional
+        The region as an earlier planning chose it [voxels of the finer mag].
+
+    Returns
+    -------
+    Upsampling
+        Its regions are whole shards, or parts of shards where workers would have nothing to do.
+
+    Raises
+    ------
+    ValueError
+        The source is not coarser on every axis.
+    """
+    factor = box.mag.step_to(source_mag)
+    if region_shape is None:
+        region_shape = choose_region(box, (1, 1, 1), chunk_shape, shard_shape, voxel_nbytes, workers)
+    brick = _grown(chunk_shape, region_shape, lambda shape: math.prod(shape) * voxel_nbytes <= _BRICK_NBYTES)
+    reading = _grown(brick, region_shape, lambda shape: math.prod(_ceil_divide(shape, factor)) * voxel_nbytes <= _READING_NBYTES)
+    return Upsampling(box, region_shape, brick, reading, source_mag)
+
+
+def _grown(shape: Vec3, limit: Vec3, fits: Callable[[Vec3], bool]) -> Vec3:
+    """Double a shape along all axes as long as it fits and is no larger than a limit, which is the shape times a power of two."""
+    while shape != limit:
+        doubled = (shape[0] * 2, shape[1] * 2, shape[2] * 2)
+        if not fits(doubled):
+            break
+        shape = doubled
+    return shape
+
+
+def _ceil_divide(a: Vec3, b: Vec3) -> Vec3:
+    return -(-a[0] // b[0]), -(-a[1] // b[1]), -(-a[2] // b[2])

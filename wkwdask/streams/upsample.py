@@ -1,0 +1,110 @@
+"""The bricks of a finer mag, made from a reading of a coarse one: each of its voxels becomes a block of equal voxels."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.geometry.grid import cell_box
+from wkwdask.kernels.repeat import repeat_voxels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.upsample import Upsampling
+
+
+@dataclass(frozen=True, slots=True)
+class Brick:
+    """One brick of the finer mag."""
+
+    index: Vec3
+    """Index of the brick along x, y, z."""
+    voxels: npt.NDArray[Any] | None
+    """Voxels inside the mag's box, shape (c, x, y, z), None where all are zero; valid until the next brick is asked for."""
+
+
+class UpsampleStream:
+    """Turns what is read of the source into the bricks of a finer mag.
+
+    Parameters
+    ----------
+    plan : Upsampling
+        Box, factor and bricks.
+    dtype : dtype
+        Type of the voxels.
+    num_channels : int
+        Values per voxel.
+    """
+
+    def __init__(self, plan: Upsampling, dtype: np.dtype[Any], num_channels: int) -> None:
+        self._plan = plan
+        self._channels = num_channels
+        self._unsigned = np.dtype(f"u{dtype.itemsize}")
+        self._memory = np.empty(num_channels * math.prod(plan.brick_shape), dtype)
+
+    def source_memory(self, reading: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
+        """Give memory for the source voxels of a reading.
+
+        Parameters
+        ----------
+        reading : tuple of 3 int
+            Index of the reading.
+
+        Returns
+        -------
+        memory : ndarray, shape (c, x, y, z)
+            What to fill; x is fastest and c slowest.
+        topleft : tuple of 3 int
+            Absolute source voxel of element 0.
+        """
+        box = self._plan.source_of(self._plan.reading_box(reading))
+        memory = np.empty((self._channels, *reversed(box.size)), self._memory.dtype)
+        return memory.transpose(0, 3, 2, 1), box.topleft
+
+    def bricks(self, reading: Vec3, source: npt.NDArray[Any] | None) -> Iterator[Brick]:
+        """Make all bricks of a reading.
+
+        Parameters
+        ----------
+        reading : tuple of 3 int
+            Index of the reading.
+        source : ndarray, shape (c, x, y, z), optional
+            The filled :meth:`source_memory`; None where all of it is zero.
+
+        Yields
+        ------
+        Brick
+            In Morton order.
+        """
+        corner = self._plan.source_of(self._plan.reading_box(reading)).topleft
+        for index in self._plan.bricks(reading):
+            yield Brick(index, None if source is None else self._brick(index, source, corner))
+
+    def _brick(self, index: Vec3, source: npt.NDArray[Any], corner: Vec3) -> npt.NDArray[Any] | None:
+        """Enlarge the source voxels of a brick, and cut off what reaches over the box."""
+        plan = self._plan
+        cell = cell_box(index, plan.brick_shape, plan.box)
+        box = cell.intersection(plan.box)
+        share = plan.source_of(box)
+        x, y, z = (slice(a - t, b - t) for a, b, t in zip(share.topleft, share.bottomright, corner, strict=True))
+        planes = source[:, x, y, z].transpose(0, 3, 2, 1)
+        if not planes.view(self._unsigned).any():  # every bit, so that -0.0 stays what it is
+            return None
+        repeats = _vec3([min(f, n) for f, n in zip(plan.factor, plan.brick_shape, strict=True)])  # a voxel may be larger than a brick
+        shape = [n * repeat for n, repeat in zip(planes.shape[:0:-1], repeats, strict=True)]
+        out = self._memory[: self._channels * math.prod(shape)].reshape(self._channels, *reversed(shape))
+        repeat_voxels(planes, repeats, out)
+        low = [max(t * f, c) for t, f, c in zip(share.topleft, plan.factor, cell.topleft, strict=True)]
+        x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, low, strict=True))
+        return out.transpose(0, 3, 2, 1)[:, x, y, z]
+
+
+def _vec3(values: list[int]) -> Vec3:
+    return values[0], values[1], values[2]
