@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -75,6 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not cases:
             _say(f"no row matches {options.rows!r}; --list shows their names")
             return 1
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the folder is removed
         _say("preparing the real data")
         prepare(data.folder, data.size, real_volumes(data.real_size))
         rows = run_cases(cases, data, options.repeat)

@@ -203,7 +203,7 @@ class Driver:
     case: str
     log: str
     scheduler: str = "synchronous"
-    """What dask calls it, or the address of a cluster's scheduler."""
+    """What dask calls it, the address of a cluster's scheduler, or ``"local"`` for a cluster that ends with the driver."""
     workers: int = 2
     seconds: float = 0.0
     """How slow each task is made."""
@@ -225,14 +225,20 @@ class Driver:
 
     @contextlib.contextmanager
     def _runner(self):
+        if self.scheduler == "local":
+            from local_cluster import local_cluster
+
+            with local_cluster() as cluster, cluster.get_client():
+                yield
+            return
         if "://" not in self.scheduler:
             with dask.config.set(scheduler=self.scheduler, num_workers=self.workers):
                 yield
             return
         import distributed
 
-        with distributed.Client(self.scheduler, timeout=5) as client:
-            client.wait_for_workers(1)
+        with distributed.Client(self.scheduler, timeout=10) as client:
+            client.wait_for_workers(2)
             yield
 
     def _arm(self):

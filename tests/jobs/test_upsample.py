@@ -24,7 +24,7 @@ from wkwdask.storage.states import digest
 
 SOURCE = Mag(4, 4, 2)
 MAGS = (Mag(1, 1, 1), Mag(2, 1, 2))
-BOX = BoundingBox((53, 160, 14), (170, 111, 83))  # no multiple of mag 4-4-2
+BOX = BoundingBox((53, 160, 14), (98, 71, 53))  # no multiple of mag 4-4-2
 
 
 def enlarged(array, source_box, box):
@@ -68,7 +68,7 @@ def check(job, array, source):
 def array():
     random = np.random.default_rng(5)
     values = random.integers(1, 200, (2, *BOX.in_mag(SOURCE).size), dtype=np.uint8)
-    values[:, 18:, :, 20:] = 0
+    values[:, 11:, :, 13:] = 0
     values[1] //= 2
     return values
 
@@ -126,7 +126,7 @@ def test_brute_force(layer, dtype, channels, kind, chunk, times, region, seed):
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", "processes"])
 def test_runners(tmp_path, array, scheduler):
     source = make_source(f"{tmp_path}/source", array)
-    job = make_job(f"{tmp_path}/", source, regions=(16, 16, 8))
+    job = make_job(f"{tmp_path}/", source, (MAGS[1],), regions=(16, 16, 8))
     with dask.config.set(scheduler=scheduler, num_workers=2):
         runners.run_job(job, "test")
     check(job, array, source)
@@ -135,7 +135,7 @@ def test_runners(tmp_path, array, scheduler):
 def test_what_is_empty_costs_nothing(array):
     """Where no shard of the source is stored there is no task, and every task reads its own share."""
     array = array.copy()
-    array[:, 12:] = 0
+    array[:, 6:] = 0
     store_of("empty-source").clear()
     source = make_source("empty-source", array, shard_shape=(8, 8, 8), chunk_shape=(4, 4, 4))
     job = make_job("empty", source, (MAGS[0],), regions=(32, 32, 16))
@@ -143,7 +143,7 @@ def test_what_is_empty_costs_nothing(array):
     shares = [task.plan.source_of(task.plan.region_box(task.region)) for task in tasks]
     all_shares = [task.source_of(task.region_box(region)) for task in [tasks[0].plan] for region in cells(task.box, task.region_shape)]
     assert set(shares) == {share for share in all_shares if any(source.shard_exists(index) for index in cells(share, source.shard_shape))}
-    assert 0 < len(shares) < len(all_shares) / 2
+    assert 0 < len(shares) <= len(all_shares) / 2
     run_serially(job)
     read = [box for box, _, _ in store_of("empty-source").reads]
     assert sorted(map(str, read)) == sorted(map(str, shares))

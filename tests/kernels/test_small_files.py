@@ -48,7 +48,8 @@ def mag(tmp_path):
 
 def _read(mag, low, counts, header, origin=(0, 0, 0), nbytes=1 << 16, first=0):
     memory = np.zeros(nbytes, np.uint8)
-    return memory, read_files(mag, low, counts, first, _layout(header), origin, memory)
+    files = tuple(range(a, a + n) for a, n in zip(low, counts, strict=True))
+    return memory, read_files(mag, files, first, _layout(header), origin, memory)
 
 
 @pytest.mark.parametrize("block_type", list(BlockType))

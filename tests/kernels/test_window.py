@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import DTYPE_NAMES, voxel_array
+from strategies import DTYPE_NAMES
 
-from wkwdask.kernels.window import METHODS, reduce_windows
+from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS, reduce_windows
 
-FACTORS = [*product((1, 2), repeat=3), (4, 4, 1)]
+SMALL_FACTORS = tuple(product((1, 2), repeat=3))
+LARGE_FACTORS = ((4, 4, 1), (4, 4, 4), (2, 2, 16), (1, 1, 4))
+KINDS = ("few", "noise", "extremes", "finite", "zeros")
+WAYS = tuple((method, ignore_zero) for method in METHODS for ignore_zero in ((False, True) if method in IGNORE_ZERO_METHODS else (False,)))
 
 
 def _mean(values, dtype):
     if dtype.kind == "f":
-        total = values[0]
-        for value in values[1:]:
+        total = dtype.type(0)
+        for value in values:
             total = dtype.type(total + value)
         return dtype.type(total / dtype.type(len(values)))
     numbers = [int(value) for value in values]
@@ -29,17 +32,15 @@ def _mean(values, dtype):
 
 
 def _median(values, dtype):
-    if dtype.kind == "f":
-        if any(np.isnan(value) for value in values):
-            return dtype.type(np.nan)
-        ordered = sorted(values)
-        upper = ordered[len(ordered) // 2]
-        return upper if len(ordered) % 2 else dtype.type((ordered[len(ordered) // 2 - 1] + upper) / dtype.type(2))
-    ordered = sorted(int(value) for value in values)
-    upper = ordered[len(ordered) // 2]
-    if len(ordered) % 2:
+    if dtype.kind == "f" and any(np.isnan(value) for value in values):
+        return dtype.type(np.nan)
+    ordered = sorted(values if dtype.kind == "f" else map(int, values))
+    lower, upper = ordered[(len(ordered) - 1) // 2], ordered[len(ordered) // 2]
+    if lower == upper:
         return dtype.type(upper)
-    total = ordered[len(ordered) // 2 - 1] + upper
+    total = lower + upper
+    if dtype.kind == "f":
+        return dtype.type(total / dtype.type(2))
     return dtype.type(total // 2 if total >= 0 else -(-total // 2))
 
 
@@ -64,30 +65,60 @@ def _extreme(choose):
 ORACLE = {"mean": _mean, "median": _median, "mode": _mode, "nearest": lambda values, _: values[0], "min": _extreme(min), "max": _extreme(max)}
 
 
-def _oracle(source, factor, method, low, high):
-    """Reduce window by window; voxels of a window come with z fastest, only those inside the box."""
+def _oracle(source, factor, method, low, high, ignore_zero):
+    """Reduce window by window; voxels of a window come with z fastest, only those inside the box. Returns also which windows have any."""
     shape = tuple(n // f for n, f in zip(source.shape, factor, strict=True))
     out = np.zeros(shape, source.dtype)
-    counts = np.zeros(shape, bool)
+    has_voxels = np.zeros(shape, bool)
     with np.errstate(all="ignore"):
         for window in np.ndindex(*shape):
-            ranges = [range(max(a, w * f), min(b, (w + 1) * f)) for w, f, a, b in zip(window, factor, low, high, strict=True)]
-            values = [source[place] for place in product(*ranges)]
-            if values:
-                counts[window] = True
-                out[window] = ORACLE[method](values, source.dtype)
-    return out, counts
+            box = tuple(slice(max(a, w * f), min(b, (w + 1) * f)) for w, f, a, b in zip(window, factor, low, high, strict=True))
+            if any(part.start >= part.stop for part in box):
+                continue
+            has_voxels[window] = True
+            values = [value for value in source[box].ravel(order="C") if not (ignore_zero and value == 0)]
+            out[window] = ORACLE[method](values, source.dtype) if values else 0
+    return out, has_voxels
 
 
-def _check(source, factor, method, low=None, high=None):
+def _check(source, factor, method, low=None, high=None, *, ignore_zero=False):
     source = np.asfortranarray(source)
     before = source.copy(order="F")
-    expected, counts = _oracle(source, factor, method, low or (0, 0, 0), high or source.shape)
+    expected, has_voxels = _oracle(source, factor, method, low or (0, 0, 0), high or source.shape, ignore_zero)
     out = np.full(expected.shape, 77, source.dtype, order="F")
     with np.errstate(all="ignore"):
-        reduce_windows(source, factor, method, out, low, high)
-    np.testing.assert_array_equal(out[counts], expected[counts])
-    assert source.tobytes() == before.tobytes()
+        reduce_windows(source, factor, method, out, low, high, ignore_zero=ignore_zero)
+    message = f"{method} {factor} {low} {high} {ignore_zero=}"
+    np.testing.assert_array_equal(out[has_voxels], expected[has_voxels], err_msg=message)
+    assert source.tobytes() == before.tobytes(), message
+
+
+def _voxels(dtype, shape, seed, kind):
+    """Make voxels of one kind from a seed.
+
+    ``few`` has ties, with zero between negative and positive values; ``noise`` uses every bit of integers; ``extremes`` are the limits of the type,
+    integers that no float64 holds, NaN and infinities; ``finite`` is that without NaN and infinities, which hide all else in a window;
+    ``zeros`` is mostly zeros of either sign, so that windows of nothing else occur.
+    """
+    dtype, rng = np.dtype(dtype), np.random.default_rng(seed)
+    is_float = dtype.kind == "f"
+    limits = np.finfo(dtype) if is_float else np.iinfo(dtype)
+    few = np.array([-0.0 if is_float else 0, 0, 1, 2] + [-1, -2] * (dtype.kind != "u"), dtype)
+    if kind == "few":
+        return rng.choice(few, shape)
+    if kind == "noise":
+        return rng.normal(0, 1000, shape).astype(dtype) if is_float else np.frombuffer(rng.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
+    if is_float:
+        extremes = np.array([limits.min, limits.max, limits.tiny, 0.1, 2.0**24, 2.0**53, 1, -1, 0, -0.0], dtype)
+        if kind == "extremes":
+            extremes = np.concatenate([extremes, np.array([np.nan, np.inf, -np.inf], dtype)])
+    else:
+        numbers = (limits.min, limits.min + 1, -1, 0, 1, 2**53, 2**53 + 1, limits.max - 1, limits.max)
+        extremes = np.array([number for number in numbers if limits.min <= number <= limits.max], dtype)
+    values = rng.choice(extremes, shape)
+    if kind == "zeros":
+        values[rng.random(shape) < 0.8] = few[0]
+    return values
 
 
 def _shape(factor, windows=(3, 2, 3)):
@@ -95,74 +126,122 @@ def _shape(factor, windows=(3, 2, 3)):
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
-@pytest.mark.parametrize("method", METHODS)
-def test_every_factor(dtype, method):
-    """All factors, whole and cut on both sides of every axis, for ordinary, tied and extreme values."""
-    for seed, factor in enumerate(FACTORS):
-        shape = _shape(factor)
-        for kind in ("few", "noise", "extremes"):
-            source = voxel_array(dtype, shape, seed, kind)
-            _check(source, factor, method)
-            low = tuple(min(1, f - 1) for f in factor)
-            high = tuple(n - min(1, f - 1) for n, f in zip(shape, factor, strict=True))
-            _check(source, factor, method, low, high)
+@pytest.mark.parametrize(("method", "ignore_zero"), WAYS)
+def test_every_factor(dtype, method, ignore_zero):
+    """All factors, whole and cut on both sides of every axis and anywhere, for values of every kind."""
+    rng = np.random.default_rng(3)
+    for seed, factor in enumerate(SMALL_FACTORS + LARGE_FACTORS):
+        shape = _shape(factor, (3, 2, 3) if factor in SMALL_FACTORS else (2, 1, 2))
+        for kind in KINDS:
+            source = _voxels(dtype, shape, seed, kind)
+            low = tuple(int(rng.integers(0, n)) for n in shape)
+            high = tuple(int(rng.integers(a + 1, n + 1)) for a, n in zip(low, shape, strict=True))
+            cut_low, cut_high = tuple(min(1, f - 1) for f in factor), tuple(n - min(1, f - 1) for n, f in zip(shape, factor, strict=True))
+            for box in ((None, None), (cut_low, cut_high), (low, high)):
+                _check(source, factor, method, *box, ignore_zero=ignore_zero)
 
 
 @pytest.mark.parametrize("dtype", DTYPE_NAMES)
 @given(st.data())
 def test_any_box(dtype, data):
-    """Boxes anywhere in the source, down to one voxel, and windows wholly outside them."""
-    factor = data.draw(st.sampled_from(FACTORS))
-    windows = data.draw(st.tuples(*[st.integers(1, 3)] * 3))
-    shape = _shape(factor, windows)
-    kind = data.draw(st.sampled_from(["few", "noise", "extremes"]))
-    source = voxel_array(dtype, shape, data.draw(st.integers(0, 2**32 - 1)), kind)
+    """Any factor, boxes anywhere in the source, down to one voxel, and windows wholly outside them."""
+    factor = data.draw(st.sampled_from(SMALL_FACTORS + LARGE_FACTORS) | st.tuples(*[st.integers(1, 5)] * 3))
+    shape = _shape(factor, data.draw(st.tuples(*[st.integers(1, 3)] * 3)))
+    source = _voxels(dtype, shape, data.draw(st.integers(0, 2**32 - 1)), data.draw(st.sampled_from(KINDS)))
     low = tuple(data.draw(st.integers(0, n - 1)) for n in shape)
     high = tuple(data.draw(st.integers(a + 1, n)) for a, n in zip(low, shape, strict=True))
-    for method in data.draw(st.sampled_from([METHODS[:3], METHODS[3:]])):
-        _check(source, factor, method, low, high)
+    method, ignore_zero = data.draw(st.sampled_from(WAYS))
+    _check(source, factor, method, low, high, ignore_zero=ignore_zero)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int64", "float32"])
+@pytest.mark.parametrize(("method", "ignore_zero"), WAYS)
+def test_any_number_of_voxels(dtype, method, ignore_zero):
+    """Windows along each axis of every length that one of several vectors may have, and ten times ten times ten."""
+    for length in [*range(1, 34), 63, 65, 100]:
+        for axis in range(3):
+            factor = tuple(length if n == axis else 1 for n in range(3))
+            _check(_voxels(dtype, _shape(factor, (2, 1, 1)), length, KINDS[length % len(KINDS)]), factor, method, ignore_zero=ignore_zero)
+    for kind in ("few", "noise", "zeros"):
+        _check(_voxels(dtype, (10, 20, 10), 0, kind), (10, 10, 10), method, (0, 0, 0), (10, 17, 9), ignore_zero=ignore_zero)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64", "float32"])
+@pytest.mark.parametrize(("method", "ignore_zero"), WAYS)
+def test_many_windows(dtype, method, ignore_zero):
+    """Rows longer than what is handled at once, and many short rows, the last of them fewer than go together."""
+    for factor, windows in (((2, 1, 1), (300, 2, 2)), ((1, 2, 2), (5, 13, 9)), ((1, 1, 4), (1, 9, 31))):
+        _check(_voxels(dtype, _shape(factor, windows), 1, "few"), factor, method, ignore_zero=ignore_zero)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "uint64", "float64"])
+@pytest.mark.parametrize(("method", "ignore_zero"), WAYS)
+def test_large_windows(dtype, method, ignore_zero):
+    """The largest windows of a ladder; boxes leave some of them a few voxels."""
+    for kind in ("few", "noise", "zeros"):
+        source = _voxels(dtype, (32, 16, 16), 2, kind)
+        for low, high in (((0, 0, 0), (32, 16, 16)), ((15, 3, 0), (20, 15, 16))):
+            _check(source, (16, 16, 16), method, low, high, ignore_zero=ignore_zero)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "uint32", "int32", "uint64", "int64"])
+@pytest.mark.parametrize("ignore_zero", [False, True])
+def test_sums_of_many_voxels(dtype, ignore_zero):
+    """Sums that leave 32 bits, the exact part of a float64, and 64 bits; the sum comes from Python."""
+    limits = np.iinfo(dtype)
+    for shape in ((64, 64, 16), (128, 128, 66)):
+        for limit, other in ((limits.max, limits.max - 2), (limits.min, 0)):
+            source = np.full(shape, limit, dtype, order="F")
+            source[:, :, ::2] = other
+            out = np.zeros((1, 1, 1), dtype, order="F")
+            reduce_windows(source, shape, "mean", out, ignore_zero=ignore_zero)
+            expected = limit if ignore_zero and other == 0 else (limit + other) // 2
+            assert out.item() == expected
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, -1, 0, 1]), min_size=8, max_size=8))
 def test_any_int64(values):
     source = np.array(values, np.int64).reshape(2, 2, 2)
-    for method in METHODS:
+    for method, ignore_zero in WAYS:
         for factor in ((2, 2, 2), (2, 2, 1)):
-            _check(source, factor, method)
+            _check(source, factor, method, ignore_zero=ignore_zero)
 
 
 @given(st.lists(st.integers(0, 2**64 - 1) | st.sampled_from([0, 2**53 + 1, 2**63, 2**64 - 1]), min_size=8, max_size=8))
 def test_any_uint64(values):
     source = np.array(values, np.uint64).reshape(2, 2, 2)
-    for method in METHODS:
+    for method, ignore_zero in WAYS:
         for factor in ((2, 2, 2), (2, 2, 1)):
-            _check(source, factor, method)
+            _check(source, factor, method, ignore_zero=ignore_zero)
 
 
-@given(st.lists(st.integers(0, 3), min_size=8, max_size=8))
-def test_ties(values):
-    """Eight values of four kinds: all patterns of ties that the written-out modes and medians tell apart."""
-    source = np.array(values, np.uint8).reshape(2, 2, 2)
-    for method in ("mode", "median"):
-        for factor in ((2, 2, 2), (2, 2, 1), (1, 2, 2)):
-            _check(source, factor, method)
+@given(st.lists(st.floats(width=32) | st.sampled_from([0.0, -0.0, 1.0, float("nan")]), min_size=8, max_size=8))
+def test_any_float(values):
+    for dtype in (np.float32, np.float64):
+        source = np.array(values, dtype).reshape(2, 2, 2)
+        for method, ignore_zero in WAYS:
+            for factor in ((2, 2, 2), (2, 2, 1), (1, 2, 1)):
+                _check(source, factor, method, ignore_zero=ignore_zero)
 
 
 def test_every_pattern_of_eight():
-    """Every sorted pattern of eight values, in scrambled order: 128 ways to cut eight into stretches of equal values."""
+    """Every sorted pattern of eight values, in scrambled order: 128 ways to cut eight into stretches of equal values, with zero in each place."""
     rng = np.random.default_rng(0)
     patterns = [np.cumsum(np.concatenate([[0], steps])) for steps in product((0, 1), repeat=7)]
-    source = np.concatenate([rng.permutation(pattern).reshape(2, 2, 2) for pattern in patterns], axis=0)
-    for dtype in ("uint8", "int32", "float32"):
-        for method in ("mode", "median", "mean"):
-            _check(source.astype(dtype), (2, 2, 2), method)
+    patterns += [pattern - zero for pattern in patterns for zero in range(-1, pattern[-1] + 1)]
+    for dtype in ("uint8", "int8", "int32", "float32"):
+        windows = [rng.permutation(pattern).reshape(2, 2, 2) for pattern in patterns if dtype != "uint8" or pattern[0] >= 0]
+        source = np.concatenate(windows, axis=0).astype(dtype)
+        for method, ignore_zero in WAYS[:6]:
+            _check(source, (2, 2, 2), method, ignore_zero=ignore_zero)
 
 
-def test_every_window_of_four():
-    """All 256 windows of four values out of four."""
-    source = np.array(list(product(range(4), repeat=4)), np.int16).reshape(256, 2, 2).transpose(1, 2, 0)
-    for method in METHODS:
-        _check(source, (2, 2, 1), method)
+@pytest.mark.parametrize("lowest", [0, -1, -2])
+def test_every_window_of_four(lowest):
+    """All 256 windows of four values out of four, with zero as the lowest, the second and the third of them."""
+    source = np.array(list(product(range(lowest, lowest + 4), repeat=4)), np.int16).reshape(256, 2, 2).transpose(1, 2, 0)
+    for method, ignore_zero in WAYS:
+        _check(source, (2, 2, 1), method, ignore_zero=ignore_zero)
 
 
 VALUES = [
@@ -196,25 +275,59 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("dtype", "method", "values", "expected"), VALUES)
-def test_values(dtype, method, values, expected):
-    source = np.asfortranarray(np.array(values, dtype).reshape(2, 2, 1))
-    out = np.zeros((1, 1, 1), dtype, order="F")
-    reduce_windows(source, (2, 2, 1), method, out)
-    np.testing.assert_array_equal(out.item(), np.array(expected, dtype).item())
+IGNORE_ZERO_VALUES = [
+    ("uint8", "mean", (0, 0, 1, 2), 2),  # 1.5 goes to the even 2
+    ("uint8", "mean", (0, 0, 0, 9), 9),
+    ("uint8", "mean", (0, 0, 0, 0), 0),
+    ("int8", "mean", (0, -3, -2, 0), -2),  # -2.5 goes to the even -2
+    ("int8", "mean", (0, 1, 1, -1), 0),  # 1/3: a mean may be zero
+    ("uint64", "mean", (0, 2**64 - 1, 2**64 - 1, 2**64 - 1), 2**64 - 1),
+    ("int64", "mean", (0, -(2**63), -(2**63) + 1, -(2**63) + 2), -(2**63) + 1),
+    ("uint8", "median", (0, 0, 3, 6), 4),  # two are left, 4.5 goes toward zero
+    ("uint8", "median", (0, 2, 3, 6), 3),  # three are left
+    ("int8", "median", (0, 0, -3, -6), -4),
+    ("uint64", "median", (0, 0, 2**53 + 1, 2**53 + 1), 2**53 + 1),
+    ("uint8", "mode", (0, 0, 0, 7), 7),
+    ("uint8", "mode", (0, 0, 7, 5), 5),  # the smallest value of a tie
+    ("uint8", "mode", (0, 0, 255, 255), 255),
+    ("int32", "mode", (0, 0, 2, -3), -3),
+    ("int64", "mode", (0, 0, 0, -(2**63)), -(2**63)),
+    ("float32", "mode", (0, -0.0, 0, 4), 4),  # -0.0 is zero
+    ("float32", "mean", (-0.0, -0.0, 1, 2), 1.5),
+    ("float32", "median", (-0.0, 0, 1, 2), 1.5),
+    ("float32", "mean", (0, 0, 0, np.nan), np.nan),  # NaN is not zero
+    ("float32", "median", (0, 1, 1, np.nan), np.nan),
+    ("float32", "mode", (0, 0, 1, np.nan), 1),
+    ("float32", "mode", (0, 0, 0, np.nan), np.nan),  # nothing else is left
+    ("float64", "median", (0, 0, np.inf, np.inf), np.inf),
+]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_voxels_outside_the_box_never_count(method):
+@pytest.mark.parametrize(
+    ("dtype", "method", "values", "expected", "ignore_zero"), [(*row, False) for row in VALUES] + [(*row, True) for row in IGNORE_ZERO_VALUES]
+)
+def test_values(dtype, method, values, expected, ignore_zero):
+    """The same for each way in which a window of four can lie."""
+    for shape in ((2, 2, 1), (4, 1, 1), (1, 2, 2), (1, 1, 4)):
+        source = np.asfortranarray(np.array(values, dtype).reshape(shape))
+        out = np.zeros((1, 1, 1), dtype, order="F")
+        reduce_windows(source, shape, method, out, ignore_zero=ignore_zero)
+        np.testing.assert_array_equal(out.item(), np.array(expected, dtype).item())
+
+
+@pytest.mark.parametrize(("method", "ignore_zero"), WAYS)
+@pytest.mark.parametrize("factor", [(2, 2, 2), (4, 4, 4)])
+def test_voxels_outside_the_box_never_count(method, ignore_zero, factor):
     """Whatever the memory outside the box holds, the result is the same: files may hold anything there."""
-    inside = voxel_array("uint16", (8, 8, 8), 5, "noise")
+    inside = _voxels("uint16", (8, 8, 8), 5, "noise")
     results = []
     for filling in (0, 1, 65535):
         source = np.full((8, 8, 8), filling, np.uint16, order="F")
         source[1:7, 3:8, 0:5] = inside[1:7, 3:8, 0:5]
-        out = np.zeros((4, 4, 4), np.uint16, order="F")
-        reduce_windows(source, (2, 2, 2), method, out, (1, 3, 0), (7, 8, 5))
-        results.append(out[0:4, 1:4, 0:3].tobytes())
+        out = np.zeros([8 // f for f in factor], np.uint16, order="F")
+        reduce_windows(source, factor, method, out, (1, 3, 0), (7, 8, 5), ignore_zero=ignore_zero)
+        low, high = ([a // f for a, f in zip((1, 3, 0), factor, strict=True)], [-(-b // f) for b, f in zip((7, 8, 5), factor, strict=True)])
+        results.append(out[tuple(map(slice, low, high))].tobytes())
     assert results[0] == results[1] == results[2]
 
 
@@ -237,6 +350,20 @@ def test_nearest_at_the_border():
 def test_refusals(source, factor, method, out, message):
     with pytest.raises(ValueError, match=message):
         reduce_windows(np.zeros(source, np.uint8, order="F"), factor, method, np.zeros(out, np.uint8, order="F"))
+
+
+@pytest.mark.parametrize("method", ["nearest", "min", "max"])
+def test_zeros_cannot_be_ignored(method):
+    array = np.zeros((1, 1, 1), np.uint8, order="F")
+    with pytest.raises(ValueError, match=f"ignore_zero needs one of mean, median, mode, got '{method}'"):
+        reduce_windows(array, (1, 1, 1), method, array.copy(order="F"), ignore_zero=True)
+
+
+def test_order_of_memory():
+    array, out = np.zeros((4, 4, 4), np.uint8), np.zeros((2, 2, 2), np.uint8)
+    for one, other in ((array, np.asfortranarray(out)), (np.asfortranarray(array), out)):
+        with pytest.raises(ValueError, match="must be in Fortran order"):
+            reduce_windows(one, (2, 2, 2), "mean", other)
 
 
 def test_another_type():

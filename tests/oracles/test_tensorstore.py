@@ -11,6 +11,7 @@ import pytest
 
 import wkwdask
 from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.kernels.window import reduce_windows
 
 ts = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
 
@@ -26,6 +27,15 @@ LADDERS = (
     ((4, 40, 4), "4-1-4", [(2, 1, 2), (2, 1, 2)]),
     ((40, 4, 40), "1-4-1", [(1, 2, 1), (1, 2, 1)]),
     ((8, 8, 8), "16", [(2, 2, 2)] * 4),
+)
+# mags that jump, and the factor of each step
+JUMPS = (
+    (["4-4-1"], [(4, 4, 1)]),
+    (["4", "8-8-4"], [(4, 4, 4), (2, 2, 1)]),
+    (["2-2-1", "2-2-16"], [(2, 2, 1), (1, 1, 16)]),
+    (["2-2-16", "4-4-16"], [(2, 2, 16), (2, 2, 1)]),
+    (["1-1-4", "4"], [(1, 1, 4), (4, 4, 1)]),
+    (["8-1-2", "8"], [(8, 1, 2), (1, 8, 4)]),
 )
 OFFSETS = ((0, 0, 0), (5, 3, 7), (16, 0, 15), (31, 33, 1))
 
@@ -95,6 +105,31 @@ def test_every_factor_and_offset(tmp_path, voxel_size, coarsest, factors, offset
         make_dataset(folder, voxel_size, array, offset)
         wkwdask.build_pyramid(folder, method=method, coarsest=coarsest)
         check_ladder(folder, array, offset, factors, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("mags", "factors"), JUMPS)
+def test_jumps(tmp_path, mags, factors, method):
+    """Windows longer than 2. The array is so long that the box cuts no window on both sides: what the oracle makes of such a window is not its value."""
+    for n, (dtype, offset) in enumerate(zip(("uint8", "int64", "float32"), OFFSETS[1:], strict=True)):
+        array = random_voxels(dtype, (37, 42, 51), n)
+        folder = tmp_path / dtype
+        make_dataset(folder, (8, 8, 8), array, offset)
+        wkwdask.build_pyramid(folder, method=method, mags=mags)
+        check_ladder(folder, array, offset, factors, method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("factor", [(4, 4, 1), (4, 4, 4), (2, 2, 16), (1, 1, 2), (2, 1, 1), (1, 2, 2), (16, 8, 4)])
+def test_whole_windows(factor, dtype, method):
+    """The reducers alone, to the bit."""
+    array = random_voxels(dtype, [n * f for n, f in zip((3, 5, 2), factor, strict=True)], 3)
+    source = np.asfortranarray(array)
+    out = np.empty([n // f for n, f in zip(source.shape, factor, strict=True)], dtype, order="F")
+    reduce_windows(source, factor, method, out)
+    expected = ts.downsample(ts.array(np.ascontiguousarray(array)), list(factor), METHODS[method]).read().result()
+    assert out.tobytes() == expected.tobytes()
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 3), (1, 40, 2), (65, 3, 5)])

@@ -16,11 +16,13 @@ import pytest
 
 import wkwdask
 from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.kernels.window import reduce_windows
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of image readers that are not installed
     webknossos = pytest.importorskip("webknossos", reason="the oracle webknossos 4.3.3 is not installed")
     cluster_tools = pytest.importorskip("cluster_tools", reason="the oracle webknossos 4.3.3 is not installed")
+    downsampling = pytest.importorskip("webknossos.dataset.layer._downsampling_utils", reason="the oracle webknossos 4.3.3 is not installed")
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -119,6 +121,20 @@ def test_default_mags_and_their_median_equal_webknossos(tmp_path, executor, voxe
     assert list(ours.mags) == list(layer.mags)
     for mag, view in layer.mags.items():
         np.testing.assert_array_equal(ours.get_mag(mag).read(), view.read(), err_msg=str(mag))
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32"])
+@pytest.mark.parametrize("factor", [(2, 2, 1), (2, 2, 2), (1, 2, 1), (4, 4, 1), (4, 4, 4), (2, 2, 16)])
+def test_windows_equal_webknossos(factor, dtype):
+    """The reducers alone, for windows of any size, with values of the whole type."""
+    limits = np.iinfo(dtype)
+    shape = [n * f for n, f in zip((7, 5, 3), factor, strict=True)]
+    source = np.asfortranarray(np.random.default_rng(13).integers(limits.min, limits.max, shape, dtype, endpoint=True))
+    modes = downsampling.InterpolationModes
+    for method, interpolation in (("median", modes.MEDIAN), ("min", modes.MIN), ("max", modes.MAX)):
+        out = np.empty((7, 5, 3), dtype, order="F")
+        reduce_windows(source, factor, method, out)
+        np.testing.assert_array_equal(out, downsampling.downsample_cube(source, list(factor), interpolation), err_msg=method)
 
 
 def test_mode_of_webknossos_is_a_mode(dataset_folder, executor):

@@ -39,8 +39,9 @@ class Case:
 def cases(draw):
     """Plans of few or many regions, for boxes that touch no grid, and any mixture of factors.
 
-    A factor of 256 or 1024 is more than the smallest region or brick, so that one voxel of the source is cut. Chunks have other lengths along each axis as often
-    as not. Voxels of 255 bytes are drawn because a single chunk is then already more than the budget; many workers, because they cut regions below a file.
+    A factor of 256 or 1024 is more than the smallest region or brick, so that one voxel of the source is cut. Chunks have other lengths along each axis as
+    often as not. Voxels of 255 bytes are drawn because a single chunk is then already more than the budget; many workers, because they cut regions below
+    a file.
     """
     mag = draw(mags(4))
     source = Mag(*(n * f for n, f in zip(mag.factors, draw(st.tuples(*[st.sampled_from([1, 2, 4, 16, 256, 1024])] * 3)), strict=True)))

@@ -376,6 +376,9 @@ def test_a_mag_that_is_replaced_while_it_is_read(mag, monkeypatch):
         return before(*args)
 
     monkeypatch.setattr(wkw_small_files, "read_files", replace_and_read)
+    expected = voxels(SHAPE)
+    expected[:, :, 8:16] = voxels(SHAPE, seed=2)[:, :, 8:16]
+    np.testing.assert_array_equal(read(mag)[0], expected)
     np.testing.assert_array_equal(read(mag)[0], voxels(SHAPE, seed=2))
 
 

@@ -78,7 +78,7 @@ class StagedUpdate:
         """Take note of the box with which a mag agrees now."""
         provenance = read_provenance(mag.target.folder)
         settings = provenance.get("settings", {})
-        if "box" in settings and Mag.parse(settings["source"]) == self.source.box.mag:
+        if "box" in settings and settings.get("source") == self.source.box.mag.name:
             now = {**settings, "box": box_setting(self.source.box), "input": source_token(self.source)}
             if now != settings:
                 write_provenance(mag.target.folder, {**provenance, "settings": now})

@@ -73,17 +73,15 @@ def is_available() -> bool:
     return _kernels() is not None
 
 
-def read_files(mag: int, low: Vec3, counts: Vec3, first: int, layout: Layout, origin: Vec3, memory: npt.NDArray[np.uint8]) -> Found:
+def read_files(mag: int, files: tuple[range, range, range], first: int, layout: Layout, origin: Vec3, memory: npt.NDArray[np.uint8]) -> Found:
     """Read files ``z{Z}/y{Y}/x{X}.wkw`` of a box, as many as the memory holds, without the GIL.
 
     Parameters
     ----------
     mag : int
         The open folder of the mag.
-    low : tuple of 3 int
-        Lowest index of a file of the box along x, y, z.
-    counts : tuple of 3 int
-        Number of files along x, y, z.
+    files : tuple of 3 range
+        Indices of the files along x, y, z.
     first : int
         Number of the file to begin with; x goes fastest, then y.
     layout : Layout
@@ -100,4 +98,5 @@ def read_files(mag: int, low: Vec3, counts: Vec3, first: int, layout: Layout, or
     """
     if memory.size < layout.most_nbytes:
         raise ValueError(f"a file takes up to {layout.most_nbytes} bytes, got memory for {memory.size}")
+    low, counts = tuple(r.start for r in files), tuple(len(r) for r in files)
     return Found(*_kernels().read_files(mag, low, counts, first, *layout, origin, memory, _MOST_FILES))

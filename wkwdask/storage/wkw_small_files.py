@@ -83,11 +83,10 @@ def read_small_files(
     MissingError
         The mag's folder is gone.
     """
-    low, counts = (files[0].start, files[1].start, files[2].start), (len(files[0]), len(files[1]), len(files[2]))
     memory = read_buffer(max(_BATCH_NBYTES, layout.most_nbytes))
-    nonzero, first, total = 0, 0, math.prod(counts)
+    nonzero, first, total = 0, 0, math.prod(len(r) for r in files)
     while first < total:
-        found = _read_batch(header_path, low, counts, first, layout, reading.topleft, memory)
+        found = _read_batch(header_path, files, first, layout, reading.topleft, memory)
         first = found.stop
         decoded, broken = _decode(memory, found.blocks, header, reading)
         nonzero += decoded
@@ -99,22 +98,22 @@ def read_small_files(
     return nonzero
 
 
-def _read_batch(header_path: str, low: Vec3, counts: Vec3, first: int, layout: Layout, origin: Vec3, memory: npt.NDArray[np.uint8]) -> Found:
-    """Read files until the memory is full; again where the mag was replaced meanwhile, since files of the old one may have been removed."""
+def _read_batch(header_path: str, files: tuple[range, range, range], first: int, layout: Layout, origin: Vec3, memory: npt.NDArray[np.uint8]) -> Found:
+    """Read files until the memory is full."""
     folder = os.path.dirname(header_path)
-    while True:
+    try:
+        mag = os.open(folder, FOLDER_FLAGS)
         try:
-            mag = os.open(folder, FOLDER_FLAGS)
-        except (FileNotFoundError, NotADirectoryError):
-            raise mag_is_gone(header_path) from None
-        try:
-            found = read_files(mag, low, counts, first, layout, origin, memory)
+            found = read_files(mag, files, first, layout, origin, memory)
             if not len(found.absent) or os.path.samestat(os.fstat(mag), os.stat(folder)):
                 return found
-        except (FileNotFoundError, NotADirectoryError):
-            raise mag_is_gone(header_path) from None
         finally:
             os.close(mag)
+    except (FileNotFoundError, NotADirectoryError):
+        raise mag_is_gone(header_path) from None
+    # Another mag took the place of the one that was read, whose files may be vanishing by now: only a second look can tell.
+    absent = (found.absent[:, X : Z + 1] + origin) // layout.block_len
+    return found._replace(absent=found.absent[:0], unusual=np.concatenate([found.unusual, absent]))
 
 
 def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: Reading) -> tuple[int, list[list[int]]]:

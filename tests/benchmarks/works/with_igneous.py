@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -23,7 +24,7 @@ class Pyramid(Work):
     Parameters
     ----------
     source, layer : str
-        WKW dataset and layer that the precomputed volume is made from.
+        WKW dataset and layer that the precomputed volume is made from; it is written beside the dataset once, which takes longer than any run.
     folder : str
         Where the precomputed volume goes.
     size : int
@@ -39,18 +40,16 @@ class Pyramid(Work):
         from cloudvolume import CloudVolume
         from taskqueue import LocalTaskQueue
 
-        voxels = read_mag(Path(source) / layer / "1", size)[0]
-        is_image = voxels.dtype.itemsize == 1
+        written = Path(f"{source}-precomputed")
+        if not written.is_dir():
+            _write(Path(source) / layer / "1", size, written)
+        shutil.copytree(written, folder, copy_function=lambda file, copy: _link_chunk(file, copy, written))
         self._url = f"file://{folder}"
         self._volume = CloudVolume
         self._create_tasks = igneous.task_creation.create_downsampling_tasks
         self._queue = LocalTaskQueue(parallel=processes, progress=False)
-        CloudVolume.from_numpy(
-            voxels, self._url, resolution=(16, 16, 16), chunk_size=(min(64, size // 8),) * 3,
-            layer_type="image" if is_image else "segmentation", encoding="raw" if is_image else "compressed_segmentation",
-        )  # fmt: skip
-        self.nbytes = voxels.nbytes
-        self._memory_target = int(_MEMORY * voxels.nbytes / 8)
+        self.nbytes = size**3 * CloudVolume(self._url).dtype.itemsize
+        self._memory_target = int(_MEMORY * self.nbytes / 8)
         self._info = Path(folder) / "info"
         self._record = self._info.read_bytes()
         self._source_names = {path.name for path in self._info.parent.iterdir()}
@@ -84,3 +83,25 @@ class Pyramid(Work):
         """Hash every coarser mag."""
         mips = self._volume(self._url).available_mips
         return [digest(self._volume(self._url, mip=mip, progress=False)[:, :, :][..., 0]) for mip in mips[1:]]
+
+
+def _write(mag: Path, size: int, folder: Path) -> None:
+    """Write a mag as a precomputed volume."""
+    from cloudvolume import CloudVolume
+
+    voxels = read_mag(mag, size)[0]
+    is_image = voxels.dtype.itemsize == 1
+    unfinished = folder.with_name(f"{folder.name}-unfinished")
+    CloudVolume.from_numpy(
+        voxels, f"file://{unfinished}", resolution=(16, 16, 16), chunk_size=(min(64, size // 8),) * 3,
+        layer_type="image" if is_image else "segmentation", encoding="raw" if is_image else "compressed_segmentation",
+    )  # fmt: skip
+    unfinished.rename(folder)
+
+
+def _link_chunk(file: str, copy: str, volume: Path) -> None:
+    """Link a chunk, and copy a record, which is written anew by every run."""
+    if Path(file).parent == volume:
+        shutil.copy2(file, copy)
+    else:
+        os.link(file, copy)

@@ -1,0 +1,78 @@
+"""A dask cluster as a site runs it: a scheduler and workers, each a process of its own that a test can kill, stop or start again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+from faults.drivers import ENVIRONMENT
+
+
+class ClusterProcesses:
+    """A scheduler and two workers of one thread, without nannies: what dies stays dead until the test starts another.
+
+    Parameters
+    ----------
+    folder : Path
+        For what the processes print.
+    """
+
+    def __init__(self, folder):
+        self._folder = folder
+        self._started = []
+        self._port = free_port()
+        self.scheduler = None
+        self.workers = []
+
+    @property
+    def address(self):
+        """Where the scheduler listens, also after it was started again."""
+        return f"tcp://127.0.0.1:{self._port}"
+
+    def start_scheduler(self):
+        """Start the scheduler, at the same address each time."""
+        self.scheduler = self._start("dask_scheduler", "--host", "127.0.0.1", "--port", str(self._port), "--no-dashboard", "--no-show")
+
+    def start_worker(self):
+        """Start a worker."""
+        worker = self._start("dask_worker", self.address, "--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", str(self._folder))
+        self.workers.append(worker)
+        return worker
+
+    def _start(self, module, *arguments):
+        log = open(self._folder / f"{len(self._started)}-{module}.log", "w")  # noqa: SIM115 (the process writes to it)
+        with log:
+            process = subprocess.Popen([sys.executable, "-m", f"distributed.cli.{module}", *arguments], env=ENVIRONMENT, stdout=log, stderr=log)
+        self._started.append(process)
+        return process
+
+    def kill(self, process):
+        """Kill one of the processes."""
+        process.kill()
+        process.wait()
+        if process in self.workers:
+            self.workers.remove(process)
+
+    def __enter__(self):
+        self.start_scheduler()
+        self.start_worker()
+        self.start_worker()
+        return self
+
+    def __exit__(self, *_):
+        for process in self._started:
+            if process.poll() is None:
+                os.kill(process.pid, signal.SIGCONT)  # in case that it was stopped
+                process.kill()
+        for process in self._started:
+            process.wait()
+
+
+def free_port():
+    """Find a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

@@ -1,0 +1,250 @@
+"""Pyramids on a dask cluster whose client, scheduler and workers are killed, stopped and started again."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+
+import dask
+import distributed
+import numpy as np
+import pytest
+from faults.cluster_processes import ClusterProcesses
+from faults.drivers import KILLS, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, logged, num_ended, runs, wait_until
+
+from wkwdask.errors import TaskFailedError
+from wkwdask.graphs import runners
+
+pytestmark = pytest.mark.faults
+
+SECONDS = 0.02  # of each task, so that there is time to be killed
+IN_FLIGHT = 6  # three for each worker of one thread
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    return Undisturbed("parts", tmp_path_factory.mktemp("undisturbed") / "parts")
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """What distributed prints about connections that broke is no news here, and nobody waits long for what is gone."""
+    with dask.config.set({"distributed.comm.timeouts.connect": "10s", "distributed.scheduler.allowed-failures": 20}):
+        yield
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    with ClusterProcesses(tmp_path) as running:
+        yield running
+
+
+@contextlib.contextmanager
+def connected(cluster, workers=2, timeout=30):
+    """A client of the cluster, active and logging tasks."""
+    with distributed.Client(cluster.address, timeout=timeout) as client:
+        client.wait_for_workers(workers)
+        yield client
+
+
+def build(known, folder, log, **options):
+    """Build with the active client."""
+    with logged(log, SECONDS):
+        known.case.build(folder, **options)
+
+
+class Meanwhile(threading.Thread):
+    """Does something as soon as so many tasks have ended."""
+
+    def __init__(self, log, num_tasks, action):
+        super().__init__(daemon=True)
+        self.log, self.num_tasks, self.action = log, num_tasks, action
+        self.done = False
+        self.stop = threading.Event()
+
+    def run(self):
+        while not self.stop.is_set():
+            if num_ended(self.log) >= self.num_tasks:
+                self.action()
+                self.done = True
+                return
+            time.sleep(0.002)
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.join()
+
+
+def num_repeated(log):
+    ran = runs(log)
+    return sum(ran.values()) - len(ran)
+
+
+def test_client_killed_again_and_again(tmp_path, known, cluster):
+    """The cluster stays, and the next client of another process goes on."""
+    folder = known.start(tmp_path / "ds")
+    random = np.random.default_rng(40)
+    log = str(tmp_path / "log")
+    for n in range(KILLS or 2):
+        done, before = journaled(folder), runs(log)
+        driver = Driver(str(folder), "parts", log, cluster.address, seconds=SECONDS, kill_at=int(random.integers(5, 50)), kill_after=random.uniform(0, 0.1))
+        with driver.start() as process:
+            output, errors = process.communicate()
+        if process.returncode == 0:
+            known.check(folder)
+            folder = known.start(tmp_path / f"ds{n}")
+            os.unlink(log)
+            continue
+        assert process.returncode == -signal.SIGKILL, output + errors
+        assert not done & set(runs(log) - before)
+        known.check_unseen(folder)
+    done, before = journaled(folder), runs(log)
+    with connected(cluster):
+        build(known, folder, log, existing="resume")
+    assert not done & set(runs(log) - before)
+    known.check(folder)
+    print(f"client killed {KILLS or 2} times: {num_repeated(log)} tasks ran twice")
+    assert num_repeated(log) <= 2 * IN_FLIGHT * (KILLS or 2)
+
+
+def test_scheduler_killed(tmp_path, known, cluster):
+    """The client waits for it a while, then says what happened; a new cluster goes on."""
+    folder = known.start(tmp_path / "ds")
+    driver = Driver(str(folder), "parts", str(tmp_path / "log"), cluster.address, seconds=SECONDS)
+    with driver.start() as process:
+        wait_until(lambda: num_ended(driver.log) > 40)
+        cluster.kill(cluster.scheduler)
+        output, errors = process.communicate()
+    assert process.returncode == 1, errors
+    name, message, notes = json.loads(output.splitlines()[-1])
+    assert name == "TaskFailedError"
+    assert "scheduler is gone" in message
+    assert any(RESUME_NOTE in note for note in notes)
+    done, before = journaled(folder), runs(driver.log)
+    assert len(done) > 30
+    known.check_unseen(folder)
+    other = tmp_path / "other"
+    other.mkdir()
+    with ClusterProcesses(other) as another, connected(another):
+        build(known, folder, driver.log)
+    assert not done & set(runs(driver.log) - before)
+    known.check(folder)
+    assert num_repeated(driver.log) <= IN_FLIGHT
+
+
+def test_client_with_its_cluster_killed(tmp_path, known):
+    """As a batch job that holds all of them; the next one is on threads."""
+    folder = known.start(tmp_path / "ds")
+    driver = Driver(str(folder), "parts", str(tmp_path / "log"), "local", seconds=SECONDS)
+    with driver.start() as process:
+        wait_until(lambda: num_ended(driver.log) > 40)
+        os.killpg(process.pid, signal.SIGKILL)  # a session of its own
+    done, before = journaled(folder), runs(driver.log)
+    assert len(done) > 30
+    with dask.config.set(scheduler="threads", num_workers=3):
+        build(known, folder, driver.log)
+    assert not done & set(runs(driver.log) - before)
+    known.check(folder)
+    assert num_repeated(driver.log) <= IN_FLIGHT
+
+
+def test_each_worker_killed(tmp_path, known, cluster):
+    """One after the other, while others come: only what they had is repeated."""
+    folder = known.start(tmp_path / "ds")
+    log = str(tmp_path / "log")
+
+    def replace(worker):
+        cluster.start_worker()
+        cluster.kill(worker)
+
+    first, second = cluster.workers
+    with connected(cluster), Meanwhile(log, 20, lambda: replace(first)) as one, Meanwhile(log, 80, lambda: replace(second)) as two:
+        build(known, folder, log)
+    assert one.done
+    assert two.done
+    known.check(folder)
+    known.check_records(folder)
+    assert set(runs(log)) == known.tasks
+    assert num_repeated(log) <= 2 * 2
+
+
+def test_all_workers_killed(tmp_path, known, cluster):
+    """The job waits for others."""
+    folder = known.start(tmp_path / "ds")
+    log = str(tmp_path / "log")
+
+    def replace_all():
+        for worker in list(cluster.workers):
+            cluster.kill(worker)
+        time.sleep(1)
+        cluster.start_worker()
+
+    with connected(cluster), Meanwhile(log, 40, replace_all) as meanwhile:
+        build(known, folder, log)
+    assert meanwhile.done
+    known.check(folder)
+    assert num_repeated(log) <= 4
+
+
+def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, monkeypatch):
+    """Its task runs somewhere else; when it comes back to life the job is over, and it changes nothing."""
+    monkeypatch.setattr(runners, "_LATE_SECONDS", 1.5)
+    monkeypatch.setattr(runners, "_POLL_SECONDS", 0.2)
+    folder = known.start(tmp_path / "ds")
+    log = str(tmp_path / "log")
+    victim = cluster.workers[0]
+    with connected(cluster), Meanwhile(log, 40, lambda: os.kill(victim.pid, signal.SIGSTOP)) as meanwhile:
+        build(known, folder, log)
+        assert meanwhile.done
+        known.check(folder)
+        os.kill(victim.pid, signal.SIGCONT)
+        time.sleep(1)
+    known.check(folder)
+    assert set(runs(log)) == known.tasks
+    assert num_repeated(log) <= 2 * IN_FLIGHT
+
+
+def test_scheduler_started_again(tmp_path, known, cluster):
+    """At the same address, with new workers: the client finds it, and tasks that were lost start again."""
+    folder = known.start(tmp_path / "ds")
+    log = str(tmp_path / "log")
+
+    def restart():
+        cluster.kill(cluster.scheduler)
+        cluster.start_scheduler()
+        cluster.start_worker()
+        cluster.start_worker()
+
+    with connected(cluster, timeout=60), Meanwhile(log, 40, restart) as meanwhile:
+        build(known, folder, log)
+        assert meanwhile.done
+        known.check(folder)
+    known.check_records(folder)
+    assert set(runs(log)) == known.tasks
+    print(f"scheduler started again: {num_repeated(log)} tasks ran twice")
+    assert num_repeated(log) <= 2 * IN_FLIGHT
+
+
+def test_no_scheduler_comes_back(tmp_path, known, cluster):
+    """An error in this process too, and the folder stays."""
+    folder = known.start(tmp_path / "ds")
+    log = str(tmp_path / "log")
+    gone = pytest.raises(TaskFailedError, match="scheduler is gone")
+    with connected(cluster, timeout=5), Meanwhile(log, 40, lambda: cluster.kill(cluster.scheduler)), gone as raised:
+        build(known, folder, log)
+    assert any(RESUME_NOTE in note for note in raised.value.__notes__)
+    done, before = journaled(folder), runs(log)
+    assert len(done) > 30
+    assert len(job_folders(folder)) == 1
+    with dask.config.set(scheduler="synchronous"):
+        build(known, folder, log)
+    assert not done & set(runs(log) - before)
+    known.check(folder)

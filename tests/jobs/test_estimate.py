@@ -1,0 +1,292 @@
+"""What a pyramid will take, told beforehand, against what the same call then really did."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import dask
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import vectors
+
+import wkwdask
+from wkwdask.errors import CorruptError, SpaceWarning
+from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.jobs import estimate as module
+from wkwdask.jobs import job as job_module
+from wkwdask.jobs.estimate import space_problems
+from wkwdask.jobs.pyramid import RegionTask
+from wkwdask.plans import pyramid as plan_module
+
+OPTIONS = {"block_len": 4, "file_len": 4, "compression": "lz4"}
+
+
+@pytest.fixture(autouse=True)
+def _serial():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def make_dataset(folder, array, offset=(0, 0, 0), **options):
+    folder.mkdir(parents=True)
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.write(folder / "color" / "1", offset, array, **{**OPTIONS, **options})
+    return folder
+
+
+def tree(folder):
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
+
+
+@contextlib.contextmanager
+def counted():
+    """Count the tasks that run: regions and joins."""
+    kinds = Counter()
+    run_task = job_module.run_task
+
+    def count(task):
+        kinds[type(task) is RegionTask] += 1
+        return run_task(task)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_module, "run_task", count)
+        yield kinds
+
+
+def build_and_compare(folder, *, exact, **options):
+    """Plan, build, and compare; gives the plan and the report."""
+    before = tree(folder)
+    plan = wkwdask.plan_pyramid(folder, **options)
+    assert tree(folder) == before
+    with counted() as kinds:
+        report = wkwdask.build_pyramid(folder, **options)
+    assert [mag.folder for mag in plan.mags] == [mag.path for mag in report.mags]
+    files = {mag.folder: len(list(Path(mag.folder).rglob("x*.wkw"))) for mag in plan.mags}
+    for planned in plan.mags:
+        assert files[planned.folder] <= planned.files
+        assert files[planned.folder] == planned.files or not exact
+    regions, joins = sum(one.regions for one in plan.passes), sum(one.joins for one in plan.passes)
+    assert (plan.tasks, plan.files) == (regions + joins, sum(mag.files for mag in plan.mags))
+    assert kinds[True] <= regions
+    assert kinds[False] <= joins
+    assert kinds.total() == plan.tasks or not exact
+    return plan, report
+
+
+@pytest.mark.parametrize("region_vx", [8, 32, 512])
+@pytest.mark.parametrize("options", [{"coarsest": 4}, {"mags": ["2-2-1", "8-8-4"]}, {"mags": [2, 4, 8, 16, 32], "file_len": 2}, {"mags": [8], "block_len": 2}])
+def test_dense_data_takes_what_was_told(tmp_path, monkeypatch, region_vx, options):
+    """Files and tasks exactly; with joins and without, in one pass and in several, into other blocks and files too."""
+    monkeypatch.setattr(plan_module, "_REGION_VX", region_vx)
+    array = np.random.default_rng(1).integers(1, 250, (70, 41, 50), dtype=np.uint8)
+    folder = make_dataset(tmp_path / "ds", array, (13, 7, 0))
+    plan, report = build_and_compare(folder, exact=True, method="max", **options)
+    assert [len(one.makes) for one in plan.passes] != [] and sum(len(one.makes) for one in plan.passes) == len(plan.mags)
+    assert [one.reads for one in plan.passes] == ["1", *(one.makes[-1] for one in plan.passes[:-1])]
+    assert (plan.files_in, plan.nbytes_in) == _stored(folder / "color" / "1")
+    assert plan.voxel_nbytes_in == report.nbytes_in == array.size
+    assert plan.seconds > 0
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_sparse_data_takes_at_most_what_was_told(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("sparse") / "ds"
+    size, offset = data.draw(vectors(1, 50)), data.draw(vectors(0, 40))
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    array = random.integers(0, 3, size, dtype=np.uint8)
+    array[random.random(size) < 0.5] = 0
+    for axis in range(3):
+        if data.draw(st.booleans()):
+            array[tuple(slice(None, n // 2 + 1) if k == axis else slice(None) for k, n in enumerate(size))] = 0
+    array[-1, -1, -1] = 1
+    make_dataset(folder, array, offset)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "_REGION_VX", data.draw(st.sampled_from([8, 32])))
+        plan, report = build_and_compare(folder, exact=False, method="min", mags=data.draw(st.sampled_from([[2, 4], ["2-2-1", "8-8-2", "16-16-16", 32]])))
+    assert (plan.files_in, plan.nbytes_in) == _stored(folder / "color" / "1")
+    assert plan.voxel_nbytes_in <= report.nbytes_in
+
+
+def _stored(folder):
+    sizes = [path.stat().st_size for path in folder.rglob("x*.wkw")]
+    return len(sizes), sum(sizes)
+
+
+def test_what_is_absent_is_not_counted(tmp_path):
+    array = np.zeros((128, 64, 64), np.uint8)
+    array[100, 1, 1] = 1
+    plan = wkwdask.plan_pyramid(make_dataset(tmp_path / "ds", array), mags=[2], block_len=4, file_len=2)
+    assert (plan.files_in, plan.files) == (1, 8 * 4 * 4)  # a region of the finest mag is the box; mag 2 of it has this many files of 8
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "_REGION_VX", 8)
+        plan = wkwdask.plan_pyramid(tmp_path / "ds", mags=[2], block_len=4, file_len=2)
+    assert (plan.files_in, plan.files, plan.passes[0].regions, plan.voxel_nbytes_in) == (1, 1, 1, 16**3)
+
+
+def test_estimate_of_many_files_is_made_from_some(tmp_path, monkeypatch):
+    array = np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8)
+    folder = make_dataset(tmp_path / "ds", array)
+    monkeypatch.setattr(module, "_SAMPLED_FILES", 5)
+    plan = wkwdask.plan_pyramid(folder, mags=[2])
+    files, nbytes = _stored(folder / "color" / "1")
+    assert plan.files_in == files == 64
+    assert plan.nbytes_in == pytest.approx(nbytes, rel=0.1)
+
+
+def test_nothing_but_zeros(tmp_path):
+    """One file with a single voxel that no sample needs to find."""
+    array = np.zeros((64, 64, 64), np.uint8)
+    array[63, 0, 5] = 1
+    plan, _ = build_and_compare(make_dataset(tmp_path / "ds", array), exact=False, mags=[2, 4])
+    assert plan.files >= 2
+
+
+def test_nothing_to_do(tmp_path):
+    folder = make_dataset(tmp_path / "ds", np.ones((9, 9, 9), np.uint8))
+    plan = wkwdask.plan_pyramid(folder, coarsest=1)
+    assert (plan.passes, plan.mags, plan.tasks, plan.files, plan.nbytes_out, plan.files_in) == ((), (), 0, 0, 0, 1)
+    assert str(plan)
+
+
+def test_the_plan_of_an_interrupted_pyramid_is_that_of_its_first_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_module, "_SMALLEST_REGION_VX", 8)
+    monkeypatch.setattr(plan_module, "_SMALL_TASK_NBYTES", 0)
+    monkeypatch.setattr(plan_module, "_REGION_VX", 32)
+    folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (128, 64, 64), dtype=np.uint8))
+    path = folder / "color" / "1" / "z3" / "y3" / "x7.wkw"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptError):
+        wkwdask.build_pyramid(folder, mags=[2])
+    with dask.config.set(scheduler="threads", num_workers=1000):
+        again, fresh = (wkwdask.plan_pyramid(folder, mags=[2], existing=existing) for existing in ("resume", "overwrite"))
+    assert again.passes[0].region_shape == (64,) * 3
+    assert fresh.passes[0].region_shape == (16,) * 3
+    assert (again.workers, fresh.workers) == (1000, 1000)
+
+
+# ----------------------------------------------------------------------------- space
+
+
+def fake_disk(monkeypatch, **values):
+    """A file system with some free bytes and files."""
+    free = SimpleNamespace(**{"f_bavail": 10, "f_frsize": 100, "f_files": 50, "f_favail": 5, **values})
+    monkeypatch.setattr(os, "statvfs", lambda folder: free)
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "files", "disk", "problems"),
+    [
+        (1000, 5, {}, 0),  # exactly what there is
+        (1001, 5, {}, 1),
+        (1000, 6, {}, 1),
+        (10_000, 60, {}, 2),
+        (0, 10**9, {"f_files": 0, "f_favail": 0}, 0),  # a file system that counts no files
+        (1, 1, {"f_bavail": 0, "f_favail": 0}, 2),  # full
+    ],
+)
+def test_space_problems(monkeypatch, nbytes, files, disk, problems):
+    fake_disk(monkeypatch, **disk)
+    found = space_problems("/some/layer", nbytes, files)
+    assert len(found) == problems
+    assert all(line.startswith("/some/layer: ") for line in found)
+    if nbytes == 10_000:
+        assert found == ["/some/layer: about 10.0 kB will be written, 1.0 kB are free", "/some/layer: up to 60 files will be written, 5 more are possible"]
+
+
+def test_space_of_a_real_folder(tmp_path):
+    assert space_problems(str(tmp_path), 1, 1) == []
+    assert len(space_problems(str(tmp_path), 1 << 80, 1)) == 1
+
+
+def test_a_plan_tells_of_too_little_space(tmp_path, monkeypatch):
+    folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8))
+    assert wkwdask.plan_pyramid(folder, mags=[2]).notes == ()
+    fake_disk(monkeypatch)
+    plan = wkwdask.plan_pyramid(folder, mags=[2])
+    assert len(plan.notes) == 2
+    assert str(plan).endswith("\n".join(plan.notes))
+    assert str(folder / "color") in plan.notes[0]
+
+
+def test_a_build_warns_of_too_little_space_and_goes_on(tmp_path, monkeypatch):
+    """It is an estimate, and somebody may be making room."""
+    folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8))
+    fake_disk(monkeypatch)
+    with pytest.warns(SpaceWarning, match="will be written, 1.0 kB are free") as caught:
+        report = wkwdask.build_pyramid(folder, mags=[2])
+    assert Path(caught[0].filename) == Path(__file__)  # the user's own line
+    assert report.files == 8
+
+
+# ----------------------------------------------------------------------------- for people
+
+
+def test_text(tmp_path):
+    array = np.random.default_rng(1).integers(1, 250, (70, 41, 50), dtype=np.uint16)
+    plan = wkwdask.plan_pyramid(make_dataset(tmp_path / "ds", array), mags=[2, 4], compression="lz4hc", level=9)
+    lines = str(plan).splitlines()
+    layer = tmp_path / "ds" / "color"
+    assert lines[0] == f"pyramid of {layer}/1, by median, stored as lz4hc level 9, blocks of 4^3 and files of 16^3 voxels"
+    assert lines[1].startswith("  mag 1 -> 2, 4: 1 regions of 1024 x 1024 x 1024 voxels, up to ")
+    assert [line.split(":")[0] for line in lines[2:4]] == [f"  {layer}/2", f"  {layer}/4"]
+    assert [line.split()[0] for line in lines[4:]] == ["reads", "writes", "memory", "time"]
+    assert f"reads    {plan.files_in} files" in lines[4]
+    assert "on 1 workers" in lines[-1]
+    ignoring = wkwdask.plan_pyramid(tmp_path / "ds", mags=[2], ignore_zero=True)
+    assert "by median ignoring zeros, stored as lz4, blocks of 4^3" in str(ignoring)
+
+
+# ----------------------------------------------------------------------------- real data
+
+
+def check_nbytes(folder, plan, report):
+    """Bytes within a factor of two, mag by mag."""
+    assert plan.files_in == len(list(Path(plan.source).rglob("x*.wkw")))
+    for planned, made in zip(plan.mags, report.mags, strict=True):
+        assert made.nbytes / 2 <= planned.nbytes <= made.nbytes * 2, f"{planned.folder}: estimated {planned.nbytes}, took {made.nbytes}"
+        assert made.files <= planned.files
+
+
+@pytest.fixture(scope="module")
+def real(shared_data, tmp_path_factory):
+    """Copies that may be written to."""
+    folder = tmp_path_factory.mktemp("real")
+    for name in ("l4_sample", "connectomics_seg"):
+        shutil.copytree(shared_data / name, folder / (name if name == "l4_sample" else f"{name}/1"))
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("layer", "options"),
+    [
+        ("l4_sample/segmentation", {"coarsest": "8-8-4", "existing": "overwrite"}),
+        ("l4_sample/color", {"coarsest": "16-16-8", "existing": "overwrite"}),
+        ("connectomics_seg", {"coarsest": 4, "method": "mode"}),
+        ("connectomics_seg", {"mags": [8], "method": "mode", "block_len": 64, "file_len": 1, "existing": "overwrite"}),
+    ],
+)
+def test_bytes_of_real_data(real, layer, options):
+    with dask.config.set(scheduler="threads", num_workers=2):
+        plan = wkwdask.plan_pyramid(real / layer, **options)
+        check_nbytes(real / layer, plan, wkwdask.build_pyramid(real / layer, **options))
+
+
+def test_bytes_of_an_image(shared_data, tmp_path):
+    subprocess.run([sys.executable, shared_data / "make_em.py", "256", tmp_path / "em.npy"], check=True, capture_output=True)
+    folder = make_dataset(tmp_path / "ds", np.load(tmp_path / "em.npy"), (100, 37, 11), block_len=32, file_len=4, compression="lz4hc")
+    for method in ("median", "mean"):
+        options = {"mags": ["2-2-1", "4-4-2"], "method": method, "existing": "overwrite"}
+        plan = wkwdask.plan_pyramid(folder, **options)
+        check_nbytes(folder, plan, wkwdask.build_pyramid(folder, **options))
