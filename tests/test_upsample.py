@@ -319,6 +319,7 @@ def check_unseen(folder, before, after):
     assert found[JSON_NAME] in (before[JSON_NAME], after[JSON_NAME])
 
 
+@pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_and_resumed(tmp_path, undisturbed):
     """At several entries of the journal, and again while it goes on, the next start finishes the job, and does nothing twice."""
@@ -337,6 +338,7 @@ def test_killed_and_resumed(tmp_path, undisturbed):
         assert report.voxels == sum(mag.voxels for mag in report.mags) == 108 * 84 * 48 + 54 * 42 * 48
 
 
+@pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_at_random_moments(tmp_path, undisturbed):
     before, after = undisturbed

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from strategies import vectors
 
 import wkwdask
-from wkwdask.errors import CorruptError, SpaceWarning
+from wkwdask.errors import SpaceWarning, TruncatedError
 from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.jobs import estimate as module
 from wkwdask.jobs import job as job_module
@@ -90,7 +90,7 @@ def test_dense_data_takes_what_was_told(tmp_path, monkeypatch, region_vx, option
     array = np.random.default_rng(1).integers(1, 250, (70, 41, 50), dtype=np.uint8)
     folder = make_dataset(tmp_path / "ds", array, (13, 7, 0))
     plan, report = build_and_compare(folder, exact=True, method="max", **options)
-    assert [len(one.makes) for one in plan.passes] != [] and sum(len(one.makes) for one in plan.passes) == len(plan.mags)
+    assert sum(len(one.makes) for one in plan.passes) == len(plan.mags) > 0
     assert [one.reads for one in plan.passes] == ["1", *(one.makes[-1] for one in plan.passes[:-1])]
     assert (plan.files_in, plan.nbytes_in) == _stored(folder / "color" / "1")
     assert plan.voxel_nbytes_in == report.nbytes_in == array.size
@@ -164,9 +164,12 @@ def test_the_plan_of_an_interrupted_pyramid_is_that_of_its_first_start(tmp_path,
     monkeypatch.setattr(plan_module, "_REGION_VX", 32)
     folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (128, 64, 64), dtype=np.uint8))
     path = folder / "color" / "1" / "z3" / "y3" / "x7.wkw"
-    path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CorruptError):
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    with pytest.raises(TruncatedError) as caught:
         wkwdask.build_pyramid(folder, mags=[2])
+    assert any("what was finished is kept" in note for note in caught.value.__notes__)
+    path.write_bytes(whole)
     with dask.config.set(scheduler="threads", num_workers=1000):
         again, fresh = (wkwdask.plan_pyramid(folder, mags=[2], existing=existing) for existing in ("resume", "overwrite"))
     assert again.passes[0].region_shape == (64,) * 3
@@ -221,7 +224,7 @@ def test_a_plan_tells_of_too_little_space(tmp_path, monkeypatch):
 def test_a_build_warns_of_too_little_space_and_goes_on(tmp_path, monkeypatch):
     """It is an estimate, and somebody may be making room."""
     folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8))
-    fake_disk(monkeypatch)
+    fake_disk(monkeypatch, f_favail=1000)
     with pytest.warns(SpaceWarning, match="will be written, 1.0 kB are free") as caught:
         report = wkwdask.build_pyramid(folder, mags=[2])
     assert Path(caught[0].filename) == Path(__file__)  # the user's own line

@@ -6,21 +6,24 @@ that it spans, and one that was left out, counted twice or taken from elsewhere 
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from itertools import count
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_volume import MemoryTarget, make_volume, read_whole, store_of
 from strategies import vectors
 
+from wkwdask.errors import ResumeError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.job import run_serially
+from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.pyramid import PyramidJob, RegionTask
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.plans.pyramid import plan_passes
@@ -314,3 +317,153 @@ def test_sources_of_a_file_name_what_it_was_made_from(monkeypatch):
                     index: expected.get(index, 0) for index in cells(case.targets[0].box, shard)
                 }
                 assert all(len(r) for r in ranges)
+
+
+# ----------------------------------------------------------------------------- going on after an interruption
+
+
+class Stopped(BaseException):
+    """The driver's end."""
+
+
+class Start:
+    """One start of a job: it goes on from the lines, and may be stopped after it took note of some more results."""
+
+    def __init__(self, case, lines, stop_after=None, order=None):
+        self.case, self.lines, self.stop_after = case, lines, stop_after
+        self.order = None if order is None else np.random.default_rng(order)
+        self.ran = []
+        self.job = case.job()
+        self.journaled = JournaledJob(self.job, self.append, list(lines), case.targets)
+
+    def append(self, entry):
+        self.lines.append(json.dumps(entry).encode() + b"\n")
+        if len(self.ran) == self.stop_after:
+            raise Stopped
+
+    def to_end(self):
+        """Run in order, or in any order that tasks allow, as if by many workers; False where it was stopped."""
+        try:
+            waiting = [*self.journaled.tasks()]
+            while waiting:
+                task = waiting.pop(0 if self.order is None else self.order.integers(len(waiting)))
+                result = task.run()
+                self.ran.append(task.key)
+                waiting = [*self.journaled.receive(task, result), *waiting]
+        except Stopped:
+            return False
+        return True
+
+    def check(self):
+        for target, tally in zip(self.case.targets, self.job.tallies, strict=True):
+            tally.check()
+            np.testing.assert_array_equal(read_whole(target.as_volume()), summed(self.case.labels, self.case.box, target.box.mag))
+            assert [name for name in store_of(target.folder).names() if name.startswith("part")] == []
+            assert {tuple(row[:4]) for row in tally.shards.tolist() if row[3]} == {tuple(row[:4]) for row in target.as_volume().stored_states().tolist()}
+        assert self.journaled.num_tasks == len(self.ran)
+
+
+@settings(max_examples=15)
+@given(cases(), st.lists(st.integers(1, 12), max_size=3), st.none() | st.integers(0, 9))
+def test_nothing_is_done_twice(case, stops, order):
+    """However often a job is stopped, each task that was noted runs in one start alone, and the end is that of an undisturbed run."""
+    undisturbed = Start(case, [])
+    assert undisturbed.to_end()
+    expected = [tally.report("x") for tally in undisturbed.job.tallies]
+    made_from = sorted((*row[:4], row[5]) for row in undisturbed.job.tallies[0].shards.tolist())
+    for target in case.targets:
+        store_of(target.folder).clear()
+        target.prepare()
+    lines, ran = [], []
+    for stop in [*stops, None]:
+        start = Start(case, lines, stop, order)
+        ended = start.to_end()
+        ran.extend(start.ran)
+        if ended:
+            break
+    start.check()
+    for target, tally in zip(case.targets, start.job.tallies, strict=True):  # the record will know the times of the files that are there
+        assert sorted(row[:5] for row in tally.shards.tolist() if row[3]) == sorted(target.as_volume().stored_states().tolist())
+    assert sorted(ran) == sorted(undisturbed.ran)
+    assert [tally.report("x") for tally in start.job.tallies] == expected
+    assert sorted((*row[:4], row[5]) for row in start.job.tallies[0].shards.tolist()) == made_from
+    case.forget()
+
+
+@settings(max_examples=15)
+@given(cases(), st.lists(st.integers(1, 12), min_size=1, max_size=3), st.integers(0, 99), st.sampled_from([0.1, 0.5, 1.0]))
+def test_what_was_lost_is_made_again(case, stops, seed, share):
+    """Files and parts that are gone or cut short when a job goes on, and lines of the journal too."""
+    random, lines = np.random.default_rng(seed), []
+    for stop in stops:
+        if Start(case, lines, stop, seed).to_end():
+            break
+        for target in case.targets:
+            store = store_of(target.folder)
+            for name in store.names():
+                if name != "prepared" and random.random() < share:
+                    if random.random() < 0.5:
+                        store.pop(name)
+                    else:
+                        store.put(name, store.get(name).ravel()[:-1])
+        if random.random() < 0.3:
+            lines[-1] = lines[-1][: random.integers(len(lines[-1]))]
+        if random.random() < 0.3:
+            del lines[random.integers(len(lines))]
+    last = Start(case, lines, None, seed)
+    assert last.to_end()
+    last.check()
+    case.forget()
+
+
+def _small_regions(monkeypatch):
+    monkeypatch.setattr(plan_module, "_REGION_VX", 8)
+    monkeypatch.setattr(plan_module, "_SMALLEST_REGION_VX", 8)
+
+
+def test_a_source_that_has_changed_is_no_longer_the_same_job(monkeypatch):
+    _small_regions(monkeypatch)
+    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(16,) * 3, workers=1000)
+    lines = []
+    assert not Start(case, lines, 3).to_end()
+    first = json.loads(lines[0])["task"]
+    name = "shard-0-0-0"
+    store = store_of(case.source.store)
+    store.put(name, store.get(name))
+    with pytest.raises(ResumeError, match=rf"region \(0, 0, 0\) of memory:.* changed since the job was interrupted \(memory:.*/{name} was changed last"):
+        Start(case, lines).to_end()
+    assert first == "region 0 0,0,0"
+    store.pop(name)
+    with pytest.raises(ResumeError, match="has changed since"):
+        Start(case, lines).to_end()
+
+
+def test_a_change_of_what_was_not_read_yet_is_fine(monkeypatch):
+    _small_regions(monkeypatch)
+    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2"], source_shard=(16,) * 3, shard=(16,) * 3, workers=1000)
+    lines = []
+    assert not Start(case, lines, 2).to_end()
+    store = store_of(case.source.store)
+    store.put("shard-3-3-3", store.get("shard-3-3-3"))
+    last = Start(case, lines)
+    assert last.to_end()
+    last.check()
+
+
+def test_a_finished_job_goes_on_to_nothing():
+    case = _case(BoundingBox((0, 0, 0), (40, 40, 40)), ["2", "4", "64"])
+    lines = []
+    assert Start(case, lines).to_end()
+    number = len(lines)
+    again = Start(case, lines)
+    assert again.to_end()
+    assert (again.ran, again.journaled.num_tasks, len(lines)) == ([], 0, number)
+    again.check()
+
+
+def test_lines_that_are_none_are_passed_over():
+    case = _case(BoundingBox((0, 0, 0), (40, 40, 40)), ["2"])
+    lines = [b"", b"\n", b"null\n", b"3\n", b"[]\n", b"{}\n", b'{"task"\n', b"\xff\xfe\n", b'{"task": "region 9 9,9,9", "sources": 1, "receipts": []}\n']
+    start = Start(case, lines)
+    assert start.to_end()
+    start.check()

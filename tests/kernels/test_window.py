@@ -199,6 +199,19 @@ def test_sums_of_many_voxels(dtype, ignore_zero):
             assert out.item() == expected
 
 
+@pytest.mark.parametrize("dtype", ["uint32", "int32"])
+def test_a_mean_that_no_float64_tells_from_a_half(dtype):
+    """Just below a half above an odd number: it rounds down, while the half would go up to the even number."""
+    even = np.iinfo(dtype).max - 1
+    shape = (256, 256, 128)
+    source = np.full(shape, even, dtype, order="F")
+    source[:, :, ::2] = even - 1
+    source[0, 0, 1] = even - 1
+    out = np.zeros((1, 1, 1), dtype, order="F")
+    reduce_windows(source, shape, "mean", out)
+    assert out.item() == even - 1
+
+
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, -1, 0, 1]), min_size=8, max_size=8))
 def test_any_int64(values):
     source = np.array(values, np.int64).reshape(2, 2, 2)

@@ -54,7 +54,9 @@ def test_through_a_journal(receipt):
     assert [type(getattr(again, field.name)) for field in fields(Receipt)] == [type(getattr(receipt, field.name)) for field in fields(Receipt)]
 
 
-@pytest.mark.parametrize("limits", [(0, 0), (0, 7), (-3, 0), (0.0, 0.0), (-0.0, 0.0), (math.nan, math.nan), (math.nan, 1.5), (-math.inf, math.inf), (None, None)])
+@pytest.mark.parametrize(
+    "limits", [(0, 0), (0, 7), (-3, 0), (0.0, 0.0), (-0.0, 0.0), (math.nan, math.nan), (math.nan, 1.5), (-math.inf, math.inf), (None, None)]
+)
 @pytest.mark.parametrize("part", [None, (0, 0, 0), (5, 0, 1)])
 def test_zero_is_a_value(limits, part):
     receipt = Receipt((0, 0, 0), BoundingBox((0, 0, 0), (1, 1, 1), MAG), minimum=limits[0], maximum=limits[1], part=part)

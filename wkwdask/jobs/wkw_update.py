@@ -132,7 +132,7 @@ def stage_update(url: str | os.PathLike[str], layer_name: str | None, options: P
                 f"{folder}: holds {header.num_channels} channels of {header.dtype.name}, the finest mag {source.header.num_channels} of {source.dtype}"
             )
         parts = f"{StagedMags.staged_folder(owner, layer.folder, mag.long_name)}.parts"
-        target = WkwTarget(folder, parts, header, options.level, source.box.in_mag(mag), keeps_equal=True)
+        target = WkwTarget(folder, parts, header, options.level, source.box.in_mag(mag), is_living=True)
         living.append(LivingMag(target, record, _old_box(before, mag)))
     job = UpdateJob(source, living, method, ignore_zero=ignore_zero, by_content=by_content, box=box)
     return StagedUpdate(source, JobFolder(layer.folder, owner, folders), tuple(living), job)

@@ -103,7 +103,7 @@ def _sum_halves_of_row(source: Any, windows: Any, j: Any, k: Any, ignore_zero: A
 
 @helper
 def _mean_of_halves(upper: Any, lower: Any, count: Any, number: Any) -> Any:
-    """Divide a sum by its count, half to even; the mean of nothing is zero."""
+    """Divide ``upper * 2^32 + lower`` by the count, half to even; the mean of nothing is zero."""
     count = max(count, number(1))
     quotient = upper // count
     rest = ((upper - quotient * count) << number(32)) + lower

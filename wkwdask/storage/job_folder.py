@@ -146,10 +146,8 @@ class JobFolder:
             staged = f"{self.root}/{mag.staged}"
             write_provenance(staged, {**marks, **provenance})
             _inherit_tree_permissions(staged, mag.folder)
-            for entry in os.scandir(staged):
-                if entry.is_dir():
-                    fsync_folder(entry.path)
-            fsync_folder(staged)
+            for folder, _, _ in os.walk(staged, topdown=False):
+                fsync_folder(folder)
         record = {**marks, "mags": [asdict(mag) for mag in mags], "edit": edit.to_json() if edit is not None else None}
         publish_bytes(f"{self.root}/{_RECORD_NAME}", json.dumps(record).encode())
         try:

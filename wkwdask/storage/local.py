@@ -129,11 +129,13 @@ class NewFile:
         """Set the length; bytes that were never written are zero."""
         os.ftruncate(self._fd, nbytes)
 
-    def publish(self, *, keep_equal: bool = False) -> None:
+    def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
         """Give the file its name.
 
         Parameters
         ----------
+        flush_folder : bool
+            Flush the folder too, so that the name lasts; not needed where somebody does so later for all files of the folder.
         keep_equal : bool
             Leave an older file alone that has the same bytes.
         """
@@ -151,7 +153,7 @@ class NewFile:
         except BaseException:
             self.discard()
             raise
-        if self._flush:
+        if self._flush and flush_folder:
             fsync_folder(self._folder)
 
     def discard(self) -> None:

@@ -53,8 +53,8 @@ class WkwTarget:
     """LZ4HC level."""
     box: BoundingBox
     """Where data goes [voxels of the mag]."""
-    keeps_equal: bool = False
-    """Whether a file that is there and would not change is left alone."""
+    is_living: bool = False
+    """Whether the mag is there already: then a file that would not change is left alone, and each one lasts as soon as it is published."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -209,7 +209,7 @@ class WkwTarget:
         except BaseException:
             file.discard()
             raise
-        file.publish()
+        file.publish(flush_folder=self.is_living)
 
 
 class _PartFile:
@@ -409,7 +409,7 @@ class WkwPartWriter:
             self._end += len(tail)
             self._file.publish()
             return replace(receipt, path=self._path, nbytes=self._end, checksum=zlib.crc32(tail, self._checksum))
-        self._file.publish(keep_equal=self._target.keeps_equal)
+        self._file.publish(flush_folder=self._target.is_living, keep_equal=self._target.is_living)
         return replace(receipt, path=self._path, nbytes=self._end, mtime_ns=os.stat(self._path).st_mtime_ns)
 
     def discard(self) -> None:
