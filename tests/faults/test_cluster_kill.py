@@ -33,7 +33,7 @@ def known(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _quiet():
     """What distributed prints about connections that broke is no news here, and nobody waits long for what is gone."""
-    with dask.config.set({"distributed.comm.timeouts.connect": "10s", "distributed.scheduler.allowed-failures": 20}):
+    with dask.config.set({"distributed.comm.timeouts.connect": "5s", "distributed.scheduler.allowed-failures": 20}):
         yield
 
 

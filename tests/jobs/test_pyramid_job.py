@@ -433,9 +433,54 @@ def test_a_source_that_has_changed_is_no_longer_the_same_job(monkeypatch):
     with pytest.raises(ResumeError, match=rf"region \(0, 0, 0\) of memory:.* changed since the job was interrupted \(memory:.*/{name} was changed last"):
         Start(case, lines).to_end()
     assert first == "region 0 0,0,0"
-    store.pop(name)
-    with pytest.raises(ResumeError, match="has changed since"):
-        Start(case, lines).to_end()
+
+
+def _change_source(case, index, values):
+    """Put other voxels, or none, in the place of a source file."""
+    box = cell_box(index, case.source.shard_shape, case.box).intersection(case.box)
+    case.labels[(slice(None), *_inside(box, case.box.topleft))] = values
+    store, name = store_of(case.source.store), "shard-{}-{}-{}".format(*index)
+    voxels = np.zeros((1, *case.source.shard_shape), np.uint64)
+    voxels[(slice(None), *_inside(box, tuple(i * n for i, n in zip(index, case.source.shard_shape, strict=True))))] = values
+    store.put(name, voxels) if voxels.any() else store.pop(name)
+
+
+def _refuses_or_is_right(case, lines):
+    """Whatever was done before: no voxel of the end is that of a source that is no more."""
+    start = Start(case, lines)
+    try:
+        assert start.to_end()
+    except ResumeError as error:
+        assert "has changed since" in str(error)  # noqa: PT017
+    else:
+        start.check()
+
+
+@pytest.mark.parametrize("stop", [1, 3, 8, 9, 12, 1000])
+@pytest.mark.parametrize("index", [(0, 0, 0), (1, 0, 0), (3, 3, 3)])
+@pytest.mark.parametrize("change", ["removed", "added", "replaced"])
+def test_a_source_file_that_changes_while_a_job_is_interrupted(monkeypatch, change, index, stop):
+    """Files of the first mag are written whole, those of the second are joined of eight regions; whether the job had come there or not."""
+    _small_regions(monkeypatch)
+    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(16,) * 3, workers=1000)
+    if change == "added":
+        _change_source(case, index, 0)
+    lines = []
+    Start(case, lines, stop).to_end()
+    _change_source(case, index, 0 if change == "removed" else 12345)
+    _refuses_or_is_right(case, lines)
+
+
+@settings(max_examples=15)
+@given(cases(), st.integers(1, 20), st.data())
+def test_any_change_of_the_source_while_a_job_is_interrupted(case, stop, data):
+    lines = []
+    Start(case, lines, stop, 1).to_end()
+    for _ in range(data.draw(st.integers(1, 3))):
+        index = data.draw(st.sampled_from(list(cells(case.box, case.source.shard_shape))))
+        _change_source(case, index, data.draw(st.sampled_from([0, 12345])))
+    _refuses_or_is_right(case, lines)
+    case.forget()
 
 
 def test_a_change_of_what_was_not_read_yet_is_fine(monkeypatch):

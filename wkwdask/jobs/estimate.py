@@ -284,7 +284,7 @@ def _duration(seconds: float) -> str:
     Examples
     --------
     >>> _duration(7.2), _duration(4000), _duration(200000)
-    ('7 s', '1 h 7 min', '2 d 8 h')
+    ('7 s', '1 h 7 min', '2 d 7 h')
     """
     minutes = round(seconds / 60)
     if seconds < 100:

@@ -12,10 +12,11 @@ from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
-from wkwdask.storage.job_folder import JobFolder, NewMag, check_targets, find_unfinished, is_taken, job_root, read_provenance
+from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, check_targets, find_unfinished, is_taken, job_root, read_provenance
 from wkwdask.storage.journal import Journal, read_journal
+from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import lock_holder
-from wkwdask.storage.records import write_record
+from wkwdask.storage.records import RECORD_NAME, write_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,6 +162,8 @@ class StagedMags:
             tally.check()
         rows_of_all = ladder_records(tallies) if self.is_ladder else [tally.shards for tally in tallies]
         for tally, rows in zip(tallies, rows_of_all, strict=True):
+            for name in (RECORD_NAME, PROVENANCE_NAME):  # of an attempt that was killed right here
+                remove_temporaries(tally.target.folder, name)
             write_record(tally.target.folder, rows)
         job_folder = self._job_folder()
         seconds = time.time() - job_folder.started_at()

@@ -12,6 +12,7 @@ import numpy as np
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.report import MagReport
+from wkwdask.storage.receipts import greatest, least
 from wkwdask.storage.records import RECORD_COLUMNS
 from wkwdask.storage.states import grouped_digests
 
@@ -59,8 +60,7 @@ class ShardTally:
             self._nonzero = receipt.nonzero if self._nonzero is None else self._nonzero.union(receipt.nonzero)
 
     def _widen(self, low: float, high: float) -> None:
-        self._minimum = low if self._minimum is None else min(self._minimum, low)
-        self._maximum = high if self._maximum is None else max(self._maximum, high)
+        self._minimum, self._maximum = least(self._minimum, low), greatest(self._maximum, high)
 
     @property
     def is_complete(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.storage.states import add_digests
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
 
@@ -74,6 +75,22 @@ class Receipt:
         return cls(**fields)
 
 
+def least(*values: float | None) -> float | None:
+    """Give the smallest of values, where None is none and NaN counts only if there is nothing else."""
+    return _extreme(min, values)
+
+
+def greatest(*values: float | None) -> float | None:
+    """Give the largest of values, as :func:`least` does."""
+    return _extreme(max, values)
+
+
+def _extreme(choose: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    numbers = [value for value in known if not math.isnan(value)]
+    return choose(numbers or known) if known else None
+
+
 class Stats:
     """Collects least, greatest and the box of what is not zero while voxels pass by."""
 
@@ -110,8 +127,7 @@ class Stats:
         self._voxels += box.volume
 
     def _widen(self, low: float, high: float) -> None:
-        self._minimum = low if self._minimum is None else min(self._minimum, low)
-        self._maximum = high if self._maximum is None else max(self._maximum, high)
+        self._minimum, self._maximum = least(self._minimum, low), greatest(self._maximum, high)
 
     def receipt(self, shard: Vec3, part: Vec3 | None) -> Receipt:
         """Give what was collected."""
@@ -150,14 +166,12 @@ def merge_receipts(shard: Vec3, receipts: Sequence[Receipt]) -> Receipt:
         box = box.union(receipt.box)
         if receipt.nonzero is not None:
             nonzero = receipt.nonzero if nonzero is None else nonzero.union(receipt.nonzero)
-    minima = [receipt.minimum for receipt in receipts if receipt.minimum is not None]
-    maxima = [receipt.maximum for receipt in receipts if receipt.maximum is not None]
     return Receipt(
         shard,
         box,
         voxels=sum(receipt.voxels for receipt in receipts),
-        minimum=min(minima, default=None),
-        maximum=max(maxima, default=None),
+        minimum=least(*(receipt.minimum for receipt in receipts)),
+        maximum=greatest(*(receipt.maximum for receipt in receipts)),
         nonzero=nonzero,
         sources=add_digests(*(receipt.sources for receipt in receipts)),
     )
