@@ -13,8 +13,9 @@ import pytest
 
 import wkwdask
 from wkwdask import BoundingBox, Mag
-from wkwdask.errors import BoundsError, ExistsError, MissingError, UnsupportedError
+from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, TruncatedError
 from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.plans import pyramid as plan_module
 from wkwdask.storage.dataset import read_datasource
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -284,13 +285,140 @@ def test_pyramid_from_a_coarser_mag(dataset):
     np.testing.assert_array_equal(wkwdask.read(dataset.parent / "copy", mag="4-4-2"), wkwdask.read(dataset, mag="4-4-2"))
 
 
-def test_pyramid_steps_that_are_too_long(tmp_path):
+def largest(array, box, mag):
+    """The greatest voxel of each window, by numpy; what lies outside the box does not count."""
+    target, factor = box.in_mag(mag), box.mag.step_to(mag)
+    pad = [(a - t * f, u * f - b) for a, b, t, u, f in zip(box.topleft, box.bottomright, target.topleft, target.bottomright, factor, strict=True)]
+    (x, y, z), (fx, fy, fz) = target.size, factor
+    return np.pad(array, pad).reshape(x, fx, y, fy, z, fz).max(axis=(1, 3, 5))
+
+
+def test_pyramid_steps_of_any_length(tmp_path):
+    """A ladder may catch up along an axis at once."""
     folder = tmp_path / "ds"
     folder.mkdir()
     (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
-    wkwdask.write(folder / "color" / "8-8-1", (0, 0, 0), voxels(), **OPTIONS)
-    with pytest.raises(UnsupportedError, match=r"the step to mag 16 has the factors \(2, 2, 16\); only 1 and 2"):
-        wkwdask.build_pyramid(folder, coarsest=16)
+    wkwdask.write(folder / "color" / "8-8-1", OFFSET, voxels(), **OPTIONS)
+    wkwdask.build_pyramid(folder, coarsest=16, method="max")
+    assert sorted(os.listdir(folder / "color")) == ["16", "8-8-1"]
+    expected = largest(voxels(), BoundingBox(OFFSET, SHAPE, Mag(8, 8, 1)), Mag(16, 16, 16))
+    np.testing.assert_array_equal(wkwdask.read(folder, mag=16)[0], expected)
+
+
+@pytest.mark.parametrize("mags", [["4-4-1", "8-8-2"], [[8, 8, 2], "4-4-1", Mag(4, 4, 1)], [8], ["2-2-1", "2-2-2", "2-2-4"], [64]])
+def test_pyramid_of_chosen_mags(dataset, mags):
+    """In any form and order, with jumps."""
+    report = wkwdask.build_pyramid(dataset, mags=mags, method="max")
+    chosen = sorted({Mag.parse(mag) for mag in mags}, key=lambda mag: mag.x * mag.y * mag.z)
+    assert [Path(mag.path).name for mag in report.mags] == [mag.name for mag in chosen]
+    assert [mag.mag for mag in read_datasource(str(dataset)).layer("color").mags] == [Mag(1, 1, 1), *chosen]
+    for mag in chosen:  # a maximum of maxima
+        np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag)[0], largest(voxels(), BoundingBox(OFFSET, SHAPE), mag))
+
+
+@pytest.mark.parametrize("other", [{"coarsest": 4}, {"sampling": "isotropic"}, {"align_with": False}, {"align_with": "labels"}])
+def test_mags_are_chosen_in_one_way(dataset, other):
+    for verb in (wkwdask.build_pyramid, wkwdask.plan_pyramid):
+        with pytest.raises(ValueError, match=r"mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other"):
+            verb(dataset, mags=[2], **other)
+
+
+@pytest.mark.parametrize(
+    ("mags", "match"),
+    [
+        ([1, 2], "mags= lists mag 1, which is the finest"),
+        (["2-2-1", "1-1-4", "4"], "mag 2-2-1 is not coarser than mag 1-1-4 on every axis"),
+        ([3], "powers of two"),
+        (["2-2"], "a mag looks like"),
+    ],
+)
+def test_mags_that_are_no_ladder(dataset, mags, match):
+    with pytest.raises(ValueError, match=match):
+        wkwdask.build_pyramid(dataset, mags=mags)
+    assert os.listdir(dataset / "color") == ["1"]
+
+
+def test_mags_that_are_finer_than_the_finest(dataset):
+    wkwdask.write(dataset / "color" / "2-2-1", (2, 7, 7), voxels((20, 16, 20)), **OPTIONS)
+    for mags in ([1], ["1", "4-4-2"], ["1-4-4"]):
+        with pytest.raises(ValueError, match=r"is not coarser than mag 2-2-1 on every axis"):
+            wkwdask.build_pyramid(dataset, finest="2-2-1", mags=mags)
+
+
+def test_finest(dataset):
+    wkwdask.build_pyramid(dataset, mags=[2, 4], method="max")
+    with pytest.raises(ValueError, match="is mag 2, but finest= says 4"):
+        wkwdask.build_pyramid(dataset / "color" / "2", finest=4, coarsest=8)
+    wkwdask.build_pyramid(dataset, finest=4, mags=[8], method="max")
+    wkwdask.build_pyramid(dataset / "color" / "2", finest=2, mags=[16], method="max")
+    for mag in (8, 16):
+        np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag)[0], largest(voxels(), BoundingBox(OFFSET, SHAPE), Mag.parse(mag)))
+
+
+def test_sampling_and_alignment(dataset):
+    wkwdask.write(dataset / "labels" / "1", OFFSET, voxels(dtype="uint32"), **OPTIONS)
+    wkwdask.build_pyramid(dataset, "color", coarsest="4-4-1", sampling="constant_z")
+    assert sorted(os.listdir(dataset / "color")) == ["1", "2-2-1", "4-4-1"]
+
+    def mags(**options):
+        return [Path(mag.folder).name for mag in wkwdask.plan_pyramid(dataset, "labels", coarsest=8, **options).mags]
+
+    assert mags() == mags(align_with="color") == ["2-2-1", "4-4-1", "8-8-4"]
+    assert mags(align_with=False) == ["2-2-1", "4-4-2", "8-8-4"]
+    assert mags(align_with=False, sampling="isotropic") == ["2", "4", "8"]
+    with pytest.raises(MissingError, match="no other layer 'cells' to align with"):
+        mags(align_with="cells")
+
+
+def test_zeros_can_be_ignored(tmp_path):
+    array = np.zeros((8, 8, 8), np.uint32)
+    array[::2, ::2, ::2] = 7  # one voxel of each window
+    array[:2, :2, :2] = 0
+    wkwdask.write(tmp_path / "1", (0, 0, 0), array, **OPTIONS)
+    for method in ("mode", "mean", "median"):
+        wkwdask.build_pyramid(tmp_path, method=method, mags=[2], ignore_zero=True, existing="overwrite")
+        made = wkwdask.read(tmp_path / "2", ((0, 0, 0), (4, 4, 4)))[0]
+        assert made[0, 0, 0] == 0
+        assert made.sum() == 7 * 63
+    for method in ("max", "min", "nearest"):
+        with pytest.raises(ValueError, match=f"ignore_zero goes with mean, median, mode, not with {method}"):
+            wkwdask.build_pyramid(tmp_path, method=method, mags=[2], ignore_zero=True, existing="overwrite")
+
+
+@pytest.mark.parametrize(("block_len", "file_len", "stored"), [(4, None, (4, 2)), (None, 1, (8, 1)), (16, 4, (16, 4)), (1, 16, (1, 16))])
+def test_lengths_of_the_new_mags(dataset, block_len, file_len, stored):
+    """The finest mag has blocks of 8 and files of 2 blocks."""
+    wkwdask.build_pyramid(dataset, mags=[2, 4], method="max", block_len=block_len, file_len=file_len)
+    for mag in wkwdask.info(dataset).layers[0].mags[1:]:
+        assert (mag.block_len, mag.file_len) == stored
+        np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag.mag)[0], largest(voxels(), BoundingBox(OFFSET, SHAPE), mag.mag))
+    entries = json.loads((dataset / "datasource-properties.json").read_text())["dataLayers"][0]["mags"]
+    assert [entry["cubeLength"] for entry in entries] == [16, stored[0] * stored[1], stored[0] * stored[1]]
+
+
+@pytest.mark.parametrize("options", [{"block_len": 24}, {"block_len": 256}, {"block_len": 0}, {"file_len": 0}, {"file_len": 256}, {"block_len": -8}])
+def test_lengths_that_are_none(dataset, options):
+    for verb in (wkwdask.build_pyramid, wkwdask.plan_pyramid):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            verb(dataset, mags=[2], **options)
+    assert os.listdir(dataset / "color") == ["1"]
+
+
+def test_several_layers(dataset):
+    wkwdask.write(dataset / "labels" / "1", OFFSET, voxels(dtype="uint32"), **OPTIONS)
+    report = wkwdask.build_pyramid(dataset, ["labels", "color"], mags=[2])
+    assert [mag.path for mag in report.mags] == [str(dataset / layer / "2") for layer in ("labels", "color")]
+    assert report.nbytes_in == 5 * voxels().size
+    assert report.files == sum(mag.files for mag in report.mags) == 2 * 2 * 2 * 1
+    for layer in ("labels", "color"):
+        assert [mag.mag.name for mag in read_datasource(str(dataset)).layer(layer).mags] == ["1", "2"]
+    one = wkwdask.build_pyramid(dataset, ["color"], mags=[4])
+    assert [Path(mag.path).name for mag in one.mags] == ["4"]
+    with pytest.raises(ValueError, match="layer"):
+        wkwdask.build_pyramid(dataset, mags=[8])  # which one?
+    with pytest.raises(MissingError):
+        wkwdask.build_pyramid(dataset, ["color", "cells"], mags=[16])
+    assert (dataset / "color" / "16").is_dir()  # the first one is done
 
 
 def test_pyramid_of_a_single_section(tmp_path):
@@ -326,6 +454,173 @@ def test_voxels_outside_the_box_never_count(dataset):
     (dataset / "datasource-properties.json").write_text(document)
     wkwdask.build_pyramid(dataset, coarsest="2-2-1", method="max", existing="overwrite")
     np.testing.assert_array_equal(wkwdask.read(dataset, mag="2-2-1"), expected)
+
+
+# ----------------------------------------------------------------------------- build_pyramid again
+
+
+def states(folder):
+    """What tells whether any file was touched."""
+    return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def interrupted(dataset):
+    """A pyramid that failed in the middle, and what brings the source back to what it was."""
+    path = dataset / "color" / "1" / "z1" / "y2" / "x2.wkw"
+    whole, times = path.read_bytes(), path.stat()
+    path.write_bytes(whole[:-1])
+
+    def repair():
+        path.write_bytes(whole)
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="synchronous"):
+        patch.setattr(plan_module, "_REGION_VX", 8)
+        with pytest.raises(TruncatedError) as caught:
+            wkwdask.build_pyramid(dataset, mags=["2-2-1", "4-4-2"], method="max")
+    assert caught.value.__notes__[-1].startswith("what was finished is kept: the same call goes on from there")
+    assert sorted(name for name in os.listdir(dataset / "color") if not name.startswith(".wkwdask-job-")) == ["1"]
+    assert len(os.listdir(dataset / "color")) == 2
+    return repair
+
+
+SAME = {"mags": ["2-2-1", "4-4-2"], "method": "max"}
+
+
+@pytest.mark.parametrize("existing", ["error", "resume", "overwrite"])
+@pytest.mark.parametrize("workers", [1, 7])
+def test_an_interrupted_pyramid(dataset, interrupted, existing, workers):
+    interrupted()
+    with dask.config.set(scheduler="threads", num_workers=workers):
+        report = wkwdask.build_pyramid(dataset, existing=existing, **SAME)
+    assert sorted(os.listdir(dataset / "color")) == ["1", "2-2-1", "4-4-2"]
+    for mag in (Mag(2, 2, 1), Mag(4, 4, 2)):
+        np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag)[0], largest(voxels(), BoundingBox(OFFSET, SHAPE), mag))
+    assert report.files == len(list(dataset.rglob("x*.wkw"))) - 18
+    assert report.voxels == sum(BoundingBox(OFFSET, SHAPE).in_mag(mag).volume for mag in (Mag(2, 2, 1), Mag(4, 4, 2)))
+    assert "nothing to do" in wkwdask.build_pyramid(dataset, existing="resume", **SAME).note
+
+
+@pytest.mark.parametrize(
+    ("options", "difference"),
+    [
+        ({"method": "min"}, "method was max, is min"),
+        ({"mags": ["2-2-1", "8-8-2"]}, "mags was 2-2-1,4-4-2, is 2-2-1,8-8-2"),
+        ({"mags": ["2-2-1"]}, "mags was 2-2-1,4-4-2, is 2-2-1"),
+        ({"compression": "raw"}, "compression was lz4, is raw"),
+        ({"level": 9}, "level was 5, is 9"),
+        ({"block_len": 4}, "block_len was 8, is 4"),
+        ({"file_len": 4}, "file_len was 2, is 4"),
+        ({"method": "mean", "ignore_zero": True, "level": 3}, "method was max, is mean; ignore_zero was False, is True; level was 5, is 3"),
+    ],
+)
+@pytest.mark.parametrize("existing", ["error", "resume"])
+def test_an_interrupted_pyramid_of_other_settings(dataset, interrupted, options, difference, existing):
+    """They are listed, and nothing is thrown away."""
+    interrupted()
+    before = states(dataset)
+    for verb in (wkwdask.build_pyramid, wkwdask.plan_pyramid):
+        with pytest.raises(ResumeError, match=f'made with other settings: {difference}. Give the same settings, or existing="overwrite"'):
+            verb(dataset, existing=existing, **{**SAME, **options})
+    assert states(dataset) == before
+    wkwdask.build_pyramid(dataset, existing="overwrite", **{**SAME, **options})
+    assert [name for name in os.listdir(dataset / "color") if name.startswith(".")] == []
+
+
+def test_another_mag_can_be_built_beside_an_interrupted_pyramid(dataset, interrupted):
+    interrupted()
+    wkwdask.build_pyramid(dataset, mags=[16], method="min")
+    wkwdask.build_pyramid(dataset, **SAME)
+    assert sorted(os.listdir(dataset / "color")) == ["1", "16", "2-2-1", "4-4-2"]
+
+
+def test_an_interrupted_pyramid_whose_source_was_replaced(dataset, interrupted):
+    wkwdask.write(dataset / "color" / "1", OFFSET, voxels(seed=2), existing="overwrite", **OPTIONS)
+    with pytest.raises(ResumeError, match=r"made with other settings: the source was replaced\. Give the same"):
+        wkwdask.build_pyramid(dataset, **SAME)
+    wkwdask.build_pyramid(dataset, existing="overwrite", **SAME)
+    np.testing.assert_array_equal(wkwdask.read(dataset, mag="2-2-1")[0], largest(voxels(seed=2), BoundingBox(OFFSET, SHAPE), Mag(2, 2, 1)))
+
+
+def test_an_interrupted_pyramid_of_which_a_source_file_changed(dataset, interrupted):
+    interrupted()
+    os.utime(dataset / "color" / "1" / "z0" / "y0" / "x0.wkw")
+    with pytest.raises(ResumeError, match=r"the source has changed since the job was interrupted \(.*z0/y0/x0\.wkw was changed last, it has \d+ bytes\)"):
+        wkwdask.build_pyramid(dataset, **SAME)
+    wkwdask.build_pyramid(dataset, existing="overwrite", **SAME)
+
+
+@pytest.mark.parametrize("num_files", [1, 2])
+def test_an_interrupted_pyramid_of_which_source_files_were_removed(dataset, interrupted, num_files):
+    """Refused, or done right: nothing of the files may stay in the coarser mags, even where a task would have nothing left to read."""
+    interrupted()
+    for x, y in np.ndindex(num_files, num_files):
+        (dataset / "color" / "1" / "z0" / f"y{y}" / f"x{x}.wkw").unlink()
+    array = voxels()
+    array[: 16 * num_files - OFFSET[0], : 16 * num_files - OFFSET[1], : 16 - OFFSET[2]] = 0
+    try:
+        wkwdask.build_pyramid(dataset, **SAME)
+    except ResumeError:
+        return
+    for mag in (Mag(2, 2, 1), Mag(4, 4, 2)):
+        np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag)[0], largest(array, BoundingBox(OFFSET, SHAPE), mag))
+
+
+def test_a_finished_pyramid_is_not_built_again(dataset):
+    report = wkwdask.build_pyramid(dataset, **SAME)
+    before = states(dataset)
+    again = wkwdask.build_pyramid(dataset, existing="resume", **SAME)
+    assert states(dataset) == before
+    assert sorted(os.listdir(dataset / "color")) == ["1", "2-2-1", "4-4-2"]
+    assert (again.mags, again.nbytes_in, again.seconds) == (report.mags, report.nbytes_in, report.seconds)
+    assert again.note == "nothing to do: the mags were finished before with the same settings, and the source has not changed"
+    with pytest.raises(ExistsError):
+        wkwdask.build_pyramid(dataset, **SAME)
+    with pytest.raises(ResumeError, match="color/2-2-1: made with other settings: method was max, is min"):
+        wkwdask.build_pyramid(dataset, existing="resume", **{**SAME, "method": "min"})
+    assert states(dataset) == before
+
+
+def test_a_finished_pyramid_of_another_source(dataset):
+    wkwdask.build_pyramid(dataset, **SAME)
+    os.utime(dataset / "color" / "1" / "z1" / "y1" / "x1.wkw")
+    with pytest.raises(ResumeError, match=r"1 files of mag 2-2-1 are made from files that have changed since; update=True \(--update\) makes them anew"):
+        wkwdask.build_pyramid(dataset, existing="resume", **SAME)
+    wkwdask.write(dataset / "color" / "1", OFFSET, voxels(seed=2), existing="overwrite", **OPTIONS)
+    with pytest.raises(ResumeError, match="the source was replaced"):
+        wkwdask.build_pyramid(dataset, existing="resume", **SAME)
+
+
+def test_what_cannot_be_resumed(dataset):
+    """Mags of others, and some mags of several."""
+    wkwdask.build_pyramid(dataset, **SAME)
+    (dataset / "color" / "2-2-1" / ".wkwdask.json").unlink()
+    with pytest.raises(ResumeError, match=r"2-2-1: is there, without a journal of a job that could be resumed; existing=\"overwrite\""):
+        wkwdask.build_pyramid(dataset, existing="resume", **SAME)
+    wkwdask.build_pyramid(dataset, existing="overwrite", **SAME)
+    shutil.rmtree(dataset / "color" / "4-4-2")
+    with pytest.raises(ResumeError, match=r"4-4-2: is not there, but other mags of the job are"):
+        wkwdask.build_pyramid(dataset, existing="resume", **SAME)
+
+
+def test_resuming_nothing_is_building(dataset):
+    assert wkwdask.build_pyramid(dataset, existing="resume", **SAME).files > 0
+    assert sorted(os.listdir(dataset / "color")) == ["1", "2-2-1", "4-4-2"]
+
+
+@pytest.mark.parametrize("update", ["changed", "yes", None, 2, "Content"])
+def test_what_is_no_update(dataset, update):
+    with pytest.raises(ValueError, match=r'update must be True, False or "content", got'):
+        wkwdask.build_pyramid(dataset, update=update)
+
+
+@pytest.mark.parametrize("options", [{"update": True}, {"update": "content"}, {"bounding_box": (0, 0, 0, 10, 20, 30)}])
+def test_an_update_does_not_overwrite(dataset, options):
+    with pytest.raises(ValueError, match="give one or the other"):
+        wkwdask.build_pyramid(dataset, existing="overwrite", **options)
+    with pytest.raises(TypeError, match=r"update|bounding_box"):
+        wkwdask.plan_pyramid(dataset, **options)
 
 
 # ----------------------------------------------------------------------------- the real sample

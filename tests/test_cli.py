@@ -1,15 +1,20 @@
 """The command line: what it prints, its exit codes, its one-line errors."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
 from PIL import Image
 
 import wkwdask
+from wkwdask import cli
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.plans import pyramid as plan_module
 
 
 @pytest.fixture
@@ -55,6 +60,239 @@ def test_pyramid_and_its_refusal(dataset):
     assert again.stderr.startswith("error: ")
     assert "--overwrite" in again.stderr
     assert run("pyramid", dataset, "--layer", "color", "--coarsest", "4-4-2", "--overwrite").returncode == 0
+
+
+# ----------------------------------------------------------------------------- options of pyramid
+
+
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """Run the command in this process, on one thread; gives exit code, output and errors."""
+
+    def run_here(*arguments):
+        monkeypatch.setattr(sys, "argv", ["wkwdask", *map(str, arguments)])
+        code = 0
+        with dask.config.set(scheduler="synchronous"):
+            try:
+                cli.main()
+            except SystemExit as end:
+                code = end.code
+        return code, *capsys.readouterr()
+
+    return run_here
+
+
+def tree(folder):
+    """What tells whether anything was written."""
+    return {str(path.relative_to(folder)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+def mags_of(dataset, layer="color"):
+    return sorted(path.name for path in (dataset / layer).iterdir())
+
+
+def damage(dataset):
+    """Cut a file of the finest mag short; gives what repairs it."""
+    path = dataset / "color" / "1" / "z1" / "y2" / "x2.wkw"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    return lambda: path.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    "more", [(), ("--overwrite",), ("--resume",), ("--mags", "2,8"), ("--ignore-zero", "--method", "mean"), ("--block-len", 4, "--file-len", 1)]
+)
+def test_dry_run_prints_the_plan_alone(dataset, call, more):
+    before = tree(dataset)
+    code, out, err = call("pyramid", dataset, "--layer", "color", "--dry-run", *more)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith(f"pyramid of {dataset / 'color' / '1'}, by {'mean ignoring zeros' if more[:1] == ('--ignore-zero',) else 'median'}, stored as")
+    assert [line.split()[0] for line in lines[-4:]] == ["reads", "writes", "memory", "time"]
+    assert "reads    18 files" in out
+    assert tree(dataset) == before
+    assert call("pyramid", dataset, "--layer", "color", *more)[0] == 0
+    for line in lines:
+        if ": up to " in line and "files" in line:
+            mag, told = line.strip().split(": up to ")
+            assert len(list(Path(mag).rglob("x*.wkw"))) == int(told.split()[0])
+
+
+def test_dry_run_of_several_layers(dataset, call):
+    _, out, _ = call("pyramid", dataset, "--all-layers", "--dry-run")
+    first, second = out.split("\n\n")
+    assert [text.split(",")[0] for text in (first, second)] == [f"pyramid of {dataset / name / '1'}" for name in ("color", "cells")]
+    assert "by mode" in second
+    assert mags_of(dataset) == ["1"]
+
+
+@pytest.mark.parametrize("other", [("--update",), ("--update=content",), ("--box", "0,0,0,9,9,9")])
+def test_dry_run_of_an_update_is_refused(dataset, call, other):
+    code, _, err = call("pyramid", dataset, "--layer", "color", "--dry-run", *other)
+    assert code == 2
+    assert "--dry-run shows the plan of a whole pyramid, not of an update" in err
+
+
+def test_resume(dataset, call):
+    repair = damage(dataset)
+    command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4", "--block-len", 4, "--file-len", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "_REGION_VX", 4)
+        code, _, err = call(*command)
+    assert code == 1
+    assert err.count("\n") == 1  # one line, with its notes
+    assert err.startswith("error: ")
+    assert "x2.wkw" in err
+    assert 'what was finished is kept: the same call goes on from there, existing="overwrite" (--overwrite) starts anew' in err
+    repair()
+    code, _, err = call(*command, "--method", "mean", "--resume")
+    assert code == 1
+    assert "made with other settings: method was median, is mean" in err
+    code, out, err = call(*command, "--resume")
+    assert (code, err) == (0, "")
+    assert mags_of(dataset) == ["1", "2", "4"]
+    before = tree(dataset / "color")
+    code, out, _ = call(*command, "--resume")
+    assert code == 0
+    assert "nothing to do: the mags were finished before with the same settings" in out
+    assert {name: state for name, state in tree(dataset / "color").items() if not name.startswith(".")} == before
+    code, _, err = call(*command)
+    assert code == 1
+    assert "--overwrite" in err
+    code, _, err = call(*command, "--resume", "--overwrite")
+    assert code == 2
+    assert "--resume goes on with a run, --overwrite starts anew: give one of them" in err
+
+
+def test_an_interrupted_run_is_forgotten(dataset, call):
+    repair = damage(dataset)
+    command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4", "--block-len", 4, "--file-len", 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_module, "_REGION_VX", 4)
+        assert call(*command)[0] == 1
+    repair()
+    assert len(mags_of(dataset)) == 2
+    assert call(*command, "--method", "max", "--overwrite")[0] == 0
+    assert mags_of(dataset) == ["1", "2", "4"]
+
+
+@pytest.mark.parametrize("update", [("--update",), ("--update=changed",), ("--update", "content"), ("--update=content",), ("--box", "5,6,7,40,40,24")])
+def test_update(dataset, call, update):
+    command = ("pyramid", dataset, "--layer", "color")
+    code, _, err = call(*command, *update)
+    assert code == 1
+    assert "no coarser mags to update; build them first" in err
+    assert call(*command, "--mags", "2,4")[0] == 0
+    code, out, _ = call(*command, *update)
+    assert code == 0
+    assert (
+        "nothing to do: no finer file has changed" in out
+        if update[0] in ("--update", "--update=changed") and "content" not in update
+        else "0 of them changed" in out
+    )
+    shutil.copyfile(dataset / "color" / "1" / "z0" / "y1" / "x1.wkw", dataset / "color" / "1" / "z1" / "y1" / "x1.wkw")
+    before = tree(dataset / "color" / "2")
+    code, out, _ = call(*command, *update)
+    assert code == 0
+    assert "of them changed" in out
+    changed = {name for name, state in tree(dataset / "color" / "2").items() if before.get(name) != state and name.endswith(".wkw")}
+    assert changed == {"z0/y0/x0.wkw"}
+    shutil.copytree(dataset, dataset.parent / "fresh")
+    wkwdask.build_pyramid(dataset.parent / "fresh", "color", mags=[2, 4], existing="overwrite")
+    np.testing.assert_array_equal(wkwdask.read(dataset, layer="color", mag=4), wkwdask.read(dataset.parent / "fresh", layer="color", mag=4))
+
+
+def test_update_takes_no_path_for_its_value(dataset, call):
+    """The value is optional: what follows is taken for it, and said to be none."""
+    code, _, err = call("pyramid", "--update", dataset)
+    assert code == 2
+    assert "--update" in err
+    code, _, err = call("pyramid", dataset, "--layer", "color", "--update", "--overwrite")
+    assert code == 1
+    assert "give one or the other" in err
+
+
+@pytest.mark.parametrize("box", ["1,2,3", "a,b,c,d,e,f", "0,0,0,-1,1,1"])
+def test_what_is_no_box(dataset, call, box):
+    code, _, err = call("pyramid", dataset, "--layer", "color", "--box", box)
+    assert code == 1
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+
+
+def test_chosen_mags(dataset, call):
+    code, out, _ = call("pyramid", dataset, "--layer", "color", "--mags", "2-2-1,8-8-2", "--method", "max")
+    assert code == 0
+    assert mags_of(dataset) == ["1", "2-2-1", "8-8-2"]
+    assert [line.split(":")[0] for line in out.splitlines()[:2]] == [str(dataset / "color" / mag) for mag in ("2-2-1", "8-8-2")]
+    for more in (("--coarsest", "16"), ("--sampling", "isotropic"), ("--align-with", "none")):
+        code, _, err = call("pyramid", dataset, "--layer", "color", "--mags", "16", *more)
+        assert code == 1
+        assert "mags= lists the mags" in err
+    code, _, err = call("pyramid", dataset, "--layer", "color", "--mags", "2-2-1,,8")
+    assert code == 1
+    assert "a mag looks like" in err
+
+
+def test_layers(dataset, call):
+    code, out, _ = call("pyramid", dataset, "--layer", "cells", "--layer", "color", "--coarsest", "2-2-1")
+    assert code == 0
+    assert [line.split(":")[0] for line in out.splitlines()[:2]] == [str(dataset / layer / "2-2-1") for layer in ("cells", "color")]
+    code, out, _ = call("pyramid", dataset, "--all-layers", "--mags", "16")
+    assert code == 0
+    assert [line.split(":")[0] for line in out.splitlines()[:2]] == [str(dataset / layer / "16") for layer in ("color", "cells")]
+    assert (mags_of(dataset, "cells"), mags_of(dataset)) == (["1", "16", "2-2-1"],) * 2
+    code, _, err = call("pyramid", dataset, "--all-layers", "--layer", "color")
+    assert code == 2
+    assert "give --layer or --all-layers" in err
+    code, _, err = call("pyramid", dataset, "--mags", "4")
+    assert code == 1
+    assert "layer" in err
+    assert call("pyramid", dataset / "color", "--all-layers", "--mags", "32")[0] == 0
+    assert "32" in mags_of(dataset)
+
+
+def test_ladders(dataset, call):
+    def planned(*more):
+        code, out, _ = call("pyramid", dataset, "--layer", "cells", "--dry-run", "--coarsest", "4-4-4", *more)
+        assert code == 0
+        return [line.split(":")[0].rsplit("/", 1)[1] for line in out.splitlines() if ": up to " in line and "cells" in line]
+
+    assert call("pyramid", dataset, "--layer", "color", "--mags", "2,4-4-2")[0] == 0
+    assert planned() == planned("--align-with", "color") == ["2", "4-4-2"]
+    assert planned("--align-with", "none") == ["2-2-1", "4-4-2"]
+    assert planned("--align-with", "none", "--sampling", "isotropic") == ["2", "4"]
+    code, _, err = call("pyramid", dataset, "--layer", "cells", "--align-with", "nobody")
+    assert code == 1
+    assert "no other layer 'nobody' to align with" in err
+    assert call("pyramid", dataset, "--layer", "color", "--sampling", "cubic")[0] == 2
+    assert call("pyramid", dataset, "--layer", "color", "--finest", "4-4-2", "--mags", "8-8-4")[0] == 0
+    assert mags_of(dataset) == ["1", "2", "4-4-2", "8-8-4"]
+
+
+def test_zeros_and_lengths(dataset, call):
+    code, _, err = call("pyramid", dataset, "--layer", "color", "--mags", "2", "--ignore-zero", "--method", "max")
+    assert code == 1
+    assert "ignore_zero goes with" in err
+    assert call("pyramid", dataset, "--layer", "cells", "--mags", "2", "--ignore-zero", "--block-len", 4, "--file-len", 8, "--compression", "raw")[0] == 0
+    cells = {layer.name: layer for layer in wkwdask.info(dataset).layers}["cells"]
+    assert [(mag.block_len, mag.file_len, mag.compression) for mag in cells.mags] == [(8, 2, "lz4hc"), (4, 8, "raw")]
+    source = wkwdask.read(dataset, layer="cells", mag=1)[0]
+    made = wkwdask.read(dataset, layer="cells", mag=2)[0]
+    assert made[0, 0, 0] == source[0, :2, 0].max() == 0  # one voxel along x and z, two along y: nothing but zeros
+    assert (made[7:, 7:, 4:] > 0).all()
+    code, _, err = call("pyramid", dataset, "--layer", "color", "--mags", "2", "--block-len", 24)
+    assert code == 1
+    assert "block_len" in err
+
+
+def test_options_through_a_process(dataset):
+    done = run("pyramid", dataset, "--layer", "color", "--layer", "cells", "--mags", "2-2-1", "--resume")
+    assert done.returncode == 0, done.stderr
+    again = run("pyramid", dataset, "--all-layers", "--mags", "2-2-1", "--resume")
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("nothing to do") == 1  # one note for both
+    assert run("pyramid", dataset, "--layer", "color", "--update").stdout.count("nothing to do") == 1
 
 
 def test_preview_shows_both_layers(dataset, tmp_path):

@@ -103,7 +103,7 @@ def test_records_need_no_array_library(name):
     assert [module for module in HEAVY if module in loaded] == []
 
 
-@pytest.mark.parametrize("name", ["open", "read", "build_pyramid"])
+@pytest.mark.parametrize("name", ["open", "read", "build_pyramid", "plan_pyramid"])
 def test_verbs_load_without_schedulers_and_compilers(name):
     """Numba, dask, distributed and xarray load when a call first needs them."""
     loaded = _loaded_after(f"import wkwdask; wkwdask.{name}")

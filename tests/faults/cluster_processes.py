@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 
-from faults.drivers import ENVIRONMENT
+from faults.drivers import ENVIRONMENT, wait_until
 
 
 class ClusterProcesses:
@@ -35,6 +35,11 @@ class ClusterProcesses:
     def start_scheduler(self):
         """Start the scheduler, at the same address each time."""
         self.scheduler = self._start("dask_scheduler", "--host", "127.0.0.1", "--port", str(self._port), "--no-dashboard", "--no-show")
+        wait_until(self._listens)
+
+    def _listens(self):
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self._port)) == 0
 
     def start_worker(self):
         """Start a worker."""
@@ -56,10 +61,19 @@ class ClusterProcesses:
         if process in self.workers:
             self.workers.remove(process)
 
+    def restore(self):
+        """Make sure that the scheduler and two workers are there."""
+        if self.scheduler is None or self.scheduler.poll() is not None:
+            for worker in list(self.workers):
+                self.kill(worker)
+            self.start_scheduler()
+        for worker in self.workers[2:]:
+            self.kill(worker)
+        while len(self.workers) < 2:
+            self.start_worker()
+
     def __enter__(self):
-        self.start_scheduler()
-        self.start_worker()
-        self.start_worker()
+        self.restore()
         return self
 
     def __exit__(self, *_):

@@ -237,7 +237,8 @@ class Driver:
             return
         import distributed
 
-        with distributed.Client(self.scheduler, timeout=10) as client:
+        brief = dask.config.set({"distributed.comm.timeouts.connect": "5s"})  # how long a client looks for a scheduler that is gone
+        with brief, distributed.Client(self.scheduler) as client:
             client.wait_for_workers(2)
             yield
 

@@ -37,10 +37,17 @@ def _quiet():
         yield
 
 
-@pytest.fixture
-def cluster(tmp_path):
-    with ClusterProcesses(tmp_path) as running:
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    with ClusterProcesses(tmp_path_factory.mktemp("cluster")) as running:
         yield running
+
+
+@pytest.fixture
+def cluster(processes):
+    """The cluster, whole again whatever the test before did to it."""
+    processes.restore()
+    return processes
 
 
 @contextlib.contextmanager
@@ -131,9 +138,8 @@ def test_scheduler_killed(tmp_path, known, cluster):
     done, before = journaled(folder), runs(driver.log)
     assert len(done) > 30
     known.check_unseen(folder)
-    other = tmp_path / "other"
-    other.mkdir()
-    with ClusterProcesses(other) as another, connected(another):
+    cluster.restore()
+    with connected(cluster):
         build(known, folder, driver.log)
     assert not done & set(runs(driver.log) - before)
     known.check(folder)
@@ -165,7 +171,7 @@ def test_each_worker_killed(tmp_path, known, cluster):
         cluster.start_worker()
         cluster.kill(worker)
 
-    first, second = cluster.workers
+    first, second = list(cluster.workers)
     with connected(cluster), Meanwhile(log, 20, lambda: replace(first)) as one, Meanwhile(log, 80, lambda: replace(second)) as two:
         build(known, folder, log)
     assert one.done

@@ -456,8 +456,8 @@ def _refuses_or_is_right(case, lines):
         start.check()
 
 
-@pytest.mark.parametrize("stop", [1, 3, 8, 9, 12, 1000])
-@pytest.mark.parametrize("index", [(0, 0, 0), (1, 0, 0), (3, 3, 3)])
+@pytest.mark.parametrize("stop", [3, 12, 1000])
+@pytest.mark.parametrize("index", [(0, 0, 0), (3, 3, 3)])
 @pytest.mark.parametrize("change", ["removed", "added", "replaced"])
 def test_a_source_file_that_changes_while_a_job_is_interrupted(monkeypatch, change, index, stop):
     """Files of the first mag are written whole, those of the second are joined of eight regions; whether the job had come there or not."""

@@ -43,7 +43,9 @@ def read_record(folder: str) -> npt.NDArray[np.int64] | None:
         rows = np.load(path, allow_pickle=False)
     except FileNotFoundError:
         return None
-    except (ValueError, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # numpy's reader raises whatever its parsing of a damaged header raises
         raise CorruptError(f"{path}: no record of files ({error}); remove it, or build the mag anew") from None
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != RECORD_COLUMNS:
         raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {RECORD_COLUMNS})")
