@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -342,7 +343,7 @@ def build_pyramid(
     method: str = "default",
     ignore_zero: bool = False,
     compression: str | None = None,
-    level: int = DEFAULT_LEVEL,
+    level: int | None = None,
     block_len: int | None = None,
     file_len: int | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
@@ -376,16 +377,16 @@ def build_pyramid(
         Zeros do not count, for mode, mean and median: a voxel is zero only where all of its window is.
     compression : {"lz4hc", "lz4", "raw"}, optional
         How blocks are encoded; by default as in the finest mag, LZ4HC if that is raw.
-    level : int
-        LZ4HC level, 1..12.
+    level : int, optional
+        LZ4HC level, 1..12; 5 by default.
     block_len, file_len : int, optional
         Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the finest mag.
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
     update : bool or "content"
-        Make anew only what lies above files that have changed (by size and time) since mags that are there were made, file by file in place.
-        ``"content"`` trusts no times: everything is made anew, and files that differ are replaced.
+        Make anew only files that lie above files that have changed (by size and time) since, or that have changed themselves, file by file in place,
+        in the mags that were built from the finest one. ``"content"`` trusts no times: all files are made anew, and those that differ are replaced.
     bounding_box : BoundingBox, str or sequence, optional
         Make anew, in place, what lies above this part of the layer [voxels of mag 1].
 
@@ -422,17 +423,22 @@ def build_pyramid(
         compression=compression, level=level, block_len=block_len, file_len=file_len,
     )  # fmt: skip
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
+    names = [layer] if layer is None or isinstance(layer, str) else list(layer)
+    if not names:
+        raise ValueError("layer= names no layer")
     if update not in (True, False, "content"):
         raise ValueError(f'update must be True, False or "content", got {update!r}')
-    if (update or box is not None) and existing == "overwrite":
-        raise ValueError('existing="overwrite" builds anew; update= and bounding_box= change what is there: give one or the other')
-
-    def one(name: str | None) -> Report:
-        if update or box is not None:
-            return build.update_pyramid(stage_update(url, name, options, by_content=update == "content", box=box))
-        return build.build_pyramid(stage_pyramid(url, name, options, existing, num_workers()))
-
-    return merge_reports([one(name) for name in ([layer] if layer is None or isinstance(layer, str) else layer)])
+    if not update and box is None:
+        pyramids = [stage_pyramid(url, name, options, existing, num_workers()) for name in names]
+        if len(pyramids) > 1:  # before the first one is built
+            for pyramid in pyramids:
+                pyramid.staged.check_free()
+        return merge_reports([build.build_pyramid(pyramid) for pyramid in pyramids])
+    if existing != "error":
+        raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")
+    if update == "content" and box is not None:
+        raise ValueError('update="content" makes everything anew, bounding_box= a part: give one or the other')
+    return merge_reports([build.update_pyramid(stage_update(url, name, options, by_content=update == "content", box=box)) for name in names])
 
 
 def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
@@ -459,6 +465,8 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     """
     from wkwdask.graphs.runners import num_workers
 
+    if layer is not None and not isinstance(layer, str):
+        raise TypeError(f"a plan is of one layer, got {layer!r}")
     existing = options.pop("existing", "error")
     workers = num_workers()
     return estimate_pyramid(stage_pyramid(url, layer, _pyramid_options(**options), existing, workers), workers)
@@ -541,6 +549,9 @@ def upsample(
 
 def _pyramid_options(**values: Any) -> PyramidOptions:
     """Turn what a user gives into options."""
+    unknown = sorted(set(values) - {field.name for field in fields(PyramidOptions)})
+    if unknown:
+        raise TypeError(f"no such option here: {', '.join(unknown)}")
     return PyramidOptions(**_parsed_mags(values))
 
 
@@ -549,8 +560,11 @@ def _parsed_mags(values: dict[str, Any]) -> dict[str, Any]:
     for name in ("source", "finest", "coarsest"):
         if values.get(name) is not None:
             values[name] = Mag.parse(values[name])
-    if values.get("mags") is not None:
-        values["mags"] = tuple(Mag.parse(mag) for mag in values["mags"])
+    mags = values.get("mags")
+    if mags is not None:
+        if isinstance(mags, (Mag, int)):
+            raise TypeError(f"mags must be a sequence of mags, got {mags!r}")
+        values["mags"] = tuple(Mag.parse(mag) for mag in (mags.split(",") if isinstance(mags, str) else mags))
     return values
 
 

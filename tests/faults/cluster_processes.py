@@ -67,6 +67,7 @@ class ClusterProcesses:
             for worker in list(self.workers):
                 self.kill(worker)
             self.start_scheduler()
+        self.workers = [worker for worker in self.workers if worker.poll() is None]  # one that lost its scheduler ends by itself
         for worker in self.workers[2:]:
             self.kill(worker)
         while len(self.workers) < 2:

@@ -237,9 +237,9 @@ class Driver:
             return
         import distributed
 
-        brief = dask.config.set({"distributed.comm.timeouts.connect": "5s"})  # how long a client looks for a scheduler that is gone
+        brief = dask.config.set({"distributed.comm.timeouts.connect": "2s"})  # how long a client looks for a scheduler that is gone
         with brief, distributed.Client(self.scheduler) as client:
-            client.wait_for_workers(2)
+            client.wait_for_workers(2, timeout=60)
             yield
 
     def _arm(self):

@@ -21,7 +21,7 @@ from wkwdask.graphs import runners
 
 pytestmark = pytest.mark.faults
 
-SECONDS = 0.02  # of each task, so that there is time to be killed
+SECONDS = 0.01  # of each task, so that there is time to be killed
 IN_FLIGHT = 6  # three for each worker of one thread
 
 
@@ -33,7 +33,7 @@ def known(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _quiet():
     """What distributed prints about connections that broke is no news here, and nobody waits long for what is gone."""
-    with dask.config.set({"distributed.comm.timeouts.connect": "5s", "distributed.scheduler.allowed-failures": 20}):
+    with dask.config.set({"distributed.comm.timeouts.connect": "2s", "distributed.scheduler.allowed-failures": 20}):
         yield
 
 
@@ -54,7 +54,7 @@ def cluster(processes):
 def connected(cluster, workers=2, timeout=30):
     """A client of the cluster, active and logging tasks."""
     with distributed.Client(cluster.address, timeout=timeout) as client:
-        client.wait_for_workers(workers)
+        client.wait_for_workers(workers, timeout=60)
         yield client
 
 
@@ -225,9 +225,7 @@ def test_scheduler_started_again(tmp_path, known, cluster):
 
     def restart():
         cluster.kill(cluster.scheduler)
-        cluster.start_scheduler()
-        cluster.start_worker()
-        cluster.start_worker()
+        cluster.restore()
 
     with connected(cluster, timeout=60), Meanwhile(log, 40, restart) as meanwhile:
         build(known, folder, log)

@@ -55,21 +55,19 @@ def info(path: str, as_json: bool) -> None:
 )
 @click.option("--ignore-zero", is_flag=True, help="Zeros do not count (mode, mean, median).")
 @click.option("--compression", type=click.Choice(_COMPRESSIONS), help="Default: as in the finest mag, lz4hc if that is raw.")
-@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level; 9 makes the smallest usual files, slowly.")
+@click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level, 5 by default; 9 makes the smallest usual files, slowly.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the finest mag.")
 @click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the finest mag.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run; do nothing if it was finished.")
 @click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
-@click.option(
-    "--update", type=click.Choice(("changed", "content")), is_flag=False, flag_value="changed",
-    help="Make anew, in place, what lies above files that changed; --update=content compares everything.",
-)  # fmt: skip
+@click.option("--update", is_flag=True, help="Make anew, in place, what lies above files that changed.")
+@click.option("--update-content", is_flag=True, help="Make everything anew and replace, in place, the files that differ.")
 @click.option("--box", metavar="X,Y,Z,W,H,D", help="Make anew, in place, what lies above this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @click.option("--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786. Default: on this machine's cores.")
 def pyramid(
-    path: str, layers: tuple[str, ...], all_layers: bool, mags: str | None, align_with: str | None, resume: bool, overwrite: bool, update: str | None,
-    box: str | None, dry_run: bool, scheduler: str | None, **options: Any,
+    path: str, layers: tuple[str, ...], all_layers: bool, mags: str | None, align_with: str | None, resume: bool, overwrite: bool, update: bool,
+    update_content: bool, box: str | None, dry_run: bool, scheduler: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Make all coarser mags of a layer, in one pass over its finest mag.
 
@@ -96,15 +94,13 @@ def pyramid(
     names: list[str | None] = [*chosen] or [None]
     options["mags"] = None if mags is None else mags.split(",")
     options["align_with"] = True if align_with is None else False if align_with == "none" else align_with
-    if dry_run and (update or box):
+    if dry_run and (update or update_content or box):
         raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
     with _client(scheduler) if scheduler is not None else nullcontext():
         if dry_run:
             click.echo("\n\n".join(str(plan_pyramid(path, name, existing=existing, **options)) for name in names))
             return
-        report = build_pyramid(
-            path, chosen or None, existing=existing, update="content" if update == "content" else update is not None, bounding_box=box, **options
-        )
+        report = build_pyramid(path, chosen or None, existing=existing, update="content" if update_content else update, bounding_box=box, **options)
     click.echo(str(report))
 
 

@@ -16,6 +16,7 @@ from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
 from wkwdask.jobs.estimate import rough_space_problems
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import tally_of
+from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.wkw_update import StagedUpdate
     from wkwdask.jobs.wkw_upsample import StagedUpsample
     from wkwdask.storage.receipts import Receipt
+    from wkwdask.storage.wkw import WkwVolume
 
 
 def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Report:
@@ -107,7 +109,7 @@ def build_pyramid(pyramid: StagedPyramid) -> Report:
     with _attempt(staged):
         for problem in rough_space_problems(pyramid):
             warnings.warn(problem, SpaceWarning, stacklevel=4)
-        return _go_on(staged, pyramid.job(), f"pyramid of {staged.parent}")
+        return _go_on(staged, pyramid.job(), pyramid.source, f"pyramid of {staged.parent}")
 
 
 def upsample(upsampling: StagedUpsample) -> Report:
@@ -130,14 +132,15 @@ def upsample(upsampling: StagedUpsample) -> Report:
         upsampling.check_current()
         return report
     with _attempt(staged):
-        return _go_on(staged, upsampling.job(), f"upsampling of {staged.parent}")
+        return _go_on(staged, upsampling.job(), upsampling.source, f"upsampling of {staged.parent}")
 
 
-def _go_on(staged: StagedMags, job: PyramidJob | UpsampleJob, title: str) -> Report:
+def _go_on(staged: StagedMags, job: PyramidJob | UpsampleJob, source: WkwVolume, title: str) -> Report:
     """Run a job from where its journal ends, and let its mags appear."""
     with staged.journal() as journal:
         journaled = staged.journaled(job, journal)
         run_job(journaled, title)
+    check_not_replaced(source)
     return staged.publish(job.tallies, f"{journaled.num_known} tasks had been finished before" if journaled.num_known else "")
 
 
@@ -163,11 +166,12 @@ def update_pyramid(update: StagedUpdate) -> Report:
     -------
     Report
     """
-    update.start()
+    update = update.start()
     try:
         run_job(update.job, f"update of {update.folder.parent}")
         return update.finish()
     except BaseException:
+        update.job.save_what_is_done()
         update.folder.discard()
         raise
 

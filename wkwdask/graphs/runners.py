@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _WINDOW_PER_WORKER = 3
 _WINDOW_SECONDS = 2.0  # how long the number of workers is believed
+_WORKERS_TO_COME = 100  # what is planned for where a cluster has none yet
 _RETRIES = 3
 _POLL_SECONDS = 5.0
 _LATE_SECONDS = 60.0
@@ -59,7 +61,7 @@ def num_workers() -> int:
     """Count the tasks that will run at once."""
     client = active_client()
     if client is not None:
-        return max(1, int(sum(client.nthreads().values())))
+        return int(sum(client.nthreads().values())) or _WORKERS_TO_COME
     if dask.base.get_scheduler() is dask.local.get_sync:
         return 1
     configured: Any = dask.config.get("num_workers", None)
@@ -162,9 +164,19 @@ def _run_on_executor(job: Job, make_executor: Callable[[], Executor], workers: i
                     raise TaskFailedError(f"{worst.name}: given up after {lost[worst.key]} processes that ran it or ran beside it died") from error
                 queue.add(list(running.values()))
             except BaseException:
-                for future in running:
-                    future.cancel()
+                _keep_what_ends(job, running)
                 raise
+
+
+def _keep_what_ends(job: Job, running: dict[Future[Result], Task]) -> None:
+    """Let tasks that run come to their end, and take their results: a job that keeps a journal then does not do them again."""
+    for future in running:
+        future.cancel()
+    wait(running)
+    for future, task in running.items():
+        if not future.cancelled() and future.exception() is None:
+            with suppress(Exception):  # the error that stopped the job is the one to tell
+                job.receive(task, future.result())
 
 
 def _fill_and_take(job: Job, queue: _Queue, executor: Executor, workers: int, running: dict[Future[Result], Task]) -> None:

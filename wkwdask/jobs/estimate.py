@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import borders, cell_range
 from wkwdask.jobs.report import format_nbytes
 from wkwdask.streams.pyramid import PyramidStream
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.staged import StagedMags
     from wkwdask.jobs.wkw_pyramid import StagedPyramid
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.wkw import WkwVolume
@@ -108,6 +110,8 @@ class PyramidPlan:
         return sum(mag.nbytes for mag in self.mags)
 
     def __str__(self) -> str:
+        if not self.mags:
+            return f"{self.source}: is the coarsest already: nothing to do"
         lines = [f"pyramid of {self.source}, by {self.method}, stored as {self.stored_as}"]
         for one in self.passes:
             shape = " x ".join(map(str, one.region_shape))
@@ -174,8 +178,21 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
         memory_nbytes=_BASE_NBYTES + max((one.memory_nbytes(source.header.voxel_nbytes) for one in pyramid.passes), default=0),
         workers=workers,
         seconds=(voxel_nbytes_in * seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
-        notes=tuple(space_problems(staged.parent, nbytes_out + scratch, files_out)),
+        notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *_refusals(staged)),
     )
+
+
+def _refusals(staged: StagedMags) -> list[str]:
+    """Tell why the job could not start now, and what an interrupted one has done."""
+    notes = []
+    try:
+        staged.check_free()
+    except (ExistsError, LockedError, PermissionError) as error:
+        notes.append(f"would be refused: {error}")
+    done = staged.num_done()
+    if done:
+        notes.append(f"an interrupted job is there and goes on: {done:,} of its tasks are done")
+    return notes
 
 
 def stored_nbytes(source: WkwVolume) -> tuple[int, int]:

@@ -69,7 +69,8 @@ class Report:
         lines = [
             f"{mag.path}: {mag.files} files, {mag.voxels:,} voxels, {format_nbytes(mag.nbytes)}, values {mag.minimum} to {mag.maximum}" for mag in self.mags
         ]
-        lines.append(f"{format_nbytes(self.nbytes_in)} in, {format_nbytes(self.nbytes_out)} out, {self.seconds:.1f} s, {self.mb_per_second:,.0f} MB/s")
+        if self.mags:
+            lines.append(f"{format_nbytes(self.nbytes_in)} in, {format_nbytes(self.nbytes_out)} out, {self.seconds:.1f} s, {self.mb_per_second:,.0f} MB/s")
         if self.note:
             lines.append(self.note)
         return "\n".join(lines)

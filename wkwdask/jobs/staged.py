@@ -84,7 +84,8 @@ class StagedMags:
             if holder is not None:
                 raise LockedError(f"{folder}: another job writes it: {holder}")
 
-        check_targets(self.folders, self.existing)
+        if self.existing != "resume" and find_unfinished(self.parent, self.folders) is None:
+            check_targets(self.folders, self.existing)
         self._check_json()
 
     def _check_json(self) -> None:
@@ -108,6 +109,8 @@ class StagedMags:
         ResumeError
             What is there is of a job with other settings.
         """
+        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and find_unfinished(self.parent, self.folders) is None:
+            return self._finished_before()
         self._check_json()
         try:
             finished = self._job_folder().start(self.existing, self.settings, self.plan)
@@ -134,6 +137,10 @@ class StagedMags:
     def journal(self) -> Journal:
         """Continue the journal of the job."""
         return Journal(self._job_folder().root)
+
+    def num_done(self) -> int:
+        """Count what the journal of an interrupted start tells."""
+        return sum(1 for _ in read_journal(self._job_folder().root))
 
     def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
         """Let a job go on from where its journal ends."""

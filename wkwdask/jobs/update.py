@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -38,19 +37,23 @@ class LivingMag:
 
     target: Target
     """How its shards are written, in place."""
+    finer: Volume
+    """The mag that it is made from."""
+    method: str
+    """How a window becomes a voxel."""
+    ignore_zero: bool
+    """Whether zeros do not count in a window."""
     record: npt.NDArray[np.int64] | None
     """What it keeps about its files, see ``wkwdask.storage.records``; None where it keeps nothing."""
     old_box: BoundingBox | None
     """Its box when the record was made [voxels of the mag]."""
 
 
-def changed_shards(finer: Volume, mag: LivingMag) -> set[Vec3]:
-    """Find the shards of a mag whose sources have changed since its record was made.
+def changed_shards(mag: LivingMag) -> set[Vec3]:
+    """Find the shards of a mag that are not as its record says, or whose sources have changed since it was made.
 
     Parameters
     ----------
-    finer : Volume
-        The mag that it is made from.
     mag : LivingMag
         The mag, with a record.
 
@@ -59,15 +62,23 @@ def changed_shards(finer: Volume, mag: LivingMag) -> set[Vec3]:
     set of (int, int, int)
         Indices of shards inside the box.
     """
-    target = mag.target
+    target, finer = mag.target, mag.finer
     now = grouped_digests(finer.stored_states(), finer.shard_shape, _footprint(finer, target))
     record = np.empty((0, RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
     then = {(x, y, z): sources for x, y, z, _, _, sources in record.tolist()}
     touched = cell_range(target.box, target.shard_shape)
     changed = {index for index in now.keys() | then.keys() if now.get(index, 0) != then.get(index, 0)}
+    changed |= _changed_files(target, record)
     if mag.old_box is not None and mag.old_box != target.box:
         changed |= {index for index in now.keys() | then.keys() if _inside(index, target, mag.old_box) != _inside(index, target, target.box)}
     return {index for index in changed if all(i in r for i, r in zip(index, touched, strict=True))}
+
+
+def _changed_files(target: Target, record: npt.NDArray[np.int64]) -> set[Vec3]:
+    """Find the files of a mag that are not as its record says: gone, replaced, or never made."""
+    found = {tuple(row) for row in target.as_volume().stored_states().tolist()}
+    known = {tuple(row[:5]) for row in record.tolist() if row[3]}
+    return {(row[0], row[1], row[2]) for row in found ^ known}
 
 
 def _inside(index: Vec3, target: Target, box: BoundingBox) -> BoundingBox:
@@ -80,29 +91,21 @@ class UpdateJob:
 
     Parameters
     ----------
-    source : Volume
-        The finest mag.
     mags : sequence of LivingMag
-        The coarser ones, finest first.
-    method : str
-        How a window becomes a voxel.
-    ignore_zero : bool
-        Whether zeros do not count in a window.
+        The mags, finest first.
     by_content : bool
         Trust no record: make all shards anew; those that come out with the same bytes stay as they are.
     box : BoundingBox, optional
         Make the shards anew that touch this box, whatever the records say.
     """
 
-    def __init__(self, source: Volume, mags: Sequence[LivingMag], method: str, *, ignore_zero: bool, by_content: bool, box: BoundingBox | None) -> None:
+    def __init__(self, mags: Sequence[LivingMag], *, by_content: bool, box: BoundingBox | None) -> None:
         self.tallies = [ShardTally(mag.target, 0) for mag in mags]
         self.num_tasks = 0
         self.num_changed = [0] * len(mags)
         self.box_was_given = box is not None
-        self._source = source
+        self._known: dict[int, dict[Vec3, tuple[int, int]]] = {}
         self._mags = mags
-        self._method = method
-        self._ignore_zero = ignore_zero
         self._by_content = by_content
         self._box = box
         self._level = -1
@@ -111,8 +114,7 @@ class UpdateJob:
     @property
     def voxels_in(self) -> int:
         """Voxels of the finer mags that were read for all shards that were made."""
-        boxes = [self._source.box, *(mag.target.box for mag in self._mags)]
-        return sum(tally.voxels * math.prod(a.mag.step_to(b.mag)) for tally, (a, b) in zip(self.tallies, pairwise(boxes), strict=True))
+        return sum(tally.voxels * math.prod(_factor(mag.finer, mag.target)) for tally, mag in zip(self.tallies, self._mags, strict=True))
 
     def tasks(self) -> Iterator[Task]:
         """Give the shards of the first mag that has any to make."""
@@ -127,15 +129,15 @@ class UpdateJob:
 
     def _shards_to_make(self) -> list[Vec3]:
         """Choose shards of the current mag, in Morton order."""
-        finer, mag = self._finer(), self._mags[self._level]
-        target = mag.target
+        mag = self._mags[self._level]
+        finer, target = mag.finer, mag.target
         if self._by_content:
             stored = target.as_volume().stored_states()[:, :3].tolist()
             chosen = set(grouped_digests(finer.stored_states(), finer.shard_shape, _footprint(finer, target))) | {(x, y, z) for x, y, z in stored}
         elif self._box is not None:
             chosen = set(cells(self._box.in_mag(target.box.mag).intersection(target.box), target.shard_shape))
         else:
-            chosen = changed_shards(finer, mag)
+            chosen = changed_shards(mag)
         touched = cell_range(target.box, target.shard_shape)
         ordered = [index for index in chosen if all(i in r for i, r in zip(index, touched, strict=True))]
         if not ordered:
@@ -143,14 +145,12 @@ class UpdateJob:
         codes = morton.encode(np.array(ordered))
         return [ordered[n] for n in np.argsort(codes, kind="stable")]
 
-    def _finer(self) -> Volume:
-        return self._source if self._level == 0 else self._mags[self._level - 1].target.as_volume()
-
     def _tasks_of(self, shards: Sequence[Vec3]) -> Iterator[Task]:
-        finer, target = self._finer(), self._mags[self._level].target
+        mag = self._mags[self._level]
+        finer, target = mag.finer, mag.target
         voxel_nbytes = target.dtype.itemsize * target.num_channels
         plan = plan_pass(finer.box, [target.box.mag], target.chunk_shape, voxel_nbytes, target.shard_shape)
-        return (RegionTask(finer, plan, (target,), self._method, self._ignore_zero, shard, self._level) for shard in shards)
+        return (RegionTask(finer, plan, (target,), mag.method, mag.ignore_zero, shard, self._level) for shard in shards)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take the receipts of a shard; after the last one of a mag, go on with the next mag."""
@@ -167,10 +167,14 @@ class UpdateJob:
     def _is_other(self, level: int, receipt: Receipt) -> bool:
         """Tell whether a shard was really replaced."""
         rows = self._mags[level].record
-        if rows is None:
-            return True
-        same = rows[(rows[:, :3] == receipt.shard).all(axis=1)]
-        return not len(same) or same[0, 3:5].tolist() != [receipt.nbytes, receipt.mtime_ns]
+        if level not in self._known:
+            self._known[level] = {} if rows is None else {(x, y, z): (nbytes, mtime) for x, y, z, nbytes, mtime, _ in rows.tolist()}
+        return self._known[level].get(receipt.shard) != (receipt.nbytes, receipt.mtime_ns)
+
+    def save_what_is_done(self) -> None:
+        """Keep what is known about the files of the mag that is being made, where an update ends early."""
+        if self._level >= 0:
+            self.save_record(self._level)
 
     def save_record(self, level: int) -> None:
         """Keep what is known about the files of a mag: then an update that is interrupted goes on from there."""
@@ -186,5 +190,9 @@ class UpdateJob:
 
 def _footprint(finer: Volume, target: Target) -> Vec3:
     """Give the box of one shard of a mag in the voxels of the finer mag."""
-    factor, shape = finer.box.mag.step_to(target.box.mag), target.shard_shape
+    factor, shape = _factor(finer, target), target.shard_shape
     return shape[0] * factor[0], shape[1] * factor[1], shape[2] * factor[2]
+
+
+def _factor(finer: Volume, target: Target) -> Vec3:
+    return finer.box.mag.step_to(target.box.mag)

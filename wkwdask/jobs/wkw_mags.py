@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import hashlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import MissingError
+import numpy as np
+
+from wkwdask.errors import IncompleteWriteError, MissingError, ResumeError
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.jobs.places import check_inside_dataset
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote
+from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag
+    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.dataset import Layer
-    from wkwdask.storage.wkw import WkwVolume
 
 
-def open_source(url: str | os.PathLike[str], layer_name: str | None, mag: Mag | None, option: str) -> tuple[Layer, WkwVolume]:
+def open_source(
+    url: str | os.PathLike[str], layer_name: str | None, mag: Mag | None, option: str, default: Callable[[Layer], Mag | None] = lambda _: None
+) -> tuple[Layer, WkwVolume]:
     """Open the mag that others are made from.
 
     Parameters
@@ -35,6 +39,8 @@ def open_source(url: str | os.PathLike[str], layer_name: str | None, mag: Mag | 
         The mag; by default that of the path, else the finest that has files.
     option : str
         How a user calls the mag.
+    default : callable
+        May choose a mag where none is named.
 
     Returns
     -------
@@ -51,7 +57,7 @@ def open_source(url: str | os.PathLike[str], layer_name: str | None, mag: Mag | 
     if mag is not None and located.mag not in (None, mag):
         raise ValueError(f"{os.fspath(url)}: is mag {located.mag}, but {option}= says {mag}")
     layer = choose_layer(located, layer_name)
-    source = layer.volume(mag or located.mag or layer.finest_mag())
+    source = layer.volume(mag or located.mag or default(layer) or layer.finest_mag())
     if not source.has_shards():
         raise MissingError(f"{source.folder}: the mag has no data files")
     return layer, source
@@ -63,8 +69,41 @@ def box_setting(box: BoundingBox) -> str:
 
 
 def source_token(source: WkwVolume) -> str:
-    """Name the source so that another mag in its place has another name."""
-    return hashlib.blake2b(repr(source.token).encode(), digest_size=8).hexdigest()
+    """Name the source so that another mag in its place has another name, but not the same one elsewhere."""
+    return hashlib.blake2b(repr((source.header, source.box, source.state[1])).encode(), digest_size=8).hexdigest()
+
+
+def presence(source: WkwVolume, cell_shapes: Iterable[Vec3]) -> str:
+    """Name which cells of some grids touch a stored file: a file that appears in an empty cell, or the last one that goes, changes it."""
+    state = hashlib.blake2b(digest_size=8)
+    for shape in cell_shapes:
+        state.update(np.packbits(source.occupied(shape)).tobytes())
+    return state.hexdigest()
+
+
+def check_presence(source: WkwVolume, now: dict[str, Any], then: dict[str, Any]) -> None:
+    """Make sure that an interrupted job finds files where it found them.
+
+    Raises
+    ------
+    ResumeError
+        It does not.
+    """
+    if now["presence"] != then.get("presence"):
+        raise ResumeError(f'{source.folder}: files were added or removed since the job was interrupted; existing="overwrite" (--overwrite) starts anew')
+
+
+def check_not_replaced(source: WkwVolume) -> None:
+    """Make sure that a source that was read is still the one that is there.
+
+    Raises
+    ------
+    IncompleteWriteError
+        It was replaced.
+    """
+    now = WkwVolume.open(source.folder, source.box, source.box.mag)
+    if source_token(now) != source_token(source):
+        raise IncompleteWriteError(f'{source.folder}: was replaced while it was read; existing="overwrite" (--overwrite) starts anew with what is there now')
 
 
 def aligned_mags(layer: Layer, align_with: str | bool) -> list[Mag]:
@@ -100,7 +139,13 @@ def header_like(source: WkwVolume, compression: str | None, block_len: int | Non
         block_type = BlockType.parse(compression)
     if block_len is None and file_len is None:
         return before.with_block_type(block_type)
-    return make_header(before.dtype, before.num_channels, block_len=block_len or before.block_len, file_len=file_len or before.file_len, block_type=block_type)
+    return make_header(
+        before.dtype,
+        before.num_channels,
+        block_len=before.block_len if block_len is None else block_len,
+        file_len=before.file_len if file_len is None else file_len,
+        block_type=block_type,
+    )
 
 
 def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], header: WkwHeader) -> LayerEdit | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.pyramid import PyramidJob
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
-from wkwdask.jobs.wkw_mags import aligned_mags, box_setting, check_apart, edit_of, header_like, mag_folder, open_source, source_token
+from wkwdask.jobs.wkw_mags import aligned_mags, box_setting, check_apart, check_presence, edit_of, header_like, mag_folder, open_source, presence, source_token
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
@@ -47,7 +48,7 @@ class PyramidOptions:
     """Whose mags the ladder follows: those of one layer, of all others, of none."""
     compression: str | None = None
     """How blocks are encoded."""
-    level: int = 5
+    level: int | None = None
     """LZ4HC level."""
     block_len: int | None = None
     """Edge of a block [voxels]."""
@@ -118,7 +119,8 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
         An option makes no sense.
     """
     check_existing(existing, EXISTING)
-    check_level(options.level)
+    level = DEFAULT_LEVEL if options.level is None else options.level
+    check_level(level)
     layer, source = open_source(url, layer_name, options.finest, "finest")
     method = choose_method(layer, options)
     mags = choose_mags(layer, source, options)
@@ -129,19 +131,21 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     settings = settings_of(
         "build_pyramid", source=source.box.mag, box=box_setting(source.box), mags=",".join(mag.name for mag in mags),
         method=method, ignore_zero=options.ignore_zero, block_len=header.block_len, file_len=header.file_len,
-        compression=header.block_type.label, level=options.level, input=source_token(source),
+        compression=header.block_type.label, level=level if header.block_type is BlockType.LZ4HC else 0, input=source_token(source),
     )  # fmt: skip
     interrupted = find_interrupted(layer.folder, folders, settings, existing)
     owner = Owner.this_process(f"build_pyramid of {layer.folder}", interrupted.job if interrupted is not None else None)
-    targets = tuple(staged_target(owner, layer.folder, header, options.level, source.box.in_mag(mag)) for mag in mags)
+    targets = tuple(staged_target(owner, layer.folder, header, level, source.box.in_mag(mag)) for mag in mags)
     regions = None if interrupted is None else [vec3(shape) for shape in interrupted.plan["regions"]]
     edge = header.file_len_vx
     passes = tuple(plan_passes(source.box, mags, (header.block_len,) * 3, (edge,) * 3, header.voxel_nbytes, workers, regions))
     edit = edit_of(layer, mags, folders, header)
-    plan = {"regions": [one.levels[0].region_shape for one in passes]}
+    plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": presence(source, [one.source_region_shape for one in passes[:1]])}
+    if interrupted is not None:
+        check_presence(source, plan, interrupted.plan)
     nbytes_in = source.box.volume * header.voxel_nbytes
     staged = StagedMags(owner, layer.folder, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True)
-    return StagedPyramid(source, method, options.ignore_zero, header, options.level, passes, staged)
+    return StagedPyramid(source, method, options.ignore_zero, header, level, passes, staged)
 
 
 def choose_mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]:

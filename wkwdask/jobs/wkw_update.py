@@ -6,9 +6,11 @@ import errno
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import MissingError, ResumeError
+from wkwdask.errors import LockedError, MissingError, ResumeError
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.report import Report
@@ -16,15 +18,17 @@ from wkwdask.jobs.staged import StagedMags
 from wkwdask.jobs.update import LivingMag, UpdateJob, changed_shards
 from wkwdask.jobs.wkw_mags import box_setting, mag_folder, open_source, source_token
 from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
-from wkwdask.jobs.wkw_write import check_level
+from wkwdask.plans.pyramid import check_steps
+from wkwdask.storage.dataset import check_inside
 from wkwdask.storage.job_folder import JobFolder, read_provenance, write_provenance
+from wkwdask.storage.local import is_remote
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.records import read_record
 from wkwdask.storage.wkw import read_header
 from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable
 
     from wkwdask.jobs.wkw_pyramid import PyramidOptions, StagedPyramid
     from wkwdask.storage.dataset import Layer
@@ -43,9 +47,16 @@ class StagedUpdate:
     """What is to be brought up to date, finest first."""
     job: UpdateJob
     """The work."""
+    again: Callable[[], StagedUpdate]
+    """Looks at all of it once more."""
 
-    def start(self) -> None:
+    def start(self) -> StagedUpdate:
         """Lock the mags and make the folder for what is set aside.
+
+        Returns
+        -------
+        StagedUpdate
+            The same update of what is there now that nobody else can write it: until then, another job may have been at it.
 
         Raises
         ------
@@ -58,8 +69,16 @@ class StagedUpdate:
             if not os.access(mag.target.folder, os.W_OK):
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
         self.folder.start("update", {"command": "update"})
-        for mag in self.mags:
-            mag.target.prepare()
+        try:
+            now = self.again()
+            if now.folder.targets != self.folder.targets:
+                raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
+            for mag in now.mags:
+                mag.target.prepare()
+        except BaseException:
+            self.folder.discard()
+            raise
+        return now
 
     def finish(self) -> Report:
         """End the job and say what it did."""
@@ -78,13 +97,15 @@ class StagedUpdate:
         """Take note of the box with which a mag agrees now."""
         provenance = read_provenance(mag.target.folder)
         settings = provenance.get("settings", {})
-        if "box" in settings and settings.get("source") == self.source.box.mag.name:
+        if settings.get("command") == "build_pyramid" and settings["source"] == self.source.box.mag.name:
             now = {**settings, "box": box_setting(self.source.box), "input": source_token(self.source)}
             if now != settings:
                 write_provenance(mag.target.folder, {**provenance, "settings": now})
 
 
-def stage_update(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, *, by_content: bool, box: BoundingBox | None) -> StagedUpdate:
+def stage_update(
+    url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, *, by_content: bool, box: BoundingBox | None, owner: Owner | None = None
+) -> StagedUpdate:
     """Find out what is there and how it was made.
 
     Parameters
@@ -94,11 +115,13 @@ def stage_update(url: str | os.PathLike[str], layer_name: str | None, options: P
     layer_name : str, optional
         The layer.
     options : PyramidOptions
-        As for the building; what is not given is taken from the mags.
+        Which mags, and the method where nothing tells it; all else is as in the mags.
     by_content : bool
         Make all shards anew and replace those that differ.
     box : BoundingBox, optional
         Make the shards anew that touch this box.
+    owner : Owner, optional
+        Who does it.
 
     Returns
     -------
@@ -109,33 +132,78 @@ def stage_update(url: str | os.PathLike[str], layer_name: str | None, options: P
     MissingError
         One of the mags is not there.
     ResumeError
-        A mag was made with other settings, or keeps no record.
+        A mag was not made from the finest one as asked, or keeps no record.
+    BoundsError
+        The box reaches outside the layer.
     ValueError
         An option makes no sense.
     """
-    check_level(options.level)
+    _check_options(options)
     layer, source = open_source(url, layer_name, options.finest, "finest")
+    if box is not None:
+        check_inside(source.name, source.box, box.in_mag(source.box.mag))
     mags = _mags(layer, source, options)
-    folders = [mag_folder(layer, mag) for mag in mags]
-    owner = Owner.this_process(f"build_pyramid (update) of {layer.folder}")
-    provenance = [read_provenance(folder).get("settings", {}) for folder in folders]
-    method, ignore_zero = _reduction(layer, options, folders, provenance)
-    living = []
-    for mag, folder, before in zip(mags, folders, provenance, strict=True):
-        header, record = read_header(folder), read_record(folder)
-        if record is None and not by_content and box is None:
-            raise ResumeError(
-                f'{folder}: keeps no record of the files that it was made from; update="content" compares voxels, existing="overwrite" starts anew'
-            )
+    owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
+    trusts_records = not by_content and box is None
+    living: list[LivingMag] = []
+    volumes = {source.box.mag: source}
+    for mag in mags:
+        finer, method, ignore_zero = _how_made(layer, source, mag, living[-1].target.box.mag if living else source.box.mag, options, trusts_records)
+        if finer not in volumes:
+            volumes[finer] = layer.volume(finer)
+        folder = mag_folder(layer, mag)
+        header, record, settings = read_header(folder), read_record(folder), _settings(folder)
+        if record is None and trusts_records:
+            raise ResumeError(f'{folder}: keeps no record of its files; update="content" makes all anew and compares, existing="overwrite" starts anew')
         if (header.dtype, header.num_channels) != (source.header.dtype, source.header.num_channels):
-            raise ValueError(
-                f"{folder}: holds {header.num_channels} channels of {header.dtype.name}, the finest mag {source.header.num_channels} of {source.dtype}"
-            )
+            raise ValueError(f"{folder}: {header.num_channels} channels of {header.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
         parts = f"{StagedMags.staged_folder(owner, layer.folder, mag.long_name)}.parts"
-        target = WkwTarget(folder, parts, header, options.level, source.box.in_mag(mag), is_living=True)
-        living.append(LivingMag(target, record, _old_box(before, mag)))
-    job = UpdateJob(source, living, method, ignore_zero=ignore_zero, by_content=by_content, box=box)
-    return StagedUpdate(source, JobFolder(layer.folder, owner, folders), tuple(living), job)
+        level = settings.get("level") or DEFAULT_LEVEL
+        target = WkwTarget(folder, parts, header, level, source.box.in_mag(mag), is_living=True)
+        living.append(LivingMag(target, volumes[finer], method, ignore_zero, record, _old_box(settings, mag)))
+        volumes[mag] = target.as_volume()
+    job = UpdateJob(living, by_content=by_content, box=box)
+    hold = JobFolder(layer.folder, owner, [mag.target.folder for mag in living])
+    again = partial(stage_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
+    return StagedUpdate(source, hold, tuple(living), job, again)
+
+
+def _check_options(options: PyramidOptions) -> None:
+    """Refuse what would be of no effect."""
+    given = [name for name in ("compression", "block_len", "file_len", "sampling", "level") if getattr(options, name) is not None]
+    if options.align_with is not True:
+        given.append("align_with")
+    if given:
+        raise ValueError(f"update= and bounding_box= write mags as they are; {', '.join(given)}= goes with building them anew")
+
+
+def _settings(folder: str) -> dict[str, Any]:
+    settings: dict[str, Any] = read_provenance(folder).get("settings", {})
+    return settings
+
+
+def _how_made(layer: Layer, source: WkwVolume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
+    """Tell from which mag and how a mag was made: as its provenance says, or as the user does who names a mag without any.
+
+    Raises
+    ------
+    ResumeError
+        It was made otherwise.
+    """
+    folder = mag_folder(layer, mag)
+    settings = _settings(folder)
+    if not settings and options.mags is not None and not trusts_records:
+        check_steps(before, [mag])
+        return before, choose_method(layer, options), options.ignore_zero
+    if settings.get("command") != "build_pyramid" or settings.get("source") != source.box.mag.name:
+        made = f"made by {settings['command']}" + (f" from mag {settings['source']}" if "source" in settings else "") if settings else "not made by wkwdask"
+        raise ResumeError(f'{folder}: {made}, not by build_pyramid from mag {source.box.mag}: it is left as it is; existing="overwrite" makes mags anew')
+    method, ignore_zero = settings["method"], bool(settings["ignore_zero"])
+    if options.method not in ("default", method) or (options.ignore_zero and not ignore_zero):
+        asked = options.method + (" with ignore_zero" if options.ignore_zero else "")
+        raise ResumeError(f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {asked}; build the mags anew")
+    ladder = [source.box.mag, *(Mag.parse(name) for name in settings["mags"].split(","))]
+    return ladder[ladder.index(mag) - 1], method, ignore_zero
 
 
 def check_current(pyramid: StagedPyramid) -> None:
@@ -146,26 +214,31 @@ def check_current(pyramid: StagedPyramid) -> None:
     ResumeError
         The source has changed.
     """
-    staged = pyramid.staged
-    target, folder = staged.targets[0], staged.folders[0]
-    living = LivingMag(target, read_record(folder), None)
-    changed = changed_shards(pyramid.source, living)
-    if changed:
-        raise ResumeError(
-            f"{pyramid.source.folder}: {len(changed)} files of mag {target.box.mag} are made from files that have changed since; "
-            "update=True (--update) makes them anew"
-        )
+    finer = pyramid.source
+    for target, folder in zip(pyramid.staged.targets, pyramid.staged.folders, strict=True):
+        box = target.box
+        published = WkwTarget(folder, "", read_header(folder), pyramid.level, box)
+        changed = changed_shards(LivingMag(published, finer, pyramid.method, pyramid.ignore_zero, read_record(folder), None))
+        if changed:
+            raise ResumeError(
+                f"{folder}: {len(changed)} files are not what they were, or are made from files of mag {finer.box.mag} that have changed since; "
+                "update=True (--update) makes them anew"
+            )
+        finer = published.as_volume()
 
 
 def _mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]:
-    """Choose the mags: those that are asked for, else all coarser ones that are there."""
+    """Choose the mags: those that are asked for, else all that were built from the finest one."""
     finest = source.box.mag
     if options.mags is not None or options.coarsest is not None:
         mags = choose_mags(layer, source, options)
     else:
-        mags = sorted((mag for mag in layer.mags if mag != finest and _is_coarser(finest, mag)), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
+        made = {mag: _settings(mag_folder(layer, mag)) for mag in layer.mags if mag != finest and not is_remote(layer.mags[mag])}
+        built = {mag: settings["source"] for mag, settings in made.items() if settings.get("command") == "build_pyramid"}
+        mags = sorted((mag for mag, origin in built.items() if origin == finest.name), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
         if not mags:
-            raise MissingError(f"{layer.folder}: no coarser mags to update; build them first")
+            others = f"; there are such from mag {', '.join(sorted(set(built.values())))}: name it with finest=" if built else ""
+            raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}")
     missing = [mag.name for mag in mags if not os.path.isdir(mag_folder(layer, mag))]
     if missing:
         raise MissingError(f"{layer.folder}: mag {', '.join(missing)} is not there to be updated; build it first")
@@ -178,21 +251,3 @@ def _old_box(settings: dict[str, Any], mag: Mag) -> BoundingBox | None:
         return None
     box = BoundingBox.parse(settings["box"])
     return BoundingBox(box.topleft, box.size, Mag.parse(settings["source"])).in_mag(mag)
-
-
-def _is_coarser(finest: Mag, mag: Mag) -> bool:
-    return all(b % a == 0 for a, b in zip(finest.factors, mag.factors, strict=True))
-
-
-def _reduction(layer: Layer, options: PyramidOptions, folders: Sequence[str], provenance: Sequence[dict[str, Any]]) -> tuple[str, bool]:
-    """Choose method and ``ignore_zero`` as the mags were made with, and refuse others."""
-    made = {(before["method"], bool(before["ignore_zero"])) for before in provenance if "method" in before}
-    if len(made) > 1:
-        raise ResumeError(f"{layer.folder}: the mags were made with different methods: {', '.join(sorted(method for method, _ in made))}; build them anew")
-    if not made:
-        return choose_method(layer, options), options.ignore_zero
-    ((method, ignore_zero),) = made
-    if options.method not in ("default", method) or (options.ignore_zero and not ignore_zero):
-        asked = options.method + (" with ignore_zero" if options.ignore_zero else "")
-        raise ResumeError(f"{folders[0]}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {asked}; build the mags anew")
-    return method, ignore_zero

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import ResumeError
+from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.upsample import UpsampleJob, is_current
-from wkwdask.jobs.wkw_mags import aligned_mags, box_setting, check_apart, edit_of, header_like, mag_folder, open_source, source_token
+from wkwdask.jobs.wkw_mags import aligned_mags, box_setting, check_apart, check_presence, edit_of, header_like, mag_folder, open_source, presence, source_token
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.plans.mag_ladder import mag_ladder
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.storage.dataset import is_readable
 from wkwdask.storage.job_folder import read_provenance
+from wkwdask.storage.local import is_remote
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.records import RECORD_COLUMNS, read_record
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     import os
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag
     from wkwdask.storage.dataset import Layer
     from wkwdask.storage.wkw import WkwVolume
 
@@ -117,7 +118,7 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     """
     check_existing(existing, EXISTING)
     check_level(options.level)
-    layer, source = open_source(url, layer_name, options.source, "source")
+    layer, source = open_source(url, layer_name, options.source, "source", _earlier_source)
     box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(MAG_1)
     mags = _choose_mags(layer, source.box.mag, box, options, existing)
     folders = tuple(mag_folder(layer, mag) for mag in mags)
@@ -125,7 +126,8 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     header = header_like(source, options.compression, options.block_len, options.file_len)
     settings = settings_of(
         _COMMAND, source=source.box.mag, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags),
-        block_len=header.block_len, file_len=header.file_len, compression=header.block_type.label, level=options.level, input=source_token(source),
+        block_len=header.block_len, file_len=header.file_len, compression=header.block_type.label,
+        level=options.level if header.block_type is BlockType.LZ4HC else 0, input=source_token(source),
     )  # fmt: skip
     interrupted = find_interrupted(layer.folder, folders, settings, existing)
     owner = Owner.this_process(f"{_COMMAND} of {layer.folder}", interrupted.job if interrupted is not None else None)
@@ -135,10 +137,19 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
         plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
         for target, region in zip(targets, regions, strict=True)
     )
-    plan = {"regions": [one.region_shape for one in plans]}
+    plan = {"regions": [one.region_shape for one in plans], "presence": presence(source, [one.source_cell_shape for one in plans])}
+    if interrupted is not None:
+        check_presence(source, plan, interrupted.plan)
     nbytes_in = len(mags) * source.box.volume * header.voxel_nbytes
     staged = StagedMags(owner, layer.folder, targets, folders, nbytes_in, edit_of(layer, mags, folders, header), settings, existing, plan)
     return StagedUpsample(source, plans, staged)
+
+
+def _earlier_source(layer: Layer) -> Mag | None:
+    """Find the mag that mags of the layer were upsampled from: a repeated call means it again, and not what it made."""
+    settings = [read_provenance(folder).get("settings", {}) for folder in layer.mags.values() if not is_remote(folder)]
+    sources = {before["source"] for before in settings if before.get("command") == _COMMAND}
+    return Mag.parse(sources.pop()) if len(sources) == 1 else None
 
 
 def _choose_mags(layer: Layer, source: Mag, box: BoundingBox, options: UpsampleOptions, existing: str) -> list[Mag]:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _REGION_VX = 512  # edge of a region in the first coarser mag: seconds of work
 _SMALLEST_REGION_VX = 128
 _SMALL_TASK_NBYTES = 128 << 20  # below, a task is so short that more of them only help workers that have none
+_LARGEST_TASK_NBYTES = 8 << 30  # about a minute; what a lost worker costs at most
 _BRICK_SOURCE_NBYTES = 32 << 20
 _TASKS_PER_WORKER = 3
 
@@ -212,11 +213,12 @@ def choose_region(box: BoundingBox, factor: Vec3, chunk_shape: Vec3, shard_shape
         [voxels of the mag]
     """
     edge = max(max(_divide(shard_shape, chunk_shape)), max(2, _REGION_VX // max(chunk_shape)))
-    while edge > 2 and edge * max(chunk_shape) > _SMALLEST_REGION_VX and workers > 1:
+    while edge > 2 and edge * max(chunk_shape) > _SMALLEST_REGION_VX:
         shape = _cube(edge, chunk_shape)
         num_regions = math.prod(len(cells) for cells in cell_range(box, shape))
-        is_small = math.prod(shape) * math.prod(factor) * voxel_nbytes <= _SMALL_TASK_NBYTES
-        if num_regions >= _TASKS_PER_WORKER * workers or (num_regions >= workers and is_small):
+        nbytes = math.prod(shape) * math.prod(factor) * voxel_nbytes
+        busy = workers == 1 or num_regions >= _TASKS_PER_WORKER * workers or (num_regions >= workers and nbytes <= _SMALL_TASK_NBYTES)
+        if busy and nbytes <= _LARGEST_TASK_NBYTES:
             break
         edge //= 2
     return _cube(edge, chunk_shape)

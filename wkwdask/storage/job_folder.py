@@ -121,7 +121,12 @@ class JobFolder:
                 os.makedirs(self.root, exist_ok=True)
                 publish_bytes(f"{self.root}/{_OWNER_NAME}", json.dumps(asdict(self.owner)).encode())
                 if before is None:
-                    record = {"targets": self.targets, "existing": existing, "settings": settings, "plan": plan}
+                    record = {
+                        "targets": [os.path.relpath(target, self.parent) for target in self.targets],
+                        "existing": existing,
+                        "settings": settings,
+                        "plan": plan,
+                    }
                     publish_bytes(f"{self.root}/{_PLAN_NAME}", json.dumps(record).encode())
         except BaseException:
             self.leave()
@@ -251,8 +256,8 @@ def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None
     for root, job in _job_folders(parent):
         if not os.path.exists(f"{root}/{_RECORD_NAME}") and _can_go_on(root):
             record = _read_plan(root)
-            if record is not None and set(record["targets"]) & set(targets):
-                return UnfinishedJob(job, root, tuple(record["targets"]), record["settings"], record["plan"] or {})
+            if record is not None and set(_targets_of(root)) & set(targets):
+                return UnfinishedJob(job, root, tuple(_targets_of(root)), record["settings"], record["plan"] or {})
     return None
 
 
@@ -352,8 +357,7 @@ def _inherit_tree_permissions(staged: str, old: str) -> None:
 
 def _targets_of(root: str) -> list[str]:
     record = _read_plan(root)
-    targets: list[str] = [] if record is None else record["targets"]
-    return targets
+    return [] if record is None else [os.path.normpath(os.path.join(os.path.dirname(root), target)) for target in record["targets"]]
 
 
 def _holds_locks(root: str, job: str) -> bool:

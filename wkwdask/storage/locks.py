@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LOCK_SUFFIX = ".wkwdask-lock"
+_GUARD_NAME = ".wkwdask-guard"
 
 
 def lock_path(target: str) -> str:
@@ -60,8 +62,27 @@ def take_lock(target: str, owner: Owner) -> Owner | None:
     if holder is not None and not holder.is_gone():
         here = " (this very process: a write with compute=False that failed or has not ended)" if holder.pid == os.getpid() else ""
         raise LockedError(f"{target}: another job writes it: {holder}{here}; if you know that this job is dead, remove {path}")
-    publish_bytes(path, json.dumps(asdict(owner)).encode())
+    data = json.dumps(asdict(owner)).encode()
+    if holder is not None:
+        publish_bytes(path, data)
+    elif not _create(path, data):
+        raise LockedError(f"{target}: another job took the lock {path} just now")
     return holder
+
+
+def _create(path: str, data: bytes) -> bool:
+    """Make a file that appears whole, unless there is one: also where files cannot be locked, only one process can."""
+    temporary = f"{path}.{secrets.token_hex(8)}"
+    publish_bytes(temporary, data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a file system without hard links
+        publish_bytes(path, data)
+    finally:
+        os.unlink(temporary)
+    return True
 
 
 def release_lock(target: str, owner: Owner) -> None:
@@ -91,11 +112,24 @@ def read_owner(path: str) -> Owner | None:
 
 @contextlib.contextmanager
 def guarded(folder: str) -> Iterator[None]:
-    """Let one process at a time look at locks and take them, where the file system can do that."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    """Let one process at a time look at locks and take them, where the file system can do that.
+
+    A file is locked that is open for writing, which NFS asks for. It goes with the last who holds it.
+    """
+    path = f"{folder}/{_GUARD_NAME}"
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                break
+        except FileNotFoundError:  # the one before removed it while this one waited
+            pass
+        os.close(fd)
+    try:
         yield
     finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
         os.close(fd)

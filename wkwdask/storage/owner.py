@@ -30,6 +30,8 @@ class Owner:
     """Who started it."""
     since: str
     """When it started."""
+    namespace: str = ""
+    """What tells the process numbers of one container from those of another."""
 
     @classmethod
     def this_process(cls, command: str, job: str | None = None) -> Owner:
@@ -41,11 +43,13 @@ class Owner:
             user = f"uid {os.getuid()}"
         if job is None:
             job = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
-        return cls(job, command, socket.gethostname(), _boot(), pid, _process_start(pid), user, since)
+        return cls(job, command, socket.gethostname(), _boot(), pid, _process_start(pid), user, since, _namespace())
 
     def is_gone(self) -> bool:
-        """Tell whether the process is known to have ended; on another machine that cannot be known."""
-        if self.host != socket.gethostname():
+        """Tell whether the process is known to have ended; on another machine or in another container that cannot be known."""
+        if self.host != socket.gethostname() and not (self.boot and self.boot == _boot()):
+            return False
+        if self.boot == _boot() and self.namespace != _namespace():
             return False
         return self.boot != _boot() or _process_start(self.pid) != self.process_start
 
@@ -57,6 +61,13 @@ def _boot() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
+    except OSError:
+        return ""
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
 
