@@ -211,8 +211,8 @@ class Driver:
     """Further options of the call."""
     kill_at: int | None = None
     """After how many lines of its journal it ends itself."""
-    kill_after: float = 0.0
-    """How much later [s]."""
+    kill_after: float | None = None
+    """How much later [s]; None is at once, when no other task has begun."""
     signal: int = signal.SIGKILL
     """How."""
 
@@ -254,9 +254,11 @@ class Driver:
         def counted(*args):
             nonlocal left
             value = (append if args and isinstance(args[0], journal.Journal) else open_next)(*args)
-            if left == 0:
-                threading.Thread(target=end, daemon=True).start()
             left -= 1
+            if left == -1 and self.kill_after is None:
+                os.kill(os.getpid(), self.signal)
+            elif left == -1:
+                threading.Thread(target=end, daemon=True).start()
             return value
 
         journal._open_next = counted  # 0: as soon as there is a journal

@@ -221,10 +221,10 @@ def delete(path):
 @pytest.mark.parametrize(
     ("case", "kill_at", "find", "damage"),
     [
-        ("parts", 50, first_part, truncate),
-        ("parts", 50, last_part, flip),
+        ("parts", 53, first_part, truncate),
+        ("parts", 53, last_part, flip),
         ("parts", 90, first_part, delete),
-        ("parts", 50, last_part, zero_out),  # what a file system may leave when the machine goes down
+        ("parts", 53, last_part, zero_out),  # what a file system may leave when the machine goes down
         ("parts", 90, last_part, empty),
         ("parts", 110, whole, delete),
         ("parts", 110, whole, truncate),

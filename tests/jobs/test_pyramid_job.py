@@ -25,6 +25,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.job import run_serially
 from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.pyramid import PyramidJob, RegionTask
+from wkwdask.jobs.wkw_mags import presence
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.streams import pyramid as stream_module
@@ -445,8 +446,14 @@ def _change_source(case, index, values):
     store.put(name, voxels) if voxels.any() else store.pop(name)
 
 
-def _refuses_or_is_right(case, lines):
-    """Whatever was done before: no voxel of the end is that of a source that is no more."""
+def _regions_with_files(case):
+    return presence(case.source, [case.passes[0].source_region_shape])
+
+
+def _refuses_or_is_right(case, lines, regions_with_files):
+    """Whatever was done before: no voxel of the end is that of a source that is no more. That a region has no file any more, or its first, is seen before."""
+    if _regions_with_files(case) != regions_with_files:
+        return
     start = Start(case, lines)
     try:
         assert start.to_end()
@@ -459,27 +466,32 @@ def _refuses_or_is_right(case, lines):
 @pytest.mark.parametrize("stop", [3, 12, 1000])
 @pytest.mark.parametrize("index", [(0, 0, 0), (3, 3, 3)])
 @pytest.mark.parametrize("change", ["removed", "added", "replaced"])
-def test_a_source_file_that_changes_while_a_job_is_interrupted(monkeypatch, change, index, stop):
-    """Files of the first mag are written whole, those of the second are joined of eight regions; whether the job had come there or not."""
+@pytest.mark.parametrize("file_edge", [8, 16])
+def test_a_source_file_that_changes_while_a_job_is_interrupted(monkeypatch, file_edge, change, index, stop):
+    """Files of the first mag are written whole, those of the second are joined of eight regions; whether the job had come there or not.
+
+    A region reads one source file or eight.
+    """
     _small_regions(monkeypatch)
-    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(16,) * 3, workers=1000)
+    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(file_edge,) * 3, workers=1000)
     if change == "added":
         _change_source(case, index, 0)
-    lines = []
+    lines, before = [], _regions_with_files(case)
     Start(case, lines, stop).to_end()
     _change_source(case, index, 0 if change == "removed" else 12345)
-    _refuses_or_is_right(case, lines)
+    assert (_regions_with_files(case) == before) is (change == "replaced" or file_edge == 8)
+    _refuses_or_is_right(case, lines, before)
 
 
 @settings(max_examples=15)
 @given(cases(), st.integers(1, 20), st.data())
 def test_any_change_of_the_source_while_a_job_is_interrupted(case, stop, data):
-    lines = []
+    lines, before = [], _regions_with_files(case)
     Start(case, lines, stop, 1).to_end()
     for _ in range(data.draw(st.integers(1, 3))):
         index = data.draw(st.sampled_from(list(cells(case.box, case.source.shard_shape))))
         _change_source(case, index, data.draw(st.sampled_from([0, 12345])))
-    _refuses_or_is_right(case, lines)
+    _refuses_or_is_right(case, lines, before)
     case.forget()
 
 
@@ -493,6 +505,24 @@ def test_a_change_of_what_was_not_read_yet_is_fine(monkeypatch):
     last = Start(case, lines)
     assert last.to_end()
     last.check()
+
+
+@pytest.mark.parametrize("stop", [10, 20, 1000])
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_file_that_was_lost_after_its_parts_were_removed(monkeypatch, level, stop):
+    """The regions that made it run again, and its join; nothing else does."""
+    _small_regions(monkeypatch)
+    case = _case(BoundingBox((0, 0, 0), (64, 64, 64)), ["2", "4"], source_shard=(16,) * 3, workers=1000)
+    lines = []
+    first = Start(case, lines, stop)
+    first.to_end()
+    assert "join 1 0,0,0" in first.ran
+    store_of(case.targets[level].folder).pop("shard-0-0-0")
+    last = Start(case, lines)
+    assert last.to_end()
+    last.check()
+    again = {"region 0 0,0,0"} if level == 0 else {f"region 0 {x},{y},{z}" for x in range(2) for y in range(2) for z in range(2)} | {"join 1 0,0,0"}
+    assert set(first.ran) & set(last.ran) == again
 
 
 def test_a_finished_job_goes_on_to_nothing():

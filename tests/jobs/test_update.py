@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -15,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wkwdask
-from wkwdask.errors import FormatError, LockedError, MissingError, ResumeError
+from wkwdask.errors import BoundsError, FormatError, LockedError, MissingError, ResumeError
 from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.jobs import update as module
 from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder
@@ -160,13 +159,24 @@ def test_a_source_that_was_written_anew(dataset):
     assert "nothing to do" in wkwdask.build_pyramid(dataset, existing="resume", **PYRAMID).note
 
 
-def test_a_changed_file_of_a_middle_mag(dataset, other_files):
-    """The mags above it follow; mag 2-2-1 is as somebody wanted it."""
-    wkwdask.build_pyramid(other_files, existing="overwrite", **PYRAMID)
-    shutil.copyfile(other_files / "color" / "2-2-1" / "z2" / "y1" / "x2.wkw", dataset / "color" / "2-2-1" / "z2" / "y1" / "x2.wkw")
+@pytest.mark.parametrize("how", ["lost", "replaced", "touched"])
+@pytest.mark.parametrize("name", ["2-2-1/z2/y1/x2.wkw", "4-4-2/z1/y0/x1.wkw", "16-16-4/z0/y0/x0.wkw"])
+def test_a_file_of_a_made_mag_that_is_not_what_it_was(dataset, other_files, name, how):
+    """It is made again, before anything is made from it; what is above it then comes out as it was."""
+    path = dataset / "color" / name
+    if how == "lost":
+        path.unlink()
+    elif how == "touched":
+        os.utime(path)
+    else:
+        wkwdask.build_pyramid(other_files, existing="overwrite", **PYRAMID)
+        shutil.copyfile(other_files / "color" / name, path)
     before = states(dataset)
-    wkwdask.build_pyramid(dataset / "color" / "2-2-1", update=True)
-    assert changed(before, states(dataset)) == above((5, 3, 2)) - {"2-2-1/z2/y1/x2.wkw"}
+    report = wkwdask.build_pyramid(dataset, update=True)
+    assert Path(report.mags[0].path) == dataset / "color" / name.split("/", 1)[0]
+    assert changed(before, states(dataset)) == (set() if how == "touched" else {name})
+    check_like_new(dataset)
+    assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True).note
 
 
 @settings(max_examples=10)
@@ -207,8 +217,7 @@ def test_mags_of_other_lengths_that_were_built_apart(dataset, other_files):
     wkwdask.build_pyramid(dataset, mags=["32-32-8"], finest="16-16-4", method="mean", block_len=2, file_len=1)
     wkwdask.build_pyramid(dataset, mags=["8-8-4"], finest="4-4-2", method="mean", block_len=8, file_len=4)
     replace(dataset, (1, 1, 1), other_files)
-    with contextlib.suppress(ValueError):  # 8-8-4 and 16-16-4 are a ladder
-        wkwdask.build_pyramid(dataset, update=True)
+    wkwdask.build_pyramid(dataset, update=True)
     for mag, low in (("8-8-4", "4-4-2"), ("32-32-8", "16-16-4")):
         fresh = dataset.parent / "again"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -272,13 +281,14 @@ def test_content_needs_no_record(dataset, other_files):
     for mag in MAGS:
         (dataset / "color" / mag / RECORD_NAME).unlink()
         (dataset / "color" / mag / PROVENANCE_NAME).unlink()
-    with pytest.raises(ResumeError, match=r'2-2-1: keeps no record of the files that it was made from; update="content" compares voxels'):
-        wkwdask.build_pyramid(dataset, update=True, method="mean")
+    with pytest.raises(MissingError, match="no mags that build_pyramid made"):
+        wkwdask.build_pyramid(dataset, update="content", method="mean")
+    with pytest.raises(ResumeError, match=r"2-2-1: not made by wkwdask"):
+        wkwdask.build_pyramid(dataset, update=True, mags=MAGS, method="mean")
     before = states(dataset)
-    wkwdask.build_pyramid(dataset, update="content", method="mean")
+    wkwdask.build_pyramid(dataset, update="content", mags=MAGS, method="mean")
     assert changed(before, states(dataset)) == above((5, 3, 2))
     check_like_new(dataset)
-    assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True, method="mean").note
 
 
 def test_content_removes_what_has_no_source(dataset, other_files):
@@ -311,7 +321,8 @@ def test_above_a_box(tmp_path, box, update):
 
 def test_a_box_elsewhere(dataset):
     before = states(dataset)
-    assert "nothing to do" in wkwdask.build_pyramid(dataset, bounding_box=(1000, 1000, 1000, 5, 5, 5)).note
+    with pytest.raises(BoundsError, match="lies outside"):
+        wkwdask.build_pyramid(dataset, bounding_box=(1000, 1000, 1000, 5, 5, 5))
     assert states(dataset) == before
 
 
@@ -321,7 +332,7 @@ def test_a_box_elsewhere(dataset):
 @pytest.mark.parametrize("options", [{"update": True}, {"update": "content"}, {"bounding_box": (3, 0, 5, 9, 9, 9)}])
 def test_what_is_not_there(tmp_path, options):
     dataset = make_dataset(tmp_path / "ds")
-    with pytest.raises(MissingError, match="no coarser mags to update; build them first"):
+    with pytest.raises(MissingError, match="no mags that build_pyramid made from mag 1"):
         wkwdask.build_pyramid(dataset, **options)
     wkwdask.build_pyramid(dataset, mags=[2], method="max")
     with pytest.raises(MissingError, match="mag 4, 8 is not there to be updated; build it first"):
@@ -341,17 +352,21 @@ def test_another_method_is_another_pyramid(dataset, other_files):
 def test_mags_of_different_methods(dataset, other_files):
     wkwdask.build_pyramid(dataset, mags=["16-16-4"], finest="4-4-2", method="min", existing="overwrite")
     replace(dataset, (5, 3, 2), other_files)
-    with pytest.raises(ResumeError, match="the mags were made with different methods: mean, min; build them anew"):
-        wkwdask.build_pyramid(dataset, update=True)
-    wkwdask.build_pyramid(dataset, update=True, mags=["2-2-1", "4-4-2"])
+    wkwdask.build_pyramid(dataset, update=True)
+    updated = {name: path.read_bytes() for name, path in files(dataset).items()}
+    wkwdask.build_pyramid(dataset, mags=["16-16-4"], finest="4-4-2", method="min", existing="overwrite")
+    assert {name: path.read_bytes() for name, path in files(dataset).items()} == updated
 
 
 def test_a_mag_of_another_type(dataset):
     shutil.rmtree(dataset / "color" / "4-4-2")
     wkwdask.write(dataset.parent / "x" / "1", (0, 0, 0), np.ones((9, 9, 9), np.uint16), **OPTIONS)
     shutil.copytree(dataset.parent / "x" / "1", dataset / "color" / "4-4-2")
-    with pytest.raises(ValueError, match=r"4-4-2: holds 1 channels of uint16, the finest mag 1 of uint8"):
-        wkwdask.build_pyramid(dataset, update="content")
+    with pytest.raises(ResumeError, match=r"4-4-2: made by to_wkw"):
+        wkwdask.build_pyramid(dataset, update="content", mags=["2-2-1", "4-4-2"])
+    (dataset / "color" / "4-4-2" / PROVENANCE_NAME).unlink()
+    with pytest.raises(ValueError, match=r"4-4-2: 1 channels of uint16, the finest mag has 1 of uint8"):
+        wkwdask.build_pyramid(dataset, update="content", mags=["2-2-1", "4-4-2"])
 
 
 def test_a_mag_that_another_job_writes(dataset):

@@ -21,6 +21,7 @@ from wkwdask.plans.pyramid import check_steps, choose_region, plan_pass, plan_pa
 STEPS = [(2, 2, 2), (2, 2, 1), (2, 1, 1), (1, 1, 2), (1, 2, 2)]
 JUMPS = [(4, 4, 4), (4, 4, 1), (8, 8, 8), (1, 8, 2), (8, 1, 1), (4, 2, 8), (32, 32, 32)]
 SOURCE_BUDGET = 32 << 20  # bytes that are read at once, unless one window takes more
+TASK_BUDGET = 8 << 30  # bytes that a task reads, unless two chunks an edge take more
 
 
 def _ladder(finest, steps):
@@ -243,7 +244,7 @@ def test_regions_of_an_earlier_planning_are_kept(case, workers):
 
 @given(cases())
 def test_a_region_is_a_file_or_less(case):
-    """At least two chunks an edge; and never so large that workers have nothing to do while regions could be halved."""
+    """At least two chunks an edge; never more than a minute's work, nor so large that workers have nothing to do while regions could be halved."""
     for plan in case.passes:
         first = plan.levels[0]
         edge = {n // chunk for n, chunk in zip(first.region_shape, case.chunk, strict=True)}
@@ -251,6 +252,7 @@ def test_a_region_is_a_file_or_less(case):
         (edge,) = edge
         assert edge >= 2 or case.chunk == case.shard
         assert edge * max(case.chunk) <= max(512, 2 * max(case.chunk), max(case.shard))
+        assert edge <= 2 or math.prod(plan.source_region_shape) * case.voxel_nbytes <= TASK_BUDGET
         num_regions = math.prod(len(r) for r in cell_range(first.box, first.region_shape))
         if case.workers > num_regions:
             assert edge <= 2 or edge * max(case.chunk) <= 128

@@ -165,9 +165,11 @@ def test_the_second_of_several_locks_is_held(layer):
     assert hidden(layer) == []
 
 
-def test_a_job_on_another_machine_cannot_be_known_to_be_dead(layer):
-    job = start(layer, replace(dead_owner(), host="elsewhere"))
-    with pytest.raises(LockedError, match="on elsewhere"):
+@pytest.mark.parametrize("where", [{"host": "elsewhere", "boot": "another"}, {"namespace": "another container"}, {"host": "elsewhere", "namespace": "another"}])
+def test_a_job_on_another_machine_cannot_be_known_to_be_dead(layer, where):
+    """Nor can one in another container of this machine, whose process numbers are others."""
+    job = start(layer, replace(dead_owner(), **{"host": socket.gethostname(), **where}))
+    with pytest.raises(LockedError, match=f"on {where.get('host', socket.gethostname())}"):
         start(layer)
     assert os.path.isdir(job.root)
 
@@ -203,6 +205,11 @@ def test_a_reused_process_number_is_another_process(layer):
     dead = start(layer, owner)
     start(layer).discard()
     assert not os.path.exists(dead.root)
+
+
+def test_a_machine_that_was_renamed_is_known_by_its_boot():
+    assert replace(dead_owner(), host="elsewhere").is_gone()
+    assert not replace(Owner.this_process("now"), host="elsewhere").is_gone()
 
 
 def test_another_boot_is_another_process():

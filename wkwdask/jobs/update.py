@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.jobs.pyramid import RegionTask
 from wkwdask.jobs.tally import ShardTally
 from wkwdask.plans.pyramid import plan_pass
+from wkwdask.plans.regions import morton_order
 from wkwdask.storage.records import RECORD_COLUMNS, write_record
 from wkwdask.storage.states import grouped_digests
 
@@ -46,7 +46,7 @@ class LivingMag:
     record: npt.NDArray[np.int64] | None
     """What it keeps about its files, see ``wkwdask.storage.records``; None where it keeps nothing."""
     old_box: BoundingBox | None
-    """Its box when the record was made [voxels of the mag]."""
+    """Box of the finer mag when the record was made [voxels of the finer mag]."""
 
 
 def changed_shards(mag: LivingMag) -> set[Vec3]:
@@ -69,8 +69,8 @@ def changed_shards(mag: LivingMag) -> set[Vec3]:
     touched = cell_range(target.box, target.shard_shape)
     changed = {index for index in now.keys() | then.keys() if now.get(index, 0) != then.get(index, 0)}
     changed |= _changed_files(target, record)
-    if mag.old_box is not None and mag.old_box != target.box:
-        changed |= {index for index in now.keys() | then.keys() if _inside(index, target, mag.old_box) != _inside(index, target, target.box)}
+    if mag.old_box is not None and mag.old_box != finer.box:
+        changed |= {index for index in now.keys() | then.keys() if _counted(index, mag, mag.old_box) != _counted(index, mag, finer.box)}
     return {index for index in changed if all(i in r for i, r in zip(index, touched, strict=True))}
 
 
@@ -81,9 +81,9 @@ def _changed_files(target: Target, record: npt.NDArray[np.int64]) -> set[Vec3]:
     return {(row[0], row[1], row[2]) for row in found ^ known}
 
 
-def _inside(index: Vec3, target: Target, box: BoundingBox) -> BoundingBox:
-    """Give the part of a shard that lies in a box: with another part, windows at the border hold other voxels."""
-    return cell_box(index, target.shard_shape, target.box).intersection(box)
+def _counted(index: Vec3, mag: LivingMag, box: BoundingBox) -> BoundingBox:
+    """Give the voxels of the finer mag that count in the windows of a shard: those inside the box."""
+    return cell_box(index, _footprint(mag.finer, mag.target), box).intersection(box)
 
 
 class UpdateJob:
@@ -142,8 +142,7 @@ class UpdateJob:
         ordered = [index for index in chosen if all(i in r for i, r in zip(index, touched, strict=True))]
         if not ordered:
             return []
-        codes = morton.encode(np.array(ordered))
-        return [ordered[n] for n in np.argsort(codes, kind="stable")]
+        return [ordered[n] for n in morton_order(np.array(ordered))]
 
     def _tasks_of(self, shards: Sequence[Vec3]) -> Iterator[Task]:
         mag = self._mags[self._level]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import LockedError, MissingError, ResumeError
+from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -19,7 +19,6 @@ from wkwdask.jobs.update import LivingMag, UpdateJob, changed_shards
 from wkwdask.jobs.wkw_mags import box_setting, mag_folder, open_source, source_token
 from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
 from wkwdask.plans.pyramid import check_steps
-from wkwdask.storage.dataset import check_inside
 from wkwdask.storage.job_folder import JobFolder, read_provenance, write_provenance
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.owner import Owner
@@ -140,8 +139,8 @@ def stage_update(
     """
     _check_options(options)
     layer, source = open_source(url, layer_name, options.finest, "finest")
-    if box is not None:
-        check_inside(source.name, source.box, box.in_mag(source.box.mag))
+    if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
+        raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     mags = _mags(layer, source, options)
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
     trusts_records = not by_content and box is None
@@ -160,7 +159,7 @@ def stage_update(
         parts = f"{StagedMags.staged_folder(owner, layer.folder, mag.long_name)}.parts"
         level = settings.get("level") or DEFAULT_LEVEL
         target = WkwTarget(folder, parts, header, level, source.box.in_mag(mag), is_living=True)
-        living.append(LivingMag(target, volumes[finer], method, ignore_zero, record, _old_box(settings, mag)))
+        living.append(LivingMag(target, volumes[finer], method, ignore_zero, record, _old_box(settings, finer)))
         volumes[mag] = target.as_volume()
     job = UpdateJob(living, by_content=by_content, box=box)
     hold = JobFolder(layer.folder, owner, [mag.target.folder for mag in living])
@@ -182,6 +181,22 @@ def _settings(folder: str) -> dict[str, Any]:
     return settings
 
 
+def _ladder(settings: dict[str, Any]) -> list[Mag]:
+    """List the mags that a pyramid was made of, its finest first; none for mags that were made otherwise."""
+    if settings.get("command") != "build_pyramid":
+        return []
+    return [Mag.parse(name) for name in (settings["source"], *settings["mags"].split(","))]
+
+
+def _made_from(layer: Layer, mag: Mag, finest: Mag) -> Mag | None:
+    """Give the mag that a mag was made from, None where that does not lead back to the finest one."""
+    ladder = _ladder(_settings(mag_folder(layer, mag)))
+    if mag not in ladder[1:]:
+        return None
+    finer = ladder[ladder.index(mag) - 1]
+    return finer if finer == finest or _made_from(layer, finer, finest) is not None else None
+
+
 def _how_made(layer: Layer, source: WkwVolume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
     """Tell from which mag and how a mag was made: as its provenance says, or as the user does who names a mag without any.
 
@@ -195,15 +210,15 @@ def _how_made(layer: Layer, source: WkwVolume, mag: Mag, before: Mag, options: P
     if not settings and options.mags is not None and not trusts_records:
         check_steps(before, [mag])
         return before, choose_method(layer, options), options.ignore_zero
-    if settings.get("command") != "build_pyramid" or settings.get("source") != source.box.mag.name:
+    finer = _made_from(layer, mag, source.box.mag)
+    if finer is None:
         made = f"made by {settings['command']}" + (f" from mag {settings['source']}" if "source" in settings else "") if settings else "not made by wkwdask"
         raise ResumeError(f'{folder}: {made}, not by build_pyramid from mag {source.box.mag}: it is left as it is; existing="overwrite" makes mags anew')
     method, ignore_zero = settings["method"], bool(settings["ignore_zero"])
     if options.method not in ("default", method) or (options.ignore_zero and not ignore_zero):
         asked = options.method + (" with ignore_zero" if options.ignore_zero else "")
         raise ResumeError(f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {asked}; build the mags anew")
-    ladder = [source.box.mag, *(Mag.parse(name) for name in settings["mags"].split(","))]
-    return ladder[ladder.index(mag) - 1], method, ignore_zero
+    return finer, method, ignore_zero
 
 
 def check_current(pyramid: StagedPyramid) -> None:
@@ -233,11 +248,12 @@ def _mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]
     if options.mags is not None or options.coarsest is not None:
         mags = choose_mags(layer, source, options)
     else:
-        made = {mag: _settings(mag_folder(layer, mag)) for mag in layer.mags if mag != finest and not is_remote(layer.mags[mag])}
-        built = {mag: settings["source"] for mag, settings in made.items() if settings.get("command") == "build_pyramid"}
-        mags = sorted((mag for mag, origin in built.items() if origin == finest.name), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
+        local = [mag for mag, folder in layer.mags.items() if mag != finest and not is_remote(folder)]
+        above = [mag for mag in local if _made_from(layer, mag, finest) is not None]
+        mags = sorted(above, key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
         if not mags:
-            others = f"; there are such from mag {', '.join(sorted(set(built.values())))}: name it with finest=" if built else ""
+            origins = sorted({ladder[0].name for ladder in (_ladder(_settings(mag_folder(layer, mag))) for mag in local) if ladder})
+            others = f"; there are such from mag {', '.join(origins)}: name it with finest=" if origins else ""
             raise MissingError(f"{layer.folder}: no mags that build_pyramid made from mag {finest}{others}")
     missing = [mag.name for mag in mags if not os.path.isdir(mag_folder(layer, mag))]
     if missing:
@@ -245,9 +261,9 @@ def _mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]
     return mags
 
 
-def _old_box(settings: dict[str, Any], mag: Mag) -> BoundingBox | None:
-    """Give the box with which a mag was made [voxels of the mag], None where that is not known."""
+def _old_box(settings: dict[str, Any], finer: Mag) -> BoundingBox | None:
+    """Give the box of the finer mag with which a mag was made [voxels of the finer mag], None where that is not known."""
     if "box" not in settings or "source" not in settings:
         return None
     box = BoundingBox.parse(settings["box"])
-    return BoundingBox(box.topleft, box.size, Mag.parse(settings["source"])).in_mag(mag)
+    return BoundingBox(box.topleft, box.size, Mag.parse(settings["source"])).in_mag(finer)

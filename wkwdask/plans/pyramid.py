@@ -213,11 +213,12 @@ def choose_region(box: BoundingBox, factor: Vec3, chunk_shape: Vec3, shard_shape
         [voxels of the mag]
     """
     edge = max(max(_divide(shard_shape, chunk_shape)), max(2, _REGION_VX // max(chunk_shape)))
-    while edge > 2 and edge * max(chunk_shape) > _SMALLEST_REGION_VX:
+    while edge > 2:
         shape = _cube(edge, chunk_shape)
         num_regions = math.prod(len(cells) for cells in cell_range(box, shape))
         nbytes = math.prod(shape) * math.prod(factor) * voxel_nbytes
-        busy = workers == 1 or num_regions >= _TASKS_PER_WORKER * workers or (num_regions >= workers and nbytes <= _SMALL_TASK_NBYTES)
+        is_smallest = edge * max(chunk_shape) <= _SMALLEST_REGION_VX
+        busy = is_smallest or workers == 1 or num_regions >= _TASKS_PER_WORKER * workers or (num_regions >= workers and nbytes <= _SMALL_TASK_NBYTES)
         if busy and nbytes <= _LARGEST_TASK_NBYTES:
             break
         edge //= 2

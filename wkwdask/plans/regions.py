@@ -18,6 +18,25 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
+_CODE_BITS = 20
+
+
+def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+    """Give the order of cells by their Morton codes.
+
+    Parameters
+    ----------
+    cells : ndarray of int64, shape (n, 3)
+        Indices; they may be large, but lie within 2^20 cells of each other along each axis.
+
+    Returns
+    -------
+    ndarray of int, shape (n,)
+    """
+    if not len(cells):
+        return np.zeros(0, np.intp)
+    return np.argsort(morton.encode(cells - (cells.min(axis=0) >> _CODE_BITS << _CODE_BITS)), kind="stable")
+
 
 @dataclass(frozen=True, slots=True)
 class RegionGrid:
@@ -49,7 +68,7 @@ class RegionGrid:
         """
         low = [r.start for r in cell_range(self.box, self.region_shape)]
         regions = np.argwhere(occupied) + low
-        for index in np.argsort(morton.encode(regions), kind="stable"):
+        for index in morton_order(regions):
             x, y, z = regions[index].tolist()
             yield x, y, z
 

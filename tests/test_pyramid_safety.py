@@ -1,0 +1,200 @@
+"""What a resumed pyramid may believe, and what an update may touch: situations in which guessing would cost voxels."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import dask
+import numpy as np
+import pytest
+
+import wkwdask
+from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
+from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.graphs import runners
+
+OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return make_dataset(tmp_path / "ds")
+
+
+def make_dataset(folder):
+    folder.mkdir()
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (1, 1, 1))))
+    return folder
+
+
+def labels(seed, edge=32):
+    return np.random.default_rng(seed).integers(10 * seed + 1, 10 * seed + 9, (edge,) * 3, dtype=np.uint32)
+
+
+def write(dataset, mag, voxels, **options):
+    return wkwdask.to_wkw(voxels, dataset / "seg" / mag, **{**OPTIONS, **options})
+
+
+def voxels_of(dataset, mag):
+    return wkwdask.read(dataset, layer="seg", mag=mag)[0]
+
+
+class CrashError(Exception):
+    pass
+
+
+def quarters(dataset, which):
+    """Four files along x that hold one value each, or are absent."""
+    voxels = np.zeros((1024, 256, 256), np.uint8)
+    for n in which:
+        voxels[256 * n : 256 * (n + 1)] = 10 + n
+    wkwdask.to_wkw(voxels, dataset / "seg" / "1", block_len=8, file_len=32, compression="lz4")
+
+
+@pytest.mark.parametrize("file_len", [None, 8])
+@pytest.mark.parametrize(("first", "then"), [([0, 2, 3], [0, 1, 2, 3]), ([0, 1, 2, 3], [0, 2, 3])])
+def test_source_files_that_come_or_go_while_a_job_is_interrupted(dataset, tmp_path, monkeypatch, file_len, first, then):
+    quarters(dataset, first)
+    run = runners.run_task
+
+    def crash(task):
+        if task.key.startswith("region 0 3"):
+            raise CrashError
+        return run(task)
+
+    with dask.config.set(scheduler="sync"), monkeypatch.context() as patch:
+        patch.setattr("wkwdask.jobs.job.run_task", crash)
+        patch.setattr("wkwdask.graphs.runners.num_workers", lambda: 4)
+        with pytest.raises(CrashError):
+            wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len)
+    other = make_dataset(tmp_path / "other")
+    quarters(other, then)
+    file = "seg/1/z0/y0/x1.wkw"
+    if (other / file).exists():
+        shutil.copy(other / file, dataset / file)
+    else:
+        (dataset / file).unlink()
+    with pytest.raises(ResumeError, match="added or removed"):
+        wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len)
+    wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len, existing="overwrite")
+    np.testing.assert_array_equal(voxels_of(dataset, "2"), voxels_of(dataset, "1")[::2, ::2, ::2])
+
+
+def test_an_update_leaves_mags_alone_that_it_did_not_make(dataset):
+    write(dataset, "4", labels(1, 16))
+    wkwdask.upsample(dataset, "seg", source=4)
+    wkwdask.build_pyramid(dataset, "seg", finest=4, mags=[8])
+    write(dataset, "4", labels(2, 16), existing="overwrite")
+    with pytest.raises(MissingError, match="from mag 4"):
+        wkwdask.build_pyramid(dataset, "seg", update=True)
+    for options in ({"update": True}, {"update": "content"}, {"bounding_box": (0, 0, 0, 8, 8, 8)}):
+        with pytest.raises(ResumeError, match="made by"):
+            wkwdask.build_pyramid(dataset, "seg", mags=[2, 4], **options)
+    np.testing.assert_array_equal(voxels_of(dataset, "4"), labels(2, 16))
+    wkwdask.build_pyramid(dataset, "seg", finest=4, update=True)
+    assert voxels_of(dataset, "8").min() >= 21
+
+
+def test_an_update_follows_what_each_mag_was_made_from(dataset):
+    write(dataset, "1", labels(1))
+    wkwdask.build_pyramid(dataset, mags=[2, 4])
+    wkwdask.build_pyramid(dataset, finest=1, mags=[8])
+    before = voxels_of(dataset, "8")
+    assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True).note
+    os.utime(dataset / "seg/1/z0/y0/x0.wkw")
+    assert wkwdask.build_pyramid(dataset, update=True).mags
+    np.testing.assert_array_equal(voxels_of(dataset, "8"), before)
+
+
+def test_an_update_sees_what_a_job_published_that_it_finished(dataset, tmp_path):
+    write(dataset, "1", labels(1), file_len=4)
+    wkwdask.build_pyramid(dataset)
+    code = (
+        "import os, wkwdask, wkwdask.storage.job_folder as folder\n"
+        f"folder._finish = lambda root: os._exit(9)\nwkwdask.build_pyramid({str(dataset)!r}, existing='overwrite', file_len=1)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    os.utime(dataset / "seg/1/z0/y0/x0.wkw")
+    wkwdask.build_pyramid(dataset, update=True)
+    again = make_dataset(tmp_path / "again")
+    write(again, "1", labels(1), file_len=4)
+    wkwdask.build_pyramid(again)
+    for mag in ("2", "4"):
+        np.testing.assert_array_equal(voxels_of(dataset, mag), voxels_of(again, mag))
+
+
+def test_resume_looks_at_every_mag_and_every_file(dataset):
+    write(dataset, "1", labels(1))
+    wkwdask.build_pyramid(dataset, mags=[2, 4])
+    assert "nothing to do" in wkwdask.build_pyramid(dataset, mags=[2, 4], existing="resume").note
+    (dataset / "seg/4/z0/y0/x0.wkw").unlink()
+    with pytest.raises(ResumeError, match="not what they were"):
+        wkwdask.build_pyramid(dataset, mags=[2, 4], existing="resume")
+    assert wkwdask.build_pyramid(dataset, update=True).files == 1
+    assert "nothing to do" in wkwdask.build_pyramid(dataset, mags=[2, 4], existing="resume").note
+
+
+def test_a_dataset_that_was_moved_is_the_same(dataset, tmp_path):
+    write(dataset, "1", labels(1))
+    wkwdask.build_pyramid(dataset, mags=[2])
+    moved = tmp_path / "moved"
+    shutil.move(dataset, moved)
+    assert "nothing to do" in wkwdask.build_pyramid(moved, mags=[2], existing="resume").note
+
+
+def test_a_source_that_is_replaced_while_it_is_read(dataset, monkeypatch):
+    write(dataset, "1", labels(1))
+    run = runners.run_task
+
+    def replace_and_run(task):
+        with monkeypatch.context() as patch:
+            patch.setattr("wkwdask.jobs.job.run_task", run)
+            write(dataset, "1", labels(2), existing="overwrite")
+        return run(task)
+
+    with dask.config.set(scheduler="sync"), monkeypatch.context() as patch:
+        patch.setattr("wkwdask.jobs.job.run_task", replace_and_run)
+        with pytest.raises(IncompleteWriteError, match="replaced while it was read"):
+            wkwdask.build_pyramid(dataset, mags=[2])
+    assert not (dataset / "seg/2").exists()
+
+
+def test_several_layers_are_checked_before_the_first_is_built(dataset):
+    for layer in ("a", "b"):
+        wkwdask.to_wkw(labels(1), dataset / layer / "1", **OPTIONS)
+    wkwdask.build_pyramid(dataset, "b")
+    with pytest.raises(ExistsError):
+        wkwdask.build_pyramid(dataset, ["a", "b"])
+    assert not (dataset / "a/2").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"update": True, "compression": "raw"}, ValueError),
+        ({"update": True, "file_len": 4}, ValueError),
+        ({"update": True, "existing": "resume"}, ValueError),
+        ({"update": "content", "bounding_box": (0, 0, 0, 8, 8, 8)}, ValueError),
+        ({"bounding_box": (1000, 0, 0, 8, 8, 8)}, BoundsError),
+        ({"mags": 4}, TypeError),
+        ({"layer": []}, ValueError),
+    ],
+)
+def test_options_that_would_do_nothing(dataset, options, error):
+    write(dataset, "1", labels(1))
+    wkwdask.build_pyramid(dataset)
+    with pytest.raises(error):
+        wkwdask.build_pyramid(dataset, **options)
+
+
+def test_tasks_have_an_upper_size():
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.plans.pyramid import choose_region
+
+    box = BoundingBox((0, 0, 0), (1 << 15,) * 3)
+    for factor, voxel_nbytes, workers in (((2, 2, 2), 8, 100), ((8, 8, 8), 1, 100), ((16, 16, 16), 4, 1)):
+        region = choose_region(box, factor, (32,) * 3, (1024,) * 3, voxel_nbytes, workers)
+        assert np.prod(region) * np.prod(factor) * voxel_nbytes <= 8 << 30
