@@ -384,7 +384,7 @@ def test_an_interrupted_job_is_that_of_its_settings(tmp_path, undisturbed, monke
     before, after = undisturbed
     folder = lay_out(before, tmp_path / "ds")
     interrupt(folder, monkeypatch)
-    for options in ({}, {"file_len": 4, "level": 7}, {"file_len": 4, "finest": "2-2-1"}, {"file_len": 4, "compression": "raw", "existing": "resume"}):
+    for options in ({}, {"file_len": 2}, {"file_len": 4, "finest": "2-2-1"}, {"file_len": 4, "compression": "raw", "existing": "resume"}):
         with pytest.raises(ResumeError, match="made with other settings"):
             wkwdask.upsample(folder, source="4-4-2", **options)
     set_box(folder, "cells", BoundingBox((36, 16, 26), (108, 84, 47)))
@@ -416,13 +416,15 @@ def test_a_finished_job_is_not_done_again(dataset):
     again = wkwdask.upsample(dataset, source="4-4-2", existing="resume")
     assert again.mags == first.mags
     assert "nothing to do" in again.note
-    for options in ({}, {"source": "4-4-2"}, {"existing": "resume"}, {"existing": "overwrite"}):  # mag 1 is the finest now
+    for options in ({}, {"source": "4-4-2"}, {"existing": "resume"}):  # mag 1 is the finest now, but the source is that of before
         assert "nothing to do" in wkwdask.upsample(dataset, **options).note
     assert states(dataset) == before
-    with pytest.raises(ResumeError, match="level was 5, is 6"):
-        wkwdask.upsample(dataset, source="4-4-2", existing="resume", level=6)
+    with pytest.raises(ResumeError, match="compression was lz4, is lz4hc; level was 0, is 6"):
+        wkwdask.upsample(dataset, source="4-4-2", existing="resume", compression="lz4hc", level=6)
     with pytest.raises(ResumeError, match="mags was 1,2-2-1, is 1"):
         wkwdask.upsample(dataset, source="4-4-2", mags=[1], existing="resume")
+    assert wkwdask.upsample(dataset, existing="overwrite").files == first.files
+    assert states(dataset) != before
 
 
 def test_the_source_of_a_finished_job_has_changed(dataset):
@@ -453,7 +455,9 @@ def test_a_pyramid_of_the_new_finest_mag(dataset):
     """Upsampled voxels are the mode of their window: the coarse mag comes out as it was."""
     wkwdask.upsample(dataset)
     coarse = wkwdask.read(dataset, mag="4-4-2")
-    report = wkwdask.build_pyramid(dataset, update="content")
+    with pytest.raises(MissingError, match="no mags that build_pyramid made from mag 1"):
+        wkwdask.build_pyramid(dataset, update="content")
+    report = wkwdask.build_pyramid(dataset, mags=["2-2-1", "4-4-2"], existing="overwrite")
     assert [os.path.basename(mag.path) for mag in report.mags] == ["2-2-1", "4-4-2"]
     np.testing.assert_array_equal(wkwdask.read(dataset, mag="4-4-2"), coarse)
 

@@ -147,6 +147,26 @@ def logged_run_task(log, seconds, task):
     return result
 
 
+@contextlib.contextmanager
+def stopping(log, num_tasks, error):
+    """Let tasks be written down, and an error come in place of the next one after so many."""
+    left = num_tasks
+
+    def stopped(task):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise error
+        return logged_run_task(log, 0, task)
+
+    before = jobs.run_task
+    jobs.run_task = runners.run_task = stopped
+    try:
+        yield
+    finally:
+        jobs.run_task = runners.run_task = before
+
+
 def _write_down(log, text):
     with open(log, "ab", buffering=0) as file:
         file.write(f"{text}\n".encode())

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _SAMPLED_FILES = 256
 _SAMPLED_REGIONS = 3
 _SAMPLED_BRICKS = 2
+_SAMPLED_GROUP = 16
 _BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
 _OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
 _SECONDS_PER_TASK = 0.005
@@ -142,7 +143,7 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
     """
     source, staged = pyramid.source, pyramid.staged
     files_in, nbytes_in = stored_nbytes(source)
-    ratio, seconds_per_byte = sample_work(pyramid) if pyramid.passes else (1.0, 0.0)
+    ratio, seconds_per_byte = sample_work(pyramid) if pyramid.passes else (None, 0.0)
     passes: list[PassPlan] = []
     mags: list[MagPlan] = []
     voxel_nbytes_in = scratch = 0
@@ -150,6 +151,8 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
         if number == 0:
             occupied = source.occupied(one.source_region_shape)
             voxel_nbytes_in = _occupied_voxels(one, occupied) * source.header.voxel_nbytes
+            if ratio is None:  # then as the source is stored
+                ratio = nbytes_in / max(1, voxel_nbytes_in)
         else:
             occupied = np.ones([len(cells) for cells in _regions(one)], np.bool_)
         targets = staged.targets[len(mags) : len(mags) + len(one.levels)]
@@ -157,7 +160,7 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
         joins = 0
         for level, target in enumerate(targets):
             files = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
-            nbytes = target.expected_nbytes(files, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio)
+            nbytes = target.expected_nbytes(files, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
             if files and not one.writes_whole(level, target.shard_shape):
                 joins += files
@@ -207,7 +210,7 @@ def stored_nbytes(source: WkwVolume) -> tuple[int, int]:
     return files, nbytes * files // max(1, sampled)
 
 
-def sample_work(pyramid: StagedPyramid) -> tuple[float, float]:
+def sample_work(pyramid: StagedPyramid) -> tuple[float | None, float]:
     """Do the work of a few bricks of the first pass, without writing.
 
     Parameters
@@ -218,12 +221,16 @@ def sample_work(pyramid: StagedPyramid) -> tuple[float, float]:
     Returns
     -------
     ratio, seconds : float
-        Stored bytes per voxel byte of the first mag; seconds of one thread per voxel byte of the source.
+        Stored bytes per voxel byte of the first mag, None where the sample does not tell; seconds of one thread per voxel byte of the source.
     """
     source, plan, targets = pyramid.source, pyramid.passes[0], pyramid.staged.targets
     stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
     regions = list(plan.regions(source.occupied(plan.source_region_shape)))
-    bricks = [brick for region in regions[:: max(1, len(regions) // _SAMPLED_REGIONS)] for brick in _from_the_middle(list(plan.bricks(region)))]
+    bricks = [
+        brick
+        for region in regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]
+        for brick in _from_the_middle(list(plan.bricks(region)), plan.source_bricks_per_brick)
+    ]
     voxel_nbytes = stored = made = 0
     seconds, sampled = 0.0, -1  # the first brick compiles and warms up
     for brick in bricks:
@@ -243,13 +250,14 @@ def sample_work(pyramid: StagedPyramid) -> tuple[float, float]:
         made += sum(nbytes for _, nbytes, level in encoded if level == 0)
         sampled += 1
     stream.close()
-    return stored / max(1, made), seconds / max(1, voxel_nbytes)
+    return stored / made if made else None, seconds / max(1, voxel_nbytes)
 
 
-def _from_the_middle(bricks: Sequence[Vec3]) -> Sequence[Vec3]:
-    """Choose a few bricks that lie behind each other."""
-    first = max(0, (len(bricks) - _SAMPLED_BRICKS) // 2)
-    return bricks[first : first + _SAMPLED_BRICKS]
+def _from_the_middle(bricks: Sequence[Vec3], group: int) -> Sequence[Vec3]:
+    """Choose a few source bricks that lie behind each other: those of one brick of the first mag, or at least as many as are worth timing."""
+    count = max(_SAMPLED_BRICKS, min(group, _SAMPLED_GROUP))
+    first = max(0, (len(bricks) - count) // 2) // group * group
+    return bricks[first : first + count]
 
 
 def space_problems(folder: str, nbytes: int, files: int) -> list[str]:

@@ -59,6 +59,12 @@ class Pass:
         """Footprint of one task in the source [voxels of the source]."""
         return _times(self.levels[0].region_shape, self.levels[0].factor)
 
+    @property
+    def source_bricks_per_brick(self) -> int:
+        """Source bricks that make one brick of the first level."""
+        level = self.levels[0]
+        return math.prod(_times(level.brick_shape, level.factor)) // math.prod(self.source_brick_shape)
+
     def source_region(self, region: Vec3) -> BoundingBox:
         """Give the source voxels that a task reads."""
         return cell_box(region, self.source_region_shape, self.source_box).intersection(self.source_box)
