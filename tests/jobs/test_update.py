@@ -213,6 +213,21 @@ def test_a_layer_of_another_box(dataset):
         assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True).note
 
 
+def test_a_chain_in_a_layer_of_another_box(dataset):
+    """Also mags that another call built from one of the coarser mags take note of the box that they agree with now."""
+    wkwdask.build_pyramid(dataset, mags=["32-32-8"], finest="16-16-4", method="mean")
+    path = dataset / "datasource-properties.json"
+    document = json.loads(path.read_text())
+    document["dataLayers"][0]["boundingBox"] = {"topLeft": [0, 0, 0], "width": 70, "height": 45, "depth": 40}
+    path.write_text(json.dumps(document))
+    wkwdask.build_pyramid(dataset, update=True)
+    assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True).note
+    check_like_new(dataset)
+    chained = wkwdask.read(dataset, mag="32-32-8")
+    wkwdask.build_pyramid(dataset, mags=["32-32-8"], finest="16-16-4", method="mean", existing="overwrite")
+    np.testing.assert_array_equal(chained, wkwdask.read(dataset, mag="32-32-8"))
+
+
 def test_mags_of_other_lengths_that_were_built_apart(dataset, other_files):
     wkwdask.build_pyramid(dataset, mags=["32-32-8"], finest="16-16-4", method="mean", block_len=2, file_len=1)
     wkwdask.build_pyramid(dataset, mags=["8-8-4"], finest="4-4-2", method="mean", block_len=8, file_len=4)

@@ -96,8 +96,11 @@ class StagedUpdate:
         """Take note of the box with which a mag agrees now."""
         provenance = read_provenance(mag.target.folder)
         settings = provenance.get("settings", {})
-        if settings.get("command") == "build_pyramid" and settings["source"] == self.source.box.mag.name:
-            now = {**settings, "box": box_setting(self.source.box), "input": source_token(self.source)}
+        if settings.get("command") == "build_pyramid":
+            origin = Mag.parse(settings["source"])
+            now = {**settings, "box": box_setting(self.source.box.in_mag(origin))}
+            if origin == self.source.box.mag:
+                now["input"] = source_token(self.source)
             if now != settings:
                 write_provenance(mag.target.folder, {**provenance, "settings": now})
 

@@ -98,11 +98,6 @@ class Pass:
                 if x + dx in inside[0] and y + dy in inside[1] and z + dz in inside[2]:
                     yield x + dx, y + dy, z + dz
 
-    def shards(self, level: int, region: Vec3, shard_shape: Vec3) -> tuple[range, range, range]:
-        """Give the shards of one level that a region makes or has a part of."""
-        here = self.levels[level]
-        return cell_range(cell_box(region, here.region_shape, here.box).intersection(here.box), shard_shape)
-
     def regions_of(self, level: int, shard: Vec3, shard_shape: Vec3) -> tuple[slice, slice, slice]:
         """Give the place of the regions that make a shard of one level in the array of all regions that touch the box."""
         return self.levels[level].regions_of(shard, shard_shape)

@@ -48,6 +48,7 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.fsync(self._fd)
         os.close(self._fd)
 
 
