@@ -27,7 +27,7 @@ import wkwdask
 from wkwdask.graphs import runners
 from wkwdask.jobs import job as jobs
 from wkwdask.plans import pyramid as plans
-from wkwdask.storage import journal
+from wkwdask.storage import journal, local
 
 # processes that tests start find the package and the helpers of the tests
 _PATHS = [str(Path(file).resolve().parent.parent) for file in (__file__, wkwdask.__file__)]
@@ -304,6 +304,52 @@ class Driver:
         """Start a new process; it prints when it is ready to work."""
         command = [sys.executable, "-c", "from faults import drivers; drivers.main()", json.dumps(asdict(self))]
         return subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options)
+
+
+# ----------------------------------------------------------------------------- the end at a given step
+
+
+def run_until(step, job, folder, exchange, report):
+    """Run a job in a forked child that kills itself before its n-th change of the file system; an undisturbed child sends how many there are, and the first
+    of the publishing."""
+    changes = publishing = 0
+
+    def count(event, args):
+        nonlocal changes, publishing
+        if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.link"):
+            pass
+        elif event == "open":
+            if not (isinstance(args[0], str) and args[0].startswith(str(folder)) and isinstance(args[2], int) and args[2] & (os.O_CREAT | os.O_WRONLY)):
+                return
+            if "/.publish.json." in args[0]:
+                publishing = changes
+        elif not (event == "ctypes.dlsym" and args[1] == "renameat2"):
+            return
+        changes += 1
+        if changes == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if not exchange:
+        local._exchange = lambda first, second: False
+    sys.addaudithook(count)
+    with dask.config.set(scheduler="synchronous"):
+        job(folder)
+    report.send((changes, publishing))
+
+
+def killed_at(step, job, folder, exchange=True):
+    """Give the number of changes of a run that came to its end and the first of the publishing, None for one that was killed."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=run_until, args=(step, job, folder, exchange, sender))
+    child.start()
+    sender.close()
+    child.join()
+    with receiver:
+        if child.exitcode == 0:
+            return receiver.recv()
+    assert child.exitcode == -signal.SIGKILL
+    return None
 
 
 def main():

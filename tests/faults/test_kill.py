@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 
@@ -19,12 +18,11 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from faults.drivers import KILLS, job_folders, journaled, logged, regions_of, runs
+from faults.drivers import KILLS, job_folders, journaled, killed_at, logged, regions_of, runs
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 
 import wkwdask
 from wkwdask.errors import ExistsError
-from wkwdask.storage import local
 
 pytestmark = pytest.mark.faults
 
@@ -142,49 +140,6 @@ def expected(tmp_path_factory):
 
 
 # ----------------------------------------------------------------------------- at every step
-
-
-def run_until(step, job, folder, exchange, report):
-    """Run a job in a forked child that kills itself before its n-th change of the file system; an undisturbed child sends how many there are, and the first
-    of the publishing."""
-    changes = publishing = 0
-
-    def count(event, args):
-        nonlocal changes, publishing
-        if event in ("os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.chmod", "os.link"):
-            pass
-        elif event == "open":
-            if not (isinstance(args[0], str) and args[0].startswith(str(folder)) and isinstance(args[2], int) and args[2] & (os.O_CREAT | os.O_WRONLY)):
-                return
-            if "/.publish.json." in args[0]:
-                publishing = changes
-        elif not (event == "ctypes.dlsym" and args[1] == "renameat2"):
-            return
-        changes += 1
-        if changes == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    if not exchange:
-        local._exchange = lambda first, second: False
-    sys.addaudithook(count)
-    with dask.config.set(scheduler="synchronous"):
-        job(folder)
-    report.send((changes, publishing))
-
-
-def killed_at(step, job, folder, exchange=True):
-    """Give the number of changes of a run that came to its end and the first of the publishing, None for one that was killed."""
-    context = multiprocessing.get_context("fork")
-    receiver, sender = context.Pipe(duplex=False)
-    child = context.Process(target=run_until, args=(step, job, folder, exchange, sender))
-    child.start()
-    sender.close()
-    child.join()
-    with receiver:
-        if child.exitcode == 0:
-            return receiver.recv()
-    assert child.exitcode == -signal.SIGKILL
-    return None
 
 
 def chosen_steps(changes, publishing):

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import time
 from dataclasses import asdict, replace
+from functools import partial
 
 import dask
 import numpy as np
 import pytest
 from faults.drivers import CASES, KILLS, Driver, Undisturbed, job_folders, journaled, logged, num_ended, runs, wait_until
-from faults.trees import contents, leftovers
+from faults.trees import contents, differences, leftovers
 
 from wkwdask.errors import ExistsError, LockedError, WkwDaskError
 from wkwdask.graphs import runners
 from wkwdask.jobs import job as jobs
-from wkwdask.storage import owner
+from wkwdask.storage import job_folder, owner
 
 pytestmark = [
     pytest.mark.faults,
@@ -303,6 +305,47 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
     finish(known, folder, existing="error" if journaled(folder) else "overwrite")
 
 
+# ----------------------------------------------------------------------------- publishing and clearing away
+
+
+@pytest.mark.parametrize("existing", ["error", "resume", "overwrite"])
+@pytest.mark.parametrize("first", ["publish.json", "plan.json", "journal-0.jsonl", "2-2-1", "2-2-1.parts"])
+def test_killed_while_the_folder_was_cleared_away(tmp_path, undisturbed, monkeypatch, first, existing):
+    """Whatever goes first, what is left is not taken for a job that can go on: its folder holds the old mags by then, here in files of the same sizes."""
+    known = undisturbed("parts")
+    folder = known.start(tmp_path / "ds")
+    with dask.config.set(scheduler="synchronous"):
+        known.case.build(folder, compression="raw", method="min")
+        old = contents(folder)
+        with monkeypatch.context() as patched:
+            patched.setattr(job_folder, "remove_tree", partial(remove_and_stop, first))
+            with pytest.raises(StopError):
+                known.case.build(folder, compression="raw", method="max", existing="overwrite")
+        new = contents(folder)
+        assert {name: len(data) for name, data in new.items()} == {name: len(data) for name, data in old.items()}
+        assert new != old
+        try:
+            known.case.build(folder, compression="raw", method="max", existing=existing)
+        except ExistsError:
+            assert existing == "error"
+    assert differences(contents(folder), new) == []
+    assert leftovers(folder) == []
+
+
+class StopError(Exception):
+    """In place of a kill."""
+
+
+def remove_and_stop(name, folder):
+    """Begin to remove the folder of a job with one of its entries."""
+    path = f"{folder}/{name}"
+    if os.path.isdir(path):
+        shutil.rmtree(path)
+    elif os.path.exists(path):
+        os.unlink(path)
+    raise StopError
+
+
 # ----------------------------------------------------------------------------- who is alive
 
 
@@ -427,6 +470,7 @@ def test_every_task_runs_twice(tmp_path, undisturbed, monkeypatch, case):
     with dask.config.set(scheduler="synchronous"):
         known.case.build(folder)
     known.check(folder)
+    known.check_records(folder)
 
 
 def test_a_task_runs_after_the_end_of_its_job(tmp_path, undisturbed, monkeypatch):

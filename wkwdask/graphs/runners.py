@@ -38,6 +38,7 @@ _WINDOW_SECONDS = 2.0  # how long the number of workers is believed
 _WORKERS_TO_COME = 100  # what is planned for where a cluster has none yet
 _RETRIES = 3
 _POLL_SECONDS = 5.0
+_RESULT_SECONDS = 20.0  # how long a receipt of some hundred bytes may take to come
 _LATE_SECONDS = 60.0
 _LATE_FACTOR = 10.0
 
@@ -261,13 +262,26 @@ class _ClientRun:
             if not copies:
                 self._queue.add([attempt.task])
             return
-        result = _result_of(future, attempt.task)
+        try:
+            result = _result_of(future, attempt.task)
+        except TimeoutError:
+            if future.status != "finished":
+                raise
+            self._start_elsewhere(attempt.task, future)
+            return
         if copies:
             self._client.cancel([self._attempts.pop(key).future for key in copies], force=True)
         future.release()
         seconds = time.monotonic() - attempt.since
         self._seconds_per_task = seconds if not self._seconds_per_task else 0.9 * self._seconds_per_task + 0.1 * seconds
         self._queue.add(self._job.receive(attempt.task, result))
+
+    def _start_elsewhere(self, task: Task, future: Any) -> None:
+        """Run a task once more whose result cannot be fetched: the worker that holds it is stopped or cut off."""
+        holders = {worker for workers in self._client.who_has([future]).values() for worker in workers}
+        others = sorted(set(self._client.nthreads()) - holders)
+        future.release()
+        self._submit([task], **({"workers": others} if others else {}))
 
     def _look_after(self) -> None:
         """See whether the cluster is still there, and start a copy of a task that takes far longer than others did: its worker may be stopped or cut off."""
@@ -292,6 +306,6 @@ def _result_of(future: Any, task: Task) -> Any:
     from distributed.scheduler import KilledWorker
 
     try:
-        return future.result()
+        return future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
     except KilledWorker as error:
         raise TaskFailedError(f"{task.name}: given up after the workers that ran it died ({error})") from error
