@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -19,7 +20,6 @@ from faults.drivers import CASES, KILLS, Driver, Undisturbed, job_folders, journ
 from faults.trees import contents, differences, leftovers
 
 from wkwdask.errors import ExistsError, LockedError, WkwDaskError
-from wkwdask.graphs import runners
 from wkwdask.jobs import job as jobs
 from wkwdask.storage import job_folder, owner
 
@@ -310,17 +310,19 @@ def test_killed_damaged_and_killed_again(tmp_path, undisturbed):
 
 @pytest.mark.parametrize("existing", ["error", "resume", "overwrite"])
 @pytest.mark.parametrize("first", ["publish.json", "plan.json", "journal-0.jsonl", "2-2-1", "2-2-1.parts"])
-def test_killed_while_the_folder_was_cleared_away(tmp_path, undisturbed, monkeypatch, first, existing):
+def test_killed_while_the_folder_was_cleared_away(tmp_path, undisturbed, first, existing):
     """Whatever goes first, what is left is not taken for a job that can go on: its folder holds the old mags by then, here in files of the same sizes."""
     known = undisturbed("parts")
     folder = known.start(tmp_path / "ds")
     with dask.config.set(scheduler="synchronous"):
         known.case.build(folder, compression="raw", method="min")
         old = contents(folder)
-        with monkeypatch.context() as patched:
-            patched.setattr(job_folder, "remove_tree", partial(remove_and_stop, first))
-            with pytest.raises(StopError):
-                known.case.build(folder, compression="raw", method="max", existing="overwrite")
+
+        def overwrite():
+            job_folder.remove_tree = partial(remove_and_end, first)
+            known.case.build(folder, compression="raw", method="max", existing="overwrite")
+
+        assert forked(overwrite) == 9
         new = contents(folder)
         assert {name: len(data) for name, data in new.items()} == {name: len(data) for name, data in old.items()}
         assert new != old
@@ -332,18 +334,22 @@ def test_killed_while_the_folder_was_cleared_away(tmp_path, undisturbed, monkeyp
     assert leftovers(folder) == []
 
 
-class StopError(Exception):
-    """In place of a kill."""
+def forked(function):
+    """Run a function in a forked process and give its exit code."""
+    child = multiprocessing.get_context("fork").Process(target=function)
+    child.start()
+    child.join()
+    return child.exitcode
 
 
-def remove_and_stop(name, folder):
+def remove_and_end(name, folder):
     """Begin to remove the folder of a job with one of its entries."""
     path = f"{folder}/{name}"
     if os.path.isdir(path):
         shutil.rmtree(path)
     elif os.path.exists(path):
         os.unlink(path)
-    raise StopError
+    os._exit(9)
 
 
 # ----------------------------------------------------------------------------- who is alive
@@ -465,9 +471,8 @@ def test_every_task_runs_twice(tmp_path, undisturbed, monkeypatch, case):
         earlier.append(task)
         return second
 
-    monkeypatch.setattr(jobs, "run_task", run_twice)
-    monkeypatch.setattr(runners, "run_task", run_twice)
-    with dask.config.set(scheduler="synchronous"):
+    with dask.config.set(scheduler="synchronous"), monkeypatch.context() as patched:
+        patched.setattr(jobs, "run_task", run_twice)
         known.case.build(folder)
     known.check(folder)
     known.check_records(folder)

@@ -38,6 +38,7 @@ _WINDOW_SECONDS = 2.0  # how long the number of workers is believed
 _WORKERS_TO_COME = 100  # what is planned for where a cluster has none yet
 _RETRIES = 3
 _POLL_SECONDS = 5.0
+_GONE = "the dask scheduler is gone and did not come back"
 _RESULT_SECONDS = 20.0  # how long a receipt of some hundred bytes may take to come
 _LATE_SECONDS = 60.0
 _LATE_FACTOR = 10.0
@@ -230,9 +231,15 @@ class _ClientRun:
                 except Empty:
                     self._look_after()
                 self._fill()
-        except BaseException:
-            self._client.cancel([attempt.future for attempt in self._attempts.values()], force=True)
+        except BaseException as error:
+            if self._is_gone() and isinstance(error, Exception) and not isinstance(error, TaskFailedError):
+                raise TaskFailedError(_GONE) from error
+            if not self._is_gone():
+                self._client.cancel([attempt.future for attempt in self._attempts.values()], force=True)
             raise
+
+    def _is_gone(self) -> bool:
+        return self._client.status in ("closed", "closing")
 
     def _fill(self) -> None:
         if self._client.status != "running":  # the scheduler is gone; the client looks for it for a while
@@ -264,8 +271,8 @@ class _ClientRun:
             return
         try:
             result = _result_of(future, attempt.task)
-        except TimeoutError:
-            if future.status != "finished":
+        except OSError:  # time-outs and broken connections are such
+            if future.status == "error":  # it is the task's own
                 raise
             self._start_elsewhere(attempt.task, future)
             return
@@ -277,16 +284,23 @@ class _ClientRun:
         self._queue.add(self._job.receive(attempt.task, result))
 
     def _start_elsewhere(self, task: Task, future: Any) -> None:
-        """Run a task once more whose result cannot be fetched: the worker that holds it is stopped or cut off."""
-        holders = {worker for workers in self._client.who_has([future]).values() for worker in workers}
-        others = sorted(set(self._client.nthreads()) - holders)
+        """Run a task once more whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or cut off."""
+        if self._client.status != "running":
+            self._queue.add([task])
+            return
+        try:
+            holders = {worker for workers in self._client.who_has([future]).values() for worker in workers}
+            others = sorted(set(self._client.nthreads()) - holders)
+        except OSError:
+            self._queue.add([task])
+            return
         future.release()
         self._submit([task], **({"workers": others} if others else {}))
 
     def _look_after(self) -> None:
         """See whether the cluster is still there, and start a copy of a task that takes far longer than others did: its worker may be stopped or cut off."""
-        if self._client.status in ("closed", "closing"):
-            raise TaskFailedError("the dask scheduler is gone and did not come back")
+        if self._is_gone():
+            raise TaskFailedError(_GONE)
         if self._client.status != "running" or self._queue.has_more():
             return
         late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
