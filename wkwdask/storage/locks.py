@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import LockedError
-from wkwdask.storage.local import publish_bytes, remove_temporaries
+from wkwdask.storage.local import TEMPORARY_SUFFIX, publish_bytes, remove_temporaries
 from wkwdask.storage.owner import Owner
 
 if TYPE_CHECKING:
@@ -72,8 +72,10 @@ def take_lock(target: str, owner: Owner) -> Owner | None:
 
 def _create(path: str, data: bytes) -> bool:
     """Make a file that appears whole, unless there is one: also where files cannot be locked, only one process can."""
-    temporary = f"{path}.{secrets.token_hex(8)}"
-    publish_bytes(temporary, data)
+    folder, name = os.path.split(path)
+    temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"  # goes with remove_temporaries, whatever is killed here
+    with open(temporary, "xb") as file:
+        file.write(data)
     try:
         os.link(temporary, path)
     except FileExistsError:
