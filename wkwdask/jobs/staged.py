@@ -12,7 +12,7 @@ from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
-from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, check_targets, find_unfinished, is_taken, job_root, read_provenance
+from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, check_targets, find_unfinished, is_taken, is_untouched, job_root, read_provenance
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import lock_holder
@@ -109,7 +109,7 @@ class StagedMags:
         ResumeError
             What is there is of a job with other settings.
         """
-        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and find_unfinished(self.parent, self.folders) is None:
+        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and is_untouched(self.parent):
             return self._finished_before()
         self._check_json()
         try:

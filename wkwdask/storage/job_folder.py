@@ -261,6 +261,11 @@ def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None
     return None
 
 
+def is_untouched(parent: str) -> bool:
+    """Tell whether no job of a layer is running, was interrupted, or ended while it published."""
+    return next(_job_folders(parent), None) is None
+
+
 def check_targets(targets: Sequence[str], existing: str) -> None:
     """Make sure that folders are free, or are mags that may be replaced.
 
