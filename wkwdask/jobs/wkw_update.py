@@ -19,10 +19,10 @@ from wkwdask.jobs.update import LivingMag, UpdateJob, changed_shards
 from wkwdask.jobs.wkw_mags import box_setting, mag_folder, open_source, source_token
 from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
 from wkwdask.plans.pyramid import check_steps
-from wkwdask.storage.job_folder import JobFolder, read_provenance, write_provenance
-from wkwdask.storage.local import is_remote
+from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, read_provenance, write_provenance
+from wkwdask.storage.local import is_remote, remove_temporaries
 from wkwdask.storage.owner import Owner
-from wkwdask.storage.records import read_record
+from wkwdask.storage.records import RECORD_NAME, read_record
 from wkwdask.storage.wkw import read_header
 from wkwdask.storage.wkw_target import WkwTarget
 
@@ -73,6 +73,8 @@ class StagedUpdate:
             if now.folder.targets != self.folder.targets:
                 raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
             for mag in now.mags:
+                for name in (RECORD_NAME, PROVENANCE_NAME):  # of an update that was killed
+                    remove_temporaries(mag.target.folder, name)
                 mag.target.prepare()
         except BaseException:
             self.folder.discard()

@@ -317,6 +317,9 @@ def _finish(root: str) -> None:
             publish_folder(f"{root}/{mag['staged']}", mag["folder"])
     if record["edit"] is not None:
         LayerEdit.from_json(record["edit"]).apply()
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{root}/{_PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
+    fsync_folder(root)
     remove_tree(root)
 
 

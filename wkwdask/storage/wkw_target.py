@@ -54,7 +54,7 @@ class WkwTarget:
     box: BoundingBox
     """Where data goes [voxels of the mag]."""
     is_living: bool = False
-    """Whether the mag is there already: then a file that would not change is left alone, and each one lasts as soon as it is published."""
+    """Whether the mag is there already: then each file lasts as soon as it is published."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -209,7 +209,7 @@ class WkwTarget:
         except BaseException:
             file.discard()
             raise
-        file.publish(flush_folder=self.is_living)
+        file.publish(flush_folder=self.is_living, keep_equal=True)
 
 
 class _PartFile:
@@ -409,7 +409,7 @@ class WkwPartWriter:
             self._end += len(tail)
             self._file.publish()
             return replace(receipt, path=self._path, nbytes=self._end, checksum=zlib.crc32(tail, self._checksum))
-        self._file.publish(flush_folder=self._target.is_living, keep_equal=self._target.is_living)
+        self._file.publish(flush_folder=self._target.is_living, keep_equal=True)
         return replace(receipt, path=self._path, nbytes=self._end, mtime_ns=os.stat(self._path).st_mtime_ns)
 
     def discard(self) -> None:
