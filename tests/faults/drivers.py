@@ -142,7 +142,11 @@ def logged_run_task(log, seconds, task):
     """Run a task anywhere and write it down; ``seconds`` makes it slow."""
     _write_down(log, f"begin {task.key}")
     time.sleep(seconds)
-    result = task.run()
+    try:
+        result = task.run()
+    except BaseException:
+        _write_down(log, f"fail {task.key}")
+        raise
     _write_down(log, f"end {task.key}")
     return result
 
@@ -191,6 +195,11 @@ def runs(log):
 def num_ended(log):
     """Count the tasks that came to an end."""
     return sum(line.startswith("end ") for line in _lines(log))
+
+
+def num_running(log):
+    """Count the tasks that have begun but not ended, well or badly."""
+    return sum(1 if line.startswith("begin ") else -1 for line in _lines(log))
 
 
 def _lines(log):
@@ -257,6 +266,7 @@ class Driver:
             return
         import distributed
 
+        runners._POLL_SECONDS = 0.2
         brief = dask.config.set({"distributed.comm.timeouts.connect": "2s"})  # how long a client looks for a scheduler that is gone
         with brief, distributed.Client(self.scheduler) as client:
             client.wait_for_workers(2, timeout=60)

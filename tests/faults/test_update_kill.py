@@ -101,7 +101,7 @@ def test_update_killed_at_any_step(tmp_path, edited):
     folder, before, after = edited
     changes, _ = killed_at(0, update, copied(folder, tmp_path / "whole"))
     assert contents(tmp_path / "whole") == after
-    steps = range(1, changes + 1) if KILLS else sorted({*range(1, 16), *range(16, changes, 5), *range(changes - 12, changes + 1)})
+    steps = range(1, changes + 1) if KILLS else sorted({*range(1, 16, 2), *range(16, changes, 7), *range(changes - 9, changes + 1)})
     problems = []
     for step in steps:
         here = copied(folder, tmp_path / str(step))
