@@ -9,7 +9,7 @@ import shutil
 import dask
 import numpy as np
 import pytest
-from faults.drivers import CASES, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, logged, runs, stopping, without_flushing
+from faults.drivers import CASES, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, logged, regions_of, runs, stopping, without_flushing
 from faults.trees import JSON_NAME, contents, differences, leftovers, states
 
 import wkwdask
@@ -410,6 +410,34 @@ def test_two_interrupted_jobs(folder, known):
     assert len(job_folders(folder)) == 1
     report = wkwdask.build_pyramid(folder, "seg", mags=other)
     assert len(report.mags) == 2
+    assert leftovers(folder) == []
+
+
+def test_several_layers(folder, known):
+    """What is finished is not done again, what was interrupted goes on, and the rest follows."""
+    document = json.loads((folder / JSON_NAME).read_text())
+    for name in ("b", "c"):
+        shutil.copytree(folder / "seg", folder / name)
+        layer = document["dataLayers"][0]
+        document["dataLayers"].append({**layer, "name": name, "mags": [{**layer["mags"][0], "path": f"./{name}/1"}]})
+    (folder / JSON_NAME).write_text(json.dumps(document))
+
+    def build(**options):
+        with regions_of(CASE.region_vx):
+            return wkwdask.build_pyramid(folder, ["seg", "b", "c"], mags=CASE.mags, **options)
+
+    with stopping(folder.parent / "first.log", len(known.tasks) + DONE, StopError), pytest.raises(StopError):
+        build()
+    log = folder.parent / "again.log"
+    with logged(log):
+        report = build(existing="resume")
+    assert len(report.mags) == 3 * len(CASE.mags)
+    assert set(runs(log)) == known.tasks
+    assert sum(runs(log).values()) == 2 * len(known.tasks) - DONE
+    found = contents(folder)
+    for name in ("seg", "b", "c"):
+        mine = {path.replace(f"{name}/", "seg/", 1): data for path, data in found.items() if path.startswith(f"{name}/")}
+        assert differences(mine, {path: data for path, data in known.after.items() if path.startswith("seg/")}) == []
     assert leftovers(folder) == []
 
 
