@@ -186,7 +186,7 @@ def test_each_worker_killed(tmp_path, known, cluster, moment):
     known.check(folder)
     known.check_records(folder)
     assert set(runs(log)) == known.tasks
-    assert num_repeated(log) <= 2 * 2
+    assert num_repeated(log) <= IN_FLIGHT
 
 
 def test_all_workers_killed(tmp_path, known, cluster, moment):
@@ -204,7 +204,7 @@ def test_all_workers_killed(tmp_path, known, cluster, moment):
         build(known, folder, log)
     assert meanwhile.done
     known.check(folder)
-    assert num_repeated(log) <= 4
+    assert num_repeated(log) <= IN_FLIGHT
 
 
 def test_worker_killed_during_an_update(tmp_path, known, cluster):

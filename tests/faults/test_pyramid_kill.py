@@ -159,7 +159,7 @@ def test_process_of_a_pool_killed(tmp_path, undisturbed):
     known.check(folder)
     ran = runs(driver.log)
     assert set(ran) == known.tasks
-    assert 1 <= sum(ran.values()) - len(ran) <= 8
+    assert sum(ran.values()) - len(ran) <= 8
 
 
 def children(pid):

@@ -134,7 +134,8 @@ def test_lines_reach_the_disk_within_seconds(tmp_path, monkeypatch):
         for n in range(100):
             now[0] = 100 + n / 10
             journal.append({"n": n})
-    assert flushed == [102.0, 104.0, 106.0, 108.0]
+        assert flushed == [102.0, 104.0, 106.0, 108.0]
+    assert flushed[4:] == [109.9]  # at its end
 
 
 def test_the_new_file_is_in_the_folder_for_good(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
@@ -96,10 +97,26 @@ def run_job(job: Job, title: str, *, here: bool = False) -> None:
         elif scheduler is dask.local.get_sync:
             run_serially(counted)
         elif scheduler is dask.multiprocessing.get and not here:
-            _run_on_executor(counted, lambda: ProcessPoolExecutor(num_workers(), mp_context=multiprocessing.get_context("spawn")), num_workers())
+            _run_on_executor(counted, lambda: _process_pool(num_workers()), num_workers())
         else:
             cores = num_workers() if client is None else available_cores()
             _run_on_executor(counted, lambda: ThreadPoolExecutor(cores, thread_name_prefix="wkwdask"), cores)
+
+
+def _process_pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_driver)
+
+
+def _end_with_driver() -> None:
+    """Let this process of a pool end when the one that started it is killed; by itself it would wait for tasks forever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, name="wkwdask-end-with-driver", daemon=True).start()
 
 
 class _Counted:

@@ -19,7 +19,7 @@ from wkwdask.errors import ExistsError, ResumeError
 from wkwdask.storage.journal import has_journal
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_tree
-from wkwdask.storage.locks import guarded, lock_path, read_owner, release_lock, take_lock
+from wkwdask.storage.locks import guarded, lock_path, read_owner, release_lock, release_locks_of, take_lock
 from wkwdask.storage.wkw import HEADER_NAME, is_mag
 
 if TYPE_CHECKING:
@@ -213,17 +213,20 @@ class JobFolder:
             It can go on, writes one of this job's targets, and is not to be overwritten.
         """
         root = job_root(parent, job)
+        targets = _targets_of(root)
         if os.path.exists(f"{root}/{_RECORD_NAME}"):
             _finish(root)
+            release_locks_of(job, targets)
             return {job}
         if _can_go_on(root):
-            if not set(self.targets) & set(_targets_of(root)):
+            if not set(self.targets) & set(targets):
                 return set()
             if existing != "overwrite":
                 raise ResumeError(
                     f'{root}: an interrupted job that can go on writes the same mags; existing="resume" with its settings goes on, "overwrite" starts anew'
                 )
         remove_tree(root)
+        release_locks_of(job, targets)
         return set()
 
     def _clean_up(self, existing: str) -> set[str]:

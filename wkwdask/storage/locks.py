@@ -15,7 +15,7 @@ from wkwdask.storage.local import TEMPORARY_SUFFIX, publish_bytes, remove_tempor
 from wkwdask.storage.owner import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _LOCK_SUFFIX = ".wkwdask-lock"
 _GUARD_NAME = ".wkwdask-guard"
@@ -93,6 +93,16 @@ def release_lock(target: str, owner: Owner) -> None:
     if read_owner(path) == owner:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def release_locks_of(job: str, targets: Iterable[str]) -> None:
+    """Remove the locks that a dead job left on folders; to be called inside :func:`guarded`."""
+    for target in targets:
+        path = lock_path(target)
+        holder = read_owner(path)
+        if holder is not None and holder.job == job:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 def read_owner(path: str) -> Owner | None:
