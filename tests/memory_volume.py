@@ -268,6 +268,8 @@ def _published(store, receipt):
 class MemoryPartWriter:
     """Gathers the voxels of a part in an array of the size of its shard, a ``PartWriter``; each voxel must come once."""
 
+    gathered_nbytes = 0
+
     def __init__(self, target, shard, part):
         self._target, self._shard, self._part = target, shard, part
         self._box = cell_box(shard, target.shard_shape, target.box)
@@ -305,6 +307,9 @@ class MemoryPartWriter:
         if self._part is None:
             return _published(store, receipt)
         return replace(receipt, path=name, nbytes=self._voxels.nbytes, checksum=zlib.crc32(self._voxels.tobytes()))
+
+    def flush(self):
+        """All is there at once."""
 
     def discard(self):
         self._voxels[...] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -406,6 +407,22 @@ def test_lengths_of_the_new_mags(dataset, block_len, file_len, stored):
         np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag.mag)[0], largest(voxels(), BoundingBox(OFFSET, SHAPE), mag.mag))
     entries = json.loads((dataset / "datasource-properties.json").read_text())["dataLayers"][0]["mags"]
     assert [entry["cubeLength"] for entry in entries] == [16, stored[0] * stored[1], stored[0] * stored[1]]
+
+
+def test_files_of_one_block_become_larger_ones(tmp_path):
+    """A pyramid of an exported annotation has no file for each block, unless that is asked for: then each is written at once, however many a task makes."""
+    array = np.random.default_rng(3).integers(1, 9, (1, 96, 64, 64), dtype=np.uint8)
+    wkwdask.write(tmp_path / "1", (0, 0, 0), array, block_len=4, file_len=1, compression="lz4")
+    wkwdask.build_pyramid(tmp_path, method="max", mags=["2-2-1"])
+    assert wkwdask.info(tmp_path).layers[0].mags[1].file_len == 8
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    try:
+        wkwdask.build_pyramid(tmp_path, method="max", mags=["2-2-1", "4-4-1", "8-8-1"], file_len=1, existing="overwrite")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert len(list((tmp_path / "4-4-1").rglob("x*.wkw"))) == 6 * 4 * 16
+    np.testing.assert_array_equal(wkwdask.read(tmp_path, mag="4-4-1"), array.reshape(1, 24, 4, 16, 4, 64).max(axis=(2, 4)))
 
 
 @pytest.mark.parametrize("options", [{"block_len": 24}, {"block_len": 256}, {"block_len": 0}, {"file_len": 0}, {"file_len": 256}, {"block_len": -8}])

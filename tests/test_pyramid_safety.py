@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 
 import dask
 import numpy as np
@@ -198,3 +199,24 @@ def test_tasks_have_an_upper_size():
     for factor, voxel_nbytes, workers in (((2, 2, 2), 8, 100), ((8, 8, 8), 1, 100), ((16, 16, 16), 4, 1)):
         region = choose_region(box, factor, (32,) * 3, (1024,) * 3, voxel_nbytes, workers)
         assert np.prod(region) * np.prod(factor) * voxel_nbytes <= 8 << 30
+
+
+def test_folders_on_another_disk(tmp_path):
+    """Files of a mag whose folder is a link to elsewhere are replaced there."""
+    other = Path("/dev/shm")
+    if not os.access(other, os.W_OK) or other.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is no second disk")
+    array = np.random.default_rng(0).integers(1, 9, (32, 32, 32), dtype=np.uint8)
+    wkwdask.to_wkw(array, tmp_path / "1", block_len=8, file_len=1, compression="lz4")
+    wkwdask.build_pyramid(tmp_path, method="max", mags=[2], file_len=1)
+    elsewhere = Path(tempfile.mkdtemp(dir=other))
+    try:
+        shutil.move(tmp_path / "2" / "z0", elsewhere / "z0")
+        (tmp_path / "2" / "z0").symlink_to(elsewhere / "z0")
+        wkwdask.to_wkw(array + 1, tmp_path / "1", block_len=8, file_len=1, compression="lz4", existing="overwrite")
+        wkwdask.build_pyramid(tmp_path, method="max", mags=[2], update=True)
+        assert (tmp_path / "2" / "z0").is_symlink()
+        np.testing.assert_array_equal(wkwdask.read(tmp_path, mag=2)[0], (array + 1).reshape(16, 2, 16, 2, 16, 2).max(axis=(1, 3, 5)))
+        assert {path.name for path in elsewhere.rglob("*") if path.is_file()} == {"x0.wkw", "x1.wkw"}
+    finally:
+        shutil.rmtree(elsewhere)

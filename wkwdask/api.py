@@ -380,7 +380,8 @@ def build_pyramid(
     level : int, optional
         LZ4HC level, 1..12; 5 by default.
     block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the finest mag.
+        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the finest mag, but where that has a
+        file for each block, as WEBKNOSSOS exports annotations, files of 8 blocks along an edge.
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
@@ -508,7 +509,8 @@ def upsample(
     level : int
         LZ4HC level, 1..12.
     block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the source.
+        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the source, but where that has a file
+        for each block, files of 8 blocks along an edge.
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.

@@ -345,8 +345,9 @@ def test_temporary_files_of_killed_workers_are_not_published(layer):
     for part in (None, (0, 0, 0)):
         begun = target.open_part((0, 0, 0), part)
         begun.append(voxels, (0, 0, 0))
+        begun._output.close()
         assert any(name.endswith(local.TEMPORARY_SUFFIX) for _, _, names in os.walk(job.root) for name in names)
-        os.close(begun._file._fd)
+        os.close(begun._output.file._fd)
     again = target.open_part((0, 0, 0), None)
     again.append(voxels, (0, 0, 0))
     again.close()

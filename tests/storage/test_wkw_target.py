@@ -254,6 +254,7 @@ def test_a_discarded_part_leaves_nothing(tmp_path, whole):
     target.prepare()
     writer = target.open_part((0, 0, 0), None if whole else (0, 0, 0))
     writer.append(array[:, :8, :8, :8], (0, 0, 0))
+    writer._output.flush()
     assert len(files(tmp_path)) == 2
     writer.discard()
     assert files(tmp_path) == ["mag/header.wkw"]

@@ -91,7 +91,6 @@ def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
     return out.astype(np.int64)
 
 
-@lru_cache(maxsize=16)
 def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """List the cells of a box in Morton order.
 
@@ -113,6 +112,18 @@ def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDAr
     >>> codes.tolist(), coordinates[:, :2].tolist()
     ([1, 3, 8, 10], [[1, 0], [1, 1], [2, 0], [2, 1]])
     """
+    edges = {b - a for a, b in zip(low, high, strict=True)}
+    edge = edges.pop()
+    if edges or edge <= 0 or edge & (edge - 1) or not any(low) or any(a % edge for a in low):
+        return _ordered_box(low, high)
+    codes, coordinates = _ordered_box((0, 0, 0), (edge, edge, edge))  # an aligned cube is the first one, moved
+    codes, coordinates = codes + encode(low)[0], coordinates + low
+    codes.flags.writeable = coordinates.flags.writeable = False
+    return codes, coordinates
+
+
+@lru_cache(maxsize=16)
+def _ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     axes = np.meshgrid(*(np.arange(a, b) for a, b in zip(low, high, strict=True)), indexing="ij")
     coordinates = np.stack([axis.ravel() for axis in axes], axis=1)
     codes = encode(coordinates)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from wkwdask.storage.volume import PartWriter, Target, Volume
 
 
+_GATHERED_NBYTES = 32 << 20  # of all shards that are open at once
+
+
 class BrickWriter:
     """Hands the bricks of one mag to the writers of their files or parts.
 
@@ -58,6 +61,9 @@ class BrickWriter:
             else:
                 corner = tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, brick.topleft, strict=True))
                 writer.append(voxels[(slice(None), *corner)], inside.topleft)
+        if len(self._open) > 1 and sum(writer.gathered_nbytes for writer in self._open.values()) > _GATHERED_NBYTES:
+            for writer in self._open.values():
+                writer.flush()
 
     def _writer(self, shard: Vec3) -> PartWriter:
         writer = self._open.get(shard)

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.dataset import Layer
 
+# Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
+# labels are scattered, hold little but zeros.
+_FILE_LEN_AFTER_SINGLE_BLOCKS = 8
+
 
 def open_source(
     url: str | os.PathLike[str], layer_name: str | None, mag: Mag | None, option: str, default: Callable[[Layer], Mag | None] = lambda _: None
@@ -126,7 +130,7 @@ def mag_folder(layer: Layer, mag: Mag) -> str:
 
 
 def header_like(source: WkwVolume, compression: str | None, block_len: int | None, file_len: int | None) -> WkwHeader:
-    """Choose how new mags are stored: what is not given as in the mag that they are made from, but raw becomes LZ4HC.
+    """Choose how new mags are stored: what is not given as in the mag that they are made from, but raw becomes LZ4HC, and files of one block larger ones.
 
     Raises
     ------
@@ -137,15 +141,12 @@ def header_like(source: WkwVolume, compression: str | None, block_len: int | Non
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
     if compression is not None:
         block_type = BlockType.parse(compression)
-    if block_len is None and file_len is None:
+    block_len = before.block_len if block_len is None else block_len
+    if file_len is None:
+        file_len = before.file_len if before.file_len > 1 else _FILE_LEN_AFTER_SINGLE_BLOCKS
+    if (block_len, file_len) == (before.block_len, before.file_len):
         return before.with_block_type(block_type)
-    return make_header(
-        before.dtype,
-        before.num_channels,
-        block_len=before.block_len if block_len is None else block_len,
-        file_len=before.file_len if file_len is None else file_len,
-        block_type=block_type,
-    )
+    return make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len, block_type=block_type)
 
 
 def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], header: WkwHeader) -> LayerEdit | None:

@@ -210,7 +210,9 @@ def encode_from(
     else:
         flat, strides = flat_memory(array)
         block = _scratch_block(nbytes, array.itemsize)
-        end, nonzero = compiled.encode_from(flat, array.shape, strides, corners, block_len, block_type, level, zero, block, block.view(np.uint8), out, sizes)
+        end, nonzero = compiled.encode_from(
+            flat, array.shape, strides, corners, block_len, int(block_type), level, zero, block, block.view(np.uint8), out, sizes
+        )
     if end < 0:
         raise RuntimeError(f"LZ4 could not encode block {-1 - end} of a batch")
     return Encoded(sizes, end, nonzero)

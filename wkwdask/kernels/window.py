@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import reduce
+from functools import lru_cache, reduce
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -218,6 +218,7 @@ def _compiled(source: npt.NDArray[Any], method: str, piece: _Piece, out: npt.NDA
         _sorted(voxels, method, windows, results, ignore_zero=ignore_zero)
 
 
+@lru_cache(maxsize=64)
 def _written_out(method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zero: bool) -> Callable[..., None] | None:
     """Find the kernel that is written out for a factor, None where there is none."""
     from wkwdask.kernels import window_twos_compiled as kernels

@@ -123,7 +123,8 @@ class Pass:
     def writes_whole(self, level: int, shard_shape: Vec3) -> bool:
         """Tell whether a region holds every shard of a level that it touches, in an order in which the shard can be written at once."""
         here = self.levels[level]
-        return here.in_order and here.holds_whole(shard_shape)
+        brick_holds_whole = all(n % edge == 0 for n, edge in zip(here.brick_shape, shard_shape, strict=True))
+        return (here.in_order or brick_holds_whole) and here.holds_whole(shard_shape)
 
     def memory_nbytes(self, voxel_nbytes: int) -> int:
         """Add up the memory of all bricks of a task [bytes]: one of the source, one open and one cut at the border for each mag."""

@@ -100,7 +100,8 @@ class NewFile:
     path : str
         The final name; an older file there is replaced and hands on its mode and group.
     temporary_folder : str, optional
-        Where the temporary file is, on the same file system: what a killed process leaves there goes with the folder. By default that of the file.
+        Where the temporary file is, if that is on the same file system: what a killed process leaves there goes with the folder. By default that of the
+        file.
     flush : bool
         Flush it to disk before it appears, so that it is whole even after the machine went down; scratch files do without.
     """
@@ -110,7 +111,9 @@ class NewFile:
         self._flush = flush
         folder, name = os.path.split(path)
         self._folder = folder or "."
-        self._temporary = os.path.join(temporary_folder or self._folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
+        if temporary_folder is None or os.stat(temporary_folder).st_dev != os.stat(self._folder).st_dev:  # a folder of a mag may be a link to another disk
+            temporary_folder = self._folder
+        self._temporary = os.path.join(temporary_folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
         self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
 
     def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:

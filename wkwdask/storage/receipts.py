@@ -112,6 +112,8 @@ class Stats:
         flat = array.ravel("K")
         low, high = least.reduce(flat).item(), greatest.reduce(flat).item()
         self._widen(low, high)
+        if self._nonzero is not None and self._nonzero.contains(box):
+            return
         nonzero = box if low > 0 else _nonzero_box(array, box)
         if nonzero is not None:
             self._nonzero = nonzero if self._nonzero is None else self._nonzero.union(nonzero)

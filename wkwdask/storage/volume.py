@@ -137,6 +137,13 @@ class Target(Protocol):
 class PartWriter(Protocol):
     """Takes the voxels of one part, box by box."""
 
+    @property
+    def gathered_nbytes(self) -> int:
+        """What is held in memory until there is enough to be written."""
+
+    def flush(self) -> None:
+        """Write it now."""
+
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode an array (c, x, y, z) of whole chunks (voxels beyond the target's box left out or not) and store it."""
 

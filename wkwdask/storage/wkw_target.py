@@ -23,6 +23,7 @@ from wkwdask.geometry import morton
 from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.local import NewFile, make_folders_below, pread_into, publish_bytes, remove_tree
+from wkwdask.storage.pieces import Pieces
 from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path
 from wkwdask.storage.wkw_file import open_wkw_file
@@ -196,18 +197,17 @@ class WkwTarget:
         zero = zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
         sizes[sizes == 0] = zero.size
         head = format_file_head(self.header, sizes)
-        file = NewFile(path, self.parts_folder)
+        output = Pieces(lambda: NewFile(path, self.parts_folder), 0)
         try:
-            file.write(head, 0)
-            output = _Appender(file, len(head))
+            output.append(np.frombuffer(head, np.uint8))
             for segment in segments:
                 if segment.run < 0:
-                    output.repeat(zero, segment.num_blocks)
+                    _repeat(zero, segment.num_blocks, output)
                 else:
-                    output.copy(runs[segment.run], segment.offset, segment.nbytes)
-            output.flush()
+                    runs[segment.run].copy(segment.offset, segment.nbytes, output)
+            file = output.close()
         except BaseException:
-            file.discard()
+            output.discard()
             raise
         file.publish(flush_folder=self.is_living, keep_equal=True)
 
@@ -228,57 +228,23 @@ class _PartFile:
         if self._fd >= 0:
             os.close(self._fd)
 
-    def read_into(self, buffer: npt.NDArray[np.uint8], offset: int) -> None:
-        """Fill a buffer from the payload."""
-        pread_into(self._fd, buffer, offset, self.path)
-
-
-class _Appender:
-    """Gathers small pieces and writes them to a new file in large ones."""
-
-    def __init__(self, file: NewFile, offset: int) -> None:
-        self._file = file
-        self._buffer = _buffer(_BATCH_NBYTES)
-        self._offset = offset
-        self._used = 0
-
-    def copy(self, source: _PartFile, offset: int, nbytes: int) -> None:
-        """Append bytes of a part file."""
+    def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
+        """Append bytes of the payload to a new file."""
         while nbytes:
-            room = self._room(nbytes)
-            source.read_into(room, offset)
+            room = output.room(nbytes, 1)
+            pread_into(self._fd, room, offset, self.path)
+            output.advance(room.size)
             offset, nbytes = offset + room.size, nbytes - room.size
 
-    def repeat(self, pattern: npt.NDArray[np.uint8], count: int) -> None:
-        """Append the same bytes several times."""
-        per_piece = max(1, _BATCH_NBYTES // 16 // pattern.size)
-        piece = np.tile(pattern, min(count, per_piece))
-        while count:
-            now = min(count, per_piece)
-            self.append(piece[: now * pattern.size])
-            count -= now
 
-    def append(self, data: npt.NDArray[np.uint8]) -> None:
-        """Append bytes."""
-        done = 0
-        while done < data.size:
-            room = self._room(data.size - done)
-            room[...] = data[done : done + room.size]
-            done += room.size
-
-    def _room(self, wanted: int) -> npt.NDArray[np.uint8]:
-        """Give free memory of the buffer, as much as is wanted or there is."""
-        if self._used == self._buffer.size:
-            self.flush()
-        room = self._buffer[self._used : self._used + wanted]
-        self._used += room.size
-        return room
-
-    def flush(self) -> None:
-        """Write what was gathered."""
-        self._file.write(self._buffer[: self._used], self._offset)
-        self._offset += self._used
-        self._used = 0
+def _repeat(encoding: npt.NDArray[np.uint8], count: int, output: Pieces) -> None:
+    """Append the same bytes several times."""
+    per_piece = max(1, _BATCH_NBYTES // 16 // encoding.size)
+    piece = np.tile(encoding, min(count, per_piece))
+    while count:
+        now = min(count, per_piece)
+        output.append(piece[: now * encoding.size])
+        count -= now
 
 
 class WkwPartWriter:
@@ -298,16 +264,24 @@ class WkwPartWriter:
         self._target = target
         self._shard = shard
         self._part = part
-        self._file: NewFile | None = None
         self._codes: list[npt.NDArray[np.uint64]] = []
         self._sizes: list[npt.NDArray[np.int64]] = []
         header = target.header
         self._zero = zero_encoding(header.block_nbytes, header.block_type, target.level)
         self._next_code = 0
-        self._end = 0 if part is not None else header.smallest_data_offset
+        self._output = Pieces(self._open_file, 0 if part is not None else header.smallest_data_offset)
         self._nonzero_blocks = 0
         self._checksum = 0
         self._stats = Stats(target.box.mag)
+
+    @property
+    def gathered_nbytes(self) -> int:
+        """Encoded blocks that are not written yet."""
+        return self._output.gathered_nbytes
+
+    def flush(self) -> None:
+        """Write them."""
+        self._output.flush()
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Encode an array and store its blocks.
@@ -342,41 +316,35 @@ class WkwPartWriter:
             raise ValueError(f"blocks of a whole file must come in Morton order: block {codes[0]} after block {self._next_code - 1}")
         # A box that is no aligned cube has codes with gaps between them: then blocks are stored one stretch at a time.
         stretches = np.split(np.arange(len(codes)), np.flatnonzero(np.diff(codes) != 1) + 1) if self._part is None else [np.arange(len(codes))]
-        out = _buffer(len(codes) * compress_bound(header.block_nbytes))
         for stretch in stretches:
             here = slice(int(stretch[0]), int(stretch[-1]) + 1)
-            encoded = encode_from(
-                array, corners[here], out, block_len=header.block_len, block_type=header.block_type, level=self._target.level, store_zero=self._part is None
-            )
             if self._part is None:
                 self._fill_gap(int(codes[here][0]))
                 self._next_code = int(codes[here][-1]) + 1
-            self._write(out[: encoded.nbytes])
+            out = self._output.room(len(stretch) * compress_bound(header.block_nbytes))
+            encoded = encode_from(
+                array, corners[here], out, block_len=header.block_len, block_type=header.block_type, level=self._target.level, store_zero=self._part is None
+            )
+            self._output.advance(encoded.nbytes)
+            if self._part is not None:
+                self._checksum = zlib.crc32(out[: encoded.nbytes].data, self._checksum)
             self._codes.append(codes[here])
             self._sizes.append(encoded.sizes)
             self._nonzero_blocks += encoded.nonzero
 
     def _fill_gap(self, code: int) -> None:
         """Store all-zero blocks up to a code."""
-        per_write = max(1, _BATCH_NBYTES // self._zero.size)
-        while self._next_code < code:
-            count = min(per_write, code - self._next_code)
-            self._write(np.tile(self._zero, count))
-            self._codes.append(np.arange(self._next_code, self._next_code + count, dtype=np.uint64))
+        count = code - self._next_code
+        if count > 0:
+            _repeat(self._zero, count, self._output)
+            self._codes.append(np.arange(self._next_code, code, dtype=np.uint64))
             self._sizes.append(np.full(count, self._zero.size, np.int64))
-            self._next_code += count
+            self._next_code = code
 
-    def _write(self, data: npt.NDArray[np.uint8]) -> None:
-        if not data.size:
-            return
-        if self._file is None:
-            target = self._target
-            make_folders_below(target.folder if self._part is None else target.parts_folder, os.path.dirname(self._path))
-            self._file = NewFile(self._path, self._target.parts_folder, flush=self._part is None)
-        self._file.write(data, self._end)
-        self._end += data.size
-        if self._part is not None:
-            self._checksum = zlib.crc32(data.data, self._checksum)
+    def _open_file(self) -> NewFile:
+        target = self._target
+        make_folders_below(target.folder if self._part is None else target.parts_folder, os.path.dirname(self._path))
+        return NewFile(self._path, target.parts_folder, flush=self._part is None)
 
     @property
     def _path(self) -> str:
@@ -400,22 +368,19 @@ class WkwPartWriter:
         if self._part is None:
             self._fill_gap(header.blocks_per_file)
         codes, sizes = np.concatenate(self._codes), np.concatenate(self._sizes)
-        assert self._file is not None
-        if self._part is None:
-            self._file.write(format_file_head(header, sizes), 0)
-        else:
+        if self._part is not None:
             tail = format_run_tail(RunTable(codes, sizes))
-            self._file.write(tail, self._end)
-            self._end += len(tail)
-            self._file.publish()
-            return replace(receipt, path=self._path, nbytes=self._end, checksum=zlib.crc32(tail, self._checksum))
-        self._file.publish(flush_folder=self._target.is_living, keep_equal=True)
-        return replace(receipt, path=self._path, nbytes=self._end, mtime_ns=os.stat(self._path).st_mtime_ns)
+            self._output.append(np.frombuffer(tail, np.uint8))
+            self._output.close().publish()
+            return replace(receipt, path=self._path, nbytes=self._output.end, checksum=zlib.crc32(tail, self._checksum))
+        file = self._output.close()
+        file.write(format_file_head(header, sizes), 0)
+        file.publish(flush_folder=self._target.is_living, keep_equal=True)
+        return replace(receipt, path=self._path, nbytes=self._output.end, mtime_ns=os.stat(self._path).st_mtime_ns)
 
     def discard(self) -> None:
         """Remove what was stored so far."""
-        if self._file is not None:
-            self._file.discard()
+        self._output.discard()
 
 
 def _relative(blocks: Sequence[int], origin: Sequence[int]) -> Vec3:

@@ -1,0 +1,116 @@
+"""Writing a new file from front to back in large pieces, which cost a file system a fraction of what many small ones do."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from wkwdask.storage.local import NewFile
+
+MEMORY_NBYTES = 8 << 20
+"""What an open file takes of memory."""
+
+_KEPT = 4  # pieces of memory that a thread keeps for its next files
+_kept = threading.local()
+
+
+class Pieces:
+    """Gathers what is appended to a new file.
+
+    Parameters
+    ----------
+    open_file : callable
+        Makes the file; called when the first piece is written.
+    offset : int
+        Where the first byte goes.
+    """
+
+    def __init__(self, open_file: Callable[[], NewFile], offset: int) -> None:
+        self._open_file = open_file
+        self._offset = offset
+        self._used = 0
+        self._memory = _take()
+        self._file: NewFile | None = None
+
+    @property
+    def end(self) -> int:
+        """Where the next byte goes."""
+        return self._offset + self._used
+
+    @property
+    def gathered_nbytes(self) -> int:
+        """What is not written yet."""
+        return self._used
+
+    @property
+    def file(self) -> NewFile:
+        """The file."""
+        if self._file is None:
+            self._file = self._open_file()
+        return self._file
+
+    def room(self, wanted: int, least: int | None = None) -> npt.NDArray[np.uint8]:
+        """Give memory for the next bytes; they count as soon as :meth:`advance` says how many were filled in.
+
+        Parameters
+        ----------
+        wanted : int
+            How much would be of use [bytes].
+        least : int, optional
+            With how much the caller can do; by default all.
+        """
+        least = wanted if least is None else least
+        if self._used + least > self._memory.size:
+            self.flush()
+            if least > self._memory.size:
+                self._memory = np.empty(least, np.uint8)
+        return self._memory[self._used : self._used + wanted]
+
+    def advance(self, nbytes: int) -> None:
+        """Count bytes that were filled in."""
+        self._used += nbytes
+
+    def append(self, data: npt.NDArray[np.uint8]) -> None:
+        """Append a copy of some bytes."""
+        while data.size:
+            room = self.room(data.size, 1)
+            room[...] = data[: room.size]
+            self.advance(room.size)
+            data = data[room.size :]
+
+    def flush(self) -> None:
+        """Write what was gathered."""
+        if self._used:
+            self.file.write(self._memory[: self._used], self._offset)
+            self._offset += self._used
+            self._used = 0
+
+    def close(self) -> NewFile:
+        """Write the last piece, and give the file, which is still to be published."""
+        self.flush()
+        self._give_back()
+        return self.file
+
+    def discard(self) -> None:
+        """Remove the file."""
+        self._give_back()
+        if self._file is not None:
+            self._file.discard()
+
+    def _give_back(self) -> None:
+        kept = _kept.__dict__.setdefault("memories", [])
+        if self._memory.size == MEMORY_NBYTES and len(kept) < _KEPT:
+            kept.append(self._memory)
+        self._memory = np.empty(0, np.uint8)
+
+
+def _take() -> npt.NDArray[np.uint8]:
+    kept = _kept.__dict__.setdefault("memories", [])
+    return kept.pop() if kept else np.empty(MEMORY_NBYTES, np.uint8)
