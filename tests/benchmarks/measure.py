@@ -33,6 +33,10 @@ def _seconds_of(process: psutil.Process) -> float:
     return sum(getattr(times, name, 0.0) for name in ("user", "system", "children_user", "children_system"))
 
 
+FILE_PARTS = ("read", "write")
+"""Parts that are shown beside the others and not counted with them."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """One measurement."""
@@ -55,7 +59,7 @@ def measure(work: Any) -> Sample:
     parts = work.run()
     cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
     if parts is not None:  # the work timed its parts: the rest was only there to lay out their input
-        cpu = wall = sum(parts.values())
+        cpu = wall = sum(seconds for name, seconds in parts.items() if name not in FILE_PARTS)
     return Sample(cpu, wall, work.written(), parts or {})
 
 

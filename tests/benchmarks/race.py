@@ -178,8 +178,10 @@ class OfLimit:
         ratio = row.ratio()
         if ratio is not None:
             row.met = None if self.target is None else ratio >= self.target
-            parts = ", ".join(f"{name} {seconds:.3f}" for name, seconds in row.against.parts().items())
-            row.note = f"{100 * ratio:.0f} % of the limit ({parts} CPU s)"
+            seconds = row.against.parts()
+            parts = ", ".join(f"{name} {value:.3f}" for name, value in seconds.items())
+            with_files = ratio * sum(seconds.values()) / row.against.cpu
+            row.note = f"{100 * ratio:.0f} % of the limit, {100 * with_files:.0f} % of it with reading and writing files ({parts} CPU s)"
         return [row]
 
 

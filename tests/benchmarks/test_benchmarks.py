@@ -140,9 +140,11 @@ def test_threads_and_parts(data):
     ours, parts = run_units([two, limit], 1)
     assert (ours.problem, parts.problem) == ("", "")
     assert ours.nbytes == parts.nbytes == data.size**3
-    assert set(parts.parts()) == {"decode", "reduce", "encode"}
+    seconds = parts.parts()
+    assert set(seconds) == {"decode", "reduce", "encode", "read", "write"}
+    assert parts.cpu == pytest.approx(seconds["decode"] + seconds["reduce"] + seconds["encode"])
     (row,) = OfLimit(0, 1, 1e9).rows("work", [ours, parts])
-    assert "% of the limit (decode" in row.note
+    assert "% of the limit, " in row.note
     assert row.met is False
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
@@ -19,11 +21,13 @@ from wkwdask.kernels.locate import locate_blocks
 from wkwdask.kernels.window import reduce_windows
 from wkwdask.storage.wkw import file_path, read_header
 
+from ..measure import FILE_PARTS
 from .base import NUM_MAGS, Work
 
 REQUIRES = ("wkwdask",)
 _PIECE_NBYTES = 1 << 18
 _BRICK_VX = 128
+_FILE_PIECE_NBYTES = 8 << 20
 
 
 class Compress(Work):
@@ -63,6 +67,8 @@ class Compress(Work):
 class Limit(Work):
     """Decode all source blocks, reduce all windows and encode all target blocks of a pyramid, each timed alone on bricks that fit the cache.
 
+    Beside these, and not counted with them: to read as many bytes from a file and to write as many to new ones.
+
     Parameters
     ----------
     path : str
@@ -77,7 +83,9 @@ class Limit(Work):
 
     def __init__(self, path: str, size: int, method: str, compression: str, level: int) -> None:
         self._header = read_header(path)
-        self._raw = np.fromfile(file_path(path, (0, 0, 0)), np.uint8)
+        self._path = file_path(path, (0, 0, 0))
+        self._raw = np.fromfile(self._path, np.uint8)
+        self._piece = memoryview(self._raw[:_FILE_PIECE_NBYTES].copy())
         name = Path(path).name
         offset, nbytes = slice_range(0, self._header.blocks_per_file)
         table = self._raw[offset : offset + nbytes].tobytes()
@@ -89,7 +97,8 @@ class Limit(Work):
 
     def run(self) -> dict[str, float]:
         """Give the seconds of each part; the coarser mags are held in memory, the source is not."""
-        seconds = {"decode": 0.0, "reduce": 0.0, "encode": 0.0}
+        seconds = dict.fromkeys(("decode", "reduce", "encode", *FILE_PARTS), 0.0)
+        _timed(seconds, "read", lambda: self._read)
         size = self._size // 2
         coarser = self._empty(size)
         for box in _bricks(self._size):
@@ -105,8 +114,8 @@ class Limit(Work):
         return seconds
 
     def _encode_all(self, seconds: dict[str, float], mag: np.ndarray) -> None:
-        for box in _bricks(mag.shape[0]):
-            _timed(seconds, "encode", self._encode, np.asfortranarray(mag[box]))
+        nbytes = sum(_timed(seconds, "encode", self._encode, np.asfortranarray(mag[box])) for box in _bricks(mag.shape[0]))
+        _timed(seconds, "write", lambda: lambda: self._write(nbytes))
 
     def _empty(self, size: int) -> np.ndarray:
         return np.empty((size,) * 3, self._dtype, order="F")
@@ -143,10 +152,23 @@ class Limit(Work):
         corners = np.array(list(product(range(0, brick.shape[0], step), repeat=3)), np.int64)
         out = np.zeros(len(corners) * compress_bound(self._header.block_nbytes), np.uint8)
 
-        def work() -> None:
-            encode_from(brick[None], corners, out, block_len=step, block_type=self._block_type, level=self._level, store_zero=True)
+        def work() -> int:
+            return encode_from(brick[None], corners, out, block_len=step, block_type=self._block_type, level=self._level, store_zero=True).nbytes
 
         return work
+
+    def _read(self) -> None:
+        """Read all stored bytes."""
+        with open(self._path, "rb", buffering=0) as file:
+            while file.readinto(self._piece):
+                pass
+
+    def _write(self, nbytes: int) -> None:
+        """Write a new file of so many bytes, and flush it."""
+        with tempfile.TemporaryFile(dir=Path(self._path).parents[4], buffering=0) as file:
+            while nbytes:
+                nbytes -= file.write(self._piece[:nbytes])
+            os.fsync(file)
 
     def digests(self) -> list[str]:
         """Give nothing: the pyramid itself is compared elsewhere."""
