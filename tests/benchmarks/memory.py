@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _INTERVAL_SECONDS = 0.002
 _LIMIT_MB = 400
-_FLAT = 1.1
+_FLAT = 1.2
 
 
 class Sampler:

@@ -276,3 +276,24 @@ def test_fsync_folder_where_folders_cannot_be_flushed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: refuse(fd, errno.EIO))
     with pytest.raises(OSError, match="cannot flush"):
         fsync_folder(str(tmp_path))
+
+
+def test_a_file_is_closed_once(tmp_path, monkeypatch):
+    """Also where Ctrl-C comes while it is closed: by then its number may be that of a file of another thread."""
+    close, closed = os.close, []
+
+    def interrupted(fd):
+        close(fd)
+        closed.append(fd)
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+
+    file = NewFile(str(tmp_path / "file"))
+    fd = file._fd
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        file.publish()
+    file.discard()
+    monkeypatch.undo()
+    assert closed == [fd]
+    assert list(tmp_path.iterdir()) == []

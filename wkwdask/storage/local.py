@@ -150,8 +150,7 @@ class NewFile:
                 inherit_permissions(self._fd, os.stat(self.path))
             if self._flush:
                 os.fsync(self._fd)
-            os.close(self._fd)
-            self._fd = -1
+            self._close()
             os.replace(self._temporary, self.path)
         except BaseException:
             self.discard()
@@ -161,11 +160,14 @@ class NewFile:
 
     def discard(self) -> None:
         """Remove the temporary file."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        self._close()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._temporary)
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1  # first of all: Ctrl-C may come between any two steps, and a number that was closed may be somebody else's by then
+        if fd >= 0:
+            os.close(fd)
 
 
 def _start_writing_back(fd: int, offset: int, nbytes: int) -> None:
