@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
+from dataclasses import asdict, replace
 
 import dask
 import numpy as np
@@ -15,6 +18,8 @@ from faults.trees import JSON_NAME, contents, differences, leftovers, states
 import wkwdask
 from wkwdask.errors import CorruptError, ExistsError, LockedError, MissingError, ResumeError
 from wkwdask.plans import pyramid as plans
+from wkwdask.storage import owner
+from wkwdask.storage.owner import Owner
 
 CASE = CASES["parts"]
 DONE = 60  # tasks before the interruption
@@ -503,4 +508,24 @@ def test_a_locked_mag(folder, known):
     with pytest.raises((LockedError, ResumeError)):
         later.compute()
     go_on(folder)
+    known.check(folder)
+
+
+@pytest.mark.parametrize("existing", ["resume", "error"])
+def test_locks_that_a_finished_job_left(folder, known, existing):
+    """It was killed between its last steps: the next call says that all is done, and the locks are gone."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        start = owner._process_start(process.pid)
+        process.communicate(b"\n")
+    gone = replace(Owner.this_process("a job that died"), pid=process.pid, process_start=start)
+    CASE.build(folder)
+    for mag in CASE.mags[1:3]:
+        (folder / "seg" / f".{mag}.wkwdask-lock").write_text(json.dumps(asdict(gone)))
+    if existing == "resume":
+        report, ran = go_on(folder, existing="resume")
+        assert "nothing to do" in report.note
+        assert ran == set()
+    else:
+        with pytest.raises(ExistsError):
+            CASE.build(folder)
     known.check(folder)

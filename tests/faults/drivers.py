@@ -24,6 +24,7 @@ import numpy as np
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 
 import wkwdask
+from wkwdask.errors import ExistsError
 from wkwdask.graphs import runners
 from wkwdask.jobs import job as jobs
 from wkwdask.plans import pyramid as plans
@@ -114,8 +115,8 @@ class Undisturbed:
     def check(self, folder):
         """Make sure that the mags are those of the undisturbed run, and that nothing else is there."""
         found = contents(folder)
-        assert differences(found, self.after) == []
-        assert leftovers(folder) == []
+        assert not differences(found, self.after), differences(found, self.after)
+        assert not leftovers(folder), leftovers(folder)
         (layer,) = found[JSON_NAME]["dataLayers"]
         assert [mag["path"].rpartition("/")[2] for mag in layer["mags"]] == ["1", *self.case.mags]
 
@@ -295,7 +296,10 @@ class Driver:
         journal.Journal.append = lambda *args: counted(*args)
 
     def fork(self):
-        """Run in a forked process, a session of its own, and give its exit code; a process that was interrupted with Ctrl-C gives 130."""
+        """Run in a forked process, a session of its own, and give its exit code.
+
+        A process that was interrupted with Ctrl-C gives 130, or 131 where nothing is kept for another one; one that found the mags there gives 3.
+        """
         child = multiprocessing.get_context("fork").Process(target=self._forked)
         child.start()
         child.join()
@@ -309,6 +313,8 @@ class Driver:
             self.run()
         except KeyboardInterrupt as interrupt:
             os._exit(130 if any(RESUME_NOTE in note for note in getattr(interrupt, "__notes__", ())) else 131)
+        except ExistsError:
+            os._exit(3)
 
     def start(self, **options):
         """Start a new process; it prints when it is ready to work."""

@@ -89,10 +89,13 @@ class Campaign:
         ran = runs(driver.log)
         self.runs += sum(ran.values())
         assert not done & set(ran), "a task ran again that was in the journal"
-        if code == 0:
+        if code in (0, 3):  # 3: the one before was stopped when all was done
             self.check_finished()
             return
-        assert code in (-signal.SIGKILL, -signal.SIGTERM, 130)
+        assert code in (-signal.SIGKILL, -signal.SIGTERM, 130, 131)
+        if code == 131:  # there is nothing that could be kept: it had not begun, or all was done
+            assert not job_folders(self.here)
+            assert not done or (self.here / "seg" / self.known.case.mags[-1]).exists()
         self.kills += 1
         assert done <= journaled(self.here) or (self.here / "seg" / self.known.case.mags[-1]).exists()
         self.known.check_unseen(self.here)

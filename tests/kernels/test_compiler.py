@@ -166,6 +166,18 @@ caching.IndexDataCacheFile.save = refuse
     _run(full + WORK, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
 
 
+@pytest.mark.parametrize("cause", [KeyboardInterrupt(), None])
+def test_interrupted(monkeypatch, cause):
+    """Ctrl-C may leave machine code in disguise."""
+
+    def fails():
+        raise SystemError("returned a result with an exception set") from cause
+
+    monkeypatch.setattr(compiler, "_njit", lambda function, keep: function)
+    with pytest.raises(SystemError if cause is None else KeyboardInterrupt):
+        compiler.kernel(fails)()
+
+
 def test_others_keep_their_cache_folder():
     """Numba's own setting is as it was after the kernels are loaded."""
     import numba

@@ -109,7 +109,7 @@ class StagedMags:
         ResumeError
             What is there is of a job with other settings.
         """
-        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and is_untouched(self.parent):
+        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and is_untouched(self.parent, self.folders):
             return self._finished_before()
         self._check_json()
         try:

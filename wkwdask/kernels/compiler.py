@@ -79,13 +79,11 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     callable
     """
     folder = cache_folder()
-    if folder is None:
-        return _njit(function, keep=False)
     config: Any = numba.config
     before = config.CACHE_DIR
-    config.CACHE_DIR = str(folder)  # read at decoration only, so that nobody else's kernels move
+    config.CACHE_DIR = before if folder is None else str(folder)  # read at decoration only, so that nobody else's kernels move
     try:
-        dispatcher = _njit(function, keep=True)
+        dispatcher = _njit(function, keep=folder is not None)
     finally:
         config.CACHE_DIR = before
 
@@ -95,6 +93,10 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         except OSError:
             # The cache could not be written (a full disk or quota). By then the machine code is loaded: the call is simply made.
             return dispatcher(*arguments)
+        except SystemError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):  # what becomes of Ctrl-C on its way out of machine code
+                raise KeyboardInterrupt from None
+            raise
 
     return call
 

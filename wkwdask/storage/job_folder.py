@@ -264,9 +264,9 @@ def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None
     return None
 
 
-def is_untouched(parent: str) -> bool:
-    """Tell whether no job of a layer is running, was interrupted, or ended while it published."""
-    return next(_job_folders(parent), None) is None
+def is_untouched(parent: str, targets: Sequence[str]) -> bool:
+    """Tell whether no job of a layer is running, was interrupted, or ended while it published, and none left its lock on some folders."""
+    return next(_job_folders(parent), None) is None and not any(os.path.lexists(lock_path(target)) for target in targets)
 
 
 def check_targets(targets: Sequence[str], existing: str) -> None:
