@@ -188,6 +188,18 @@ def logged(log, seconds=0.0):
         jobs.run_task = runners.run_task = before
 
 
+def kept_tasks(monkeypatch):
+    """Keep all tasks that this thread runs from now on."""
+    tasks = []
+
+    def keep(task):
+        tasks.append(task)
+        return task.run()
+
+    monkeypatch.setattr(jobs, "run_task", keep)
+    return tasks
+
+
 def runs(log):
     """Count how often each task was begun."""
     return Counter(line.removeprefix("begin ") for line in _lines(log) if line.startswith("begin "))

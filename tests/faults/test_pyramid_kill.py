@@ -17,7 +17,22 @@ from functools import partial
 import dask
 import numpy as np
 import pytest
-from faults.drivers import CASES, KILLS, Driver, Undisturbed, job_folders, journaled, killed_at, logged, num_ended, num_running, regions_of, runs, wait_until
+from faults.drivers import (
+    CASES,
+    KILLS,
+    Driver,
+    Undisturbed,
+    job_folders,
+    journaled,
+    kept_tasks,
+    killed_at,
+    logged,
+    num_ended,
+    num_running,
+    regions_of,
+    runs,
+    wait_until,
+)
 from faults.trees import contents, differences, leftovers
 
 import wkwdask
@@ -517,13 +532,7 @@ def test_a_task_runs_after_the_end_of_its_job(tmp_path, undisturbed, monkeypatch
     """A worker that was cut off leaves nothing behind, neither after the end of the job nor after its cancellation."""
     known = undisturbed("parts")
     folder = known.start(tmp_path / "ds")
-    tasks = []
-
-    def keep(task):
-        tasks.append(task)
-        return task.run()
-
-    monkeypatch.setattr(jobs, "run_task", keep)
+    tasks = kept_tasks(monkeypatch)
     with dask.config.set(scheduler="synchronous"):
         known.case.build(folder)
     failed = 0
@@ -538,7 +547,7 @@ def test_a_task_runs_after_the_end_of_its_job(tmp_path, undisturbed, monkeypatch
 
 @linux
 def test_a_worker_writes_on_while_the_job_is_taken_over(tmp_path, undisturbed):
-    """Processes of a pool go on for a while after their driver was killed, and the next driver starts at once; then they end."""
+    """Processes of a pool may write for a moment after their driver was killed, and the next driver starts at once; then they end."""
     known = undisturbed("parts")
     folder = known.start(tmp_path / "ds")
     driver = Driver(str(folder), "parts", str(tmp_path / "log"), "processes", seconds=0.1, kill_at=12)

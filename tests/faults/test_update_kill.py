@@ -10,7 +10,7 @@ import time
 import dask
 import numpy as np
 import pytest
-from faults.drivers import CASES, KILLS, killed_at, logged, runs
+from faults.drivers import CASES, KILLS, kept_tasks, killed_at, logged, runs
 from faults.trees import contents, differences, leftovers, states
 
 import wkwdask
@@ -167,13 +167,7 @@ def test_a_task_runs_after_the_end(tmp_path, edited, monkeypatch):
     """A worker that was cut off during one update does not put its old file in the place of one of the next update."""
     folder, _, _ = edited
     here = copied(folder, tmp_path / "ds")
-    tasks = []
-
-    def keep(task):
-        tasks.append(task)
-        return task.run()
-
-    monkeypatch.setattr(jobs, "run_task", keep)
+    tasks = kept_tasks(monkeypatch)
     with dask.config.set(scheduler="synchronous"):
         update(here)
         edit(here, np.random.default_rng(62))

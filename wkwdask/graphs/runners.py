@@ -110,13 +110,13 @@ def _process_pool(workers: int) -> ProcessPoolExecutor:
 def _end_with_driver() -> None:
     """Let this process of a pool end when the one that started it is killed; by itself it would wait for tasks forever."""
     parent = multiprocessing.parent_process()
-    assert parent is not None
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent,), name="wkwdask-end-with-driver", daemon=True).start()
 
-    def end() -> None:
-        parent.join()
-        os._exit(1)
 
-    threading.Thread(target=end, name="wkwdask-end-with-driver", daemon=True).start()
+def _end_after(process: Any) -> None:
+    process.join()
+    os._exit(1)
 
 
 class _Counted:

@@ -210,7 +210,7 @@ def encode_from(
     else:
         flat, strides = flat_memory(array)
         block = _scratch_block(nbytes, array.itemsize)
-        end, nonzero = compiled.encode_from(
+        end, nonzero = compiled.encode_from(  # numba takes long to find the type of an enumeration: hence int
             flat, array.shape, strides, corners, block_len, int(block_type), level, zero, block, block.view(np.uint8), out, sizes
         )
     if end < 0:
