@@ -25,17 +25,19 @@ _NAMES = {
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
     "WkwDaskError": "errors",
-    "build_pyramid": "api",
-    "info": "api",
+    "build_pyramid": "api.pyramids",
+    "compress": "api.reshape",
+    "info": "api.access",
     "make_demo": "viewer.demo",
-    "open": "api",
-    "plan_pyramid": "api",
+    "open": "api.access",
+    "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
-    "read": "api",
-    "sample": "api",
-    "to_wkw": "api",
-    "upsample": "api",
-    "write": "api",
+    "read": "api.access",
+    "rechunk": "api.reshape",
+    "sample": "api.access",
+    "to_wkw": "api.access",
+    "upsample": "api.pyramids",
+    "write": "api.access",
 }
 
 __all__ = [
@@ -57,12 +59,14 @@ __all__ = [
     "UnsupportedError",
     "WkwDaskError",
     "build_pyramid",
+    "compress",
     "info",
     "make_demo",
     "open",
     "plan_pyramid",
     "preview",
     "read",
+    "rechunk",
     "sample",
     "to_wkw",
     "upsample",
@@ -70,7 +74,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wkwdask.api import build_pyramid, info, open, plan_pyramid, read, sample, to_wkw, upsample, write
+    from wkwdask.api import build_pyramid, compress, info, open, plan_pyramid, read, rechunk, sample, to_wkw, upsample, write
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,

@@ -27,7 +27,10 @@ import wkwdask
 from wkwdask.errors import ExistsError
 from wkwdask.graphs import runners
 from wkwdask.jobs import job as jobs
+from wkwdask.jobs import wkw_rechunk
 from wkwdask.plans import pyramid as plans
+from wkwdask.plans import upsample
+from wkwdask.plans.regions import RegionGrid
 from wkwdask.storage import journal, local
 
 # processes that tests start find the package and the helpers of the tests
@@ -84,6 +87,18 @@ def regions_of(edge):
         yield
     finally:
         plans.choose_region = before
+
+
+@contextlib.contextmanager
+def rechunks_of(edge):
+    """Let a rechunking have many tasks, however small it is."""
+    before = upsample.choose_region, wkw_rechunk.plan_splicing
+    upsample.choose_region = lambda *_: (edge,) * 3
+    wkw_rechunk.plan_splicing = lambda box, source_shard, shard, *_: RegionGrid(box, tuple(max(edge, n) for n in shard), shard)
+    try:
+        yield
+    finally:
+        upsample.choose_region, wkw_rechunk.plan_splicing = before
 
 
 # Regions that are files of the first mag, and regions that are eighths of them. A second pass reads mag 8, or 4-4-2.
@@ -220,8 +235,8 @@ def _lines(log):
 
 
 def job_folders(folder):
-    """The folders of jobs in the layer."""
-    return sorted((Path(folder) / "seg").glob(".wkwdask-job-*"))
+    """The folders of jobs in all layers."""
+    return sorted(Path(folder).glob("*/.wkwdask-job-*"))
 
 
 def journaled(folder):

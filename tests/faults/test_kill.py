@@ -18,7 +18,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from faults.drivers import KILLS, job_folders, journaled, killed_at, logged, regions_of, runs
+from faults.drivers import KILLS, job_folders, journaled, killed_at, logged, rechunks_of, regions_of, runs
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 
 import wkwdask
@@ -67,14 +67,34 @@ def resume_pyramid(folder):
         wkwdask.build_pyramid(folder, "seg", coarsest="8-8-4", method="max", existing="resume" if can_go_on else "overwrite")
 
 
+def cut_files(folder):
+    """In place, without decoding."""
+    with rechunks_of(16):
+        wkwdask.rechunk(folder / "seg" / "1", file_len=2)
+
+
+def join_files_of_larger_blocks(folder):
+    """In place, by decoding."""
+    with rechunks_of(16):
+        wkwdask.rechunk(folder, mags="1", block_len=4, file_len=16)
+
+
+def compress_elsewhere(folder):
+    with rechunks_of(16):
+        wkwdask.compress(folder / "seg" / "1", folder / "copy" / "1")
+
+
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
     "overwrite": ((write_new,), overwrite, (overwrite,), ("1",)),
     "new_pyramid": ((write_new,), new_pyramid, (new_pyramid,), PYRAMID_MAGS),
     "overwrite_pyramid": ((write_new, new_pyramid), overwrite_pyramid, (overwrite_pyramid, resume_pyramid), PYRAMID_MAGS),
+    "cut_files": ((write_new,), cut_files, (cut_files,), ("1",)),
+    "join_files_of_larger_blocks": ((write_new,), join_files_of_larger_blocks, (join_files_of_larger_blocks,), ("1",)),
+    "compress_elsewhere": ((write_new,), compress_elsewhere, (compress_elsewhere,), ("1",)),
 }
-GOES_ON = (new_pyramid, resume_pyramid)
+GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere)
 
 
 def mag_contents(folder, mag):

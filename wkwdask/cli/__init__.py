@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli.commands import COMMANDS
+from wkwdask.cli import commands, reshape
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -20,12 +20,15 @@ def cli(debug: bool) -> None:
     See it                     wkwdask preview DATASET -o picture.png
     Make its coarser mags      wkwdask pyramid DATASET --layer color
     Make finer mags            wkwdask upsample DATASET --layer prediction
+    Store it in another way    wkwdask rechunk DATASET --file-len 32
+    Compress it                wkwdask compress DATASET
     Try all of it              wkwdask demo
     """
 
 
-for command in COMMANDS:
-    cli.add_command(command)
+for module in (commands, reshape):
+    for command in module.COMMANDS:
+        cli.add_command(command)
 
 
 def main() -> None:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from wkwdask.cli.shared import COMPRESSIONS, METHODS, SAMPLINGS, cluster_at, existing_of, resume_option, scheduler_option, split_mags
+
 if TYPE_CHECKING:
     from wkwdask.jobs.report import Report
 
-_METHODS = ("default", "median", "mode", "mean", "min", "max", "nearest")
-_COMPRESSIONS = ("lz4hc", "lz4", "raw")
-_SAMPLINGS = ("anisotropic", "isotropic", "constant_z")
 _CLOSE_SECONDS = 30
 
 
@@ -48,23 +47,21 @@ def info(path: str, as_json: bool) -> None:
 @click.option("--finest", metavar="MAG", help="The mag to start from. Default: the finest that has files.")
 @click.option("--mags", metavar="MAG,MAG", help="The mags to make, such as 2-2-1,4-4-2,8. Default: WEBKNOSSOS's ladder.")
 @click.option("--coarsest", metavar="MAG", help="Where the ladder ends, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.")
-@click.option("--sampling", type=click.Choice(_SAMPLINGS), help="Rule of the ladder. Default: anisotropic (towards cubic voxels).")
+@click.option("--sampling", type=click.Choice(SAMPLINGS), help="Rule of the ladder. Default: anisotropic (towards cubic voxels).")
 @click.option("--align-with", metavar="LAYER", help='Follow the mags of this layer; "none" follows none. Default: all other layers.')
-@click.option(
-    "--method", type=click.Choice(_METHODS), default="default", help="How a window becomes a voxel. Default: median for color, mode for segmentation."
-)
+@click.option("--method", type=click.Choice(METHODS), default="default", help="How a window becomes a voxel. Default: median for color, mode for segmentation.")
 @click.option("--ignore-zero", is_flag=True, help="Zeros do not count (mode, mean, median).")
-@click.option("--compression", type=click.Choice(_COMPRESSIONS), help="Default: as in the finest mag, lz4hc if that is raw.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the finest mag, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level, 5 by default; 9 makes the smallest usual files, slowly.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the finest mag.")
 @click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the finest mag, 8 if that is 1.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run; do nothing if it was finished.")
+@resume_option
 @click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
 @click.option("--update", is_flag=True, help="Make anew, in place, what lies above files that changed.")
 @click.option("--update-content", is_flag=True, help="Make everything anew and replace, in place, the files that differ.")
 @click.option("--box", metavar="X,Y,Z,W,H,D", help="Make anew, in place, what lies above this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
-@click.option("--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786. Default: on this machine's cores.")
+@scheduler_option
 def pyramid(
     path: str, layers: tuple[str, ...], all_layers: bool, mags: str | None, align_with: str | None, resume: bool, overwrite: bool, update: bool,
     update_content: bool, box: str | None, dry_run: bool, scheduler: str | None, **options: Any,
@@ -83,32 +80,23 @@ def pyramid(
       wkwdask pyramid dataset/segmentation --update
       wkwdask pyramid folder-without-json --method mode
     """
-    from contextlib import nullcontext
-
     from wkwdask.api import build_pyramid, plan_pyramid
 
-    existing = _existing(resume, overwrite)
+    existing = existing_of(resume, overwrite)
     if all_layers and layers:
         raise click.UsageError("give --layer or --all-layers")
     chosen = _all_layers(path) if all_layers else list(layers)
     names: list[str | None] = [*chosen] or [None]
-    options["mags"] = None if mags is None else mags.split(",")
+    options["mags"] = split_mags(mags)
     options["align_with"] = True if align_with is None else False if align_with == "none" else align_with
     if dry_run and (update or update_content or box):
         raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
-    with _client(scheduler) if scheduler is not None else nullcontext():
+    with cluster_at(scheduler):
         if dry_run:
             click.echo("\n\n".join(str(plan_pyramid(path, name, existing=existing, **options)) for name in names))
             return
         report = build_pyramid(path, chosen or None, existing=existing, update="content" if update_content else update, bounding_box=box, **options)
     click.echo(str(report))
-
-
-def _existing(resume: bool, overwrite: bool) -> Any:
-    """Turn the two flags into what ``existing=`` takes."""
-    if resume and overwrite:
-        raise click.UsageError("--resume goes on with a run, --overwrite starts anew: give one of them")
-    return "overwrite" if overwrite else "resume" if resume else "error"
 
 
 def _all_layers(path: str) -> list[str]:
@@ -124,13 +112,13 @@ def _all_layers(path: str) -> list[str]:
 @click.option("--mag", "source", metavar="MAG", help="The coarse mag to start from. Default: the finest that has files.")
 @click.option("--finest", metavar="MAG", help="The finest mag to make; mags of WEBKNOSSOS's ladder above it that are missing are made too. Default: 1.")
 @click.option("--mags", metavar="MAG,MAG", help="The mags to make in place of that ladder, such as 1,2-2-1.")
-@click.option("--compression", type=click.Choice(_COMPRESSIONS), help="Default: as in the coarse mag, lz4hc if that is raw.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the coarse mag, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level; 9 makes the smallest usual files, slowly.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the coarse mag.")
 @click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the coarse mag, 8 if that is 1.")
-@click.option("--resume", is_flag=True, help="Go on with an interrupted run; do nothing if it was finished.")
+@resume_option
 @click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
-@click.option("--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786. Default: on this machine's cores.")
+@scheduler_option
 def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
     """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
 
@@ -143,13 +131,11 @@ def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, schedul
       wkwdask upsample dataset/prediction --mag 4 --finest 2
       wkwdask upsample dataset/prediction --mag 4-4-1 --mags 1 --overwrite
     """
-    from contextlib import nullcontext
-
     from wkwdask.api import upsample as make_finer
 
-    existing = _existing(resume, overwrite)
-    with _client(scheduler) if scheduler is not None else nullcontext():
-        report = make_finer(path, mags=None if mags is None else mags.split(","), existing=existing, **options)
+    existing = existing_of(resume, overwrite)
+    with cluster_at(scheduler):
+        report = make_finer(path, mags=split_mags(mags), existing=existing, **options)
     click.echo(str(report))
 
 
@@ -202,12 +188,6 @@ look at one slice:     wkwdask.open("{folder}", layer="color")[0, :, :, 96].comp
 another pyramid:       wkwdask pyramid {folder} --layer color --method mean --overwrite
 what is in there:      wkwdask info {folder}"""
     )
-
-
-def _client(address: str) -> Any:
-    from distributed import Client
-
-    return Client(address)
 
 
 def _on_local_cluster(workers: int, folder: Path) -> list[Report]:

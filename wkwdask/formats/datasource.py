@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "datasource-properties.json"
 
+_ATTRIBUTES = ("largestSegmentId", "defaultViewConfiguration", "adminViewConfiguration", "coordinateTransformations", "additionalAxes")
 _NM_PER_UNIT = {
     "yoctometer": 1e-15, "zeptometer": 1e-12, "attometer": 1e-9, "femtometer": 1e-6, "picometer": 1e-3, "nanometer": 1.0,
     "micrometer": 1e3, "millimeter": 1e6, "centimeter": 1e7, "decimeter": 1e8, "meter": 1e9, "decameter": 1e10, "hectometer": 1e11,
@@ -66,6 +67,8 @@ class LayerRecord:
     """``"wkw"``, ``"zarr3"`` and so on."""
     mags: tuple[MagRecord, ...]
     """All mags, finest first."""
+    attributes: dict[str, Any]
+    """What it says about itself that stays true where the layer is copied: the largest id, how it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,15 @@ def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:
     }
 
 
+def with_name(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Give the document of a dataset without layers that is like another one: its scale and whatever else is said of all layers."""
+    changed = copy.deepcopy(document)
+    identity = changed.get("id")
+    changed["id"] = {**(identity if isinstance(identity, dict) else {"team": ""}), "name": name}
+    changed["dataLayers"] = []
+    return changed
+
+
 def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
     """Add mags to a layer, or replace them; everything else is kept.
 
@@ -186,13 +198,15 @@ def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, st
     return changed
 
 
-def with_layer(document: dict[str, Any], name: str, category: str, box: BoundingBox, element_class: str, num_channels: int) -> dict[str, Any]:
-    """Add a layer without mags, or set the box and type of one that is there; everything else is kept."""
+def with_layer(
+    document: dict[str, Any], name: str, category: str, box: BoundingBox, element_class: str, num_channels: int, attributes: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Add a layer without mags, or set the box and type of one that is there; everything else is kept, and attributes go to a new one."""
     changed = copy.deepcopy(document)
     layers = changed.setdefault("dataLayers", [])
     entry = next((entry for entry in layers if entry.get("name") == name), None)
     if entry is None:
-        entry = {"name": name, "category": category}
+        entry = {"name": name, "category": category, **(attributes or {})}
         layers.append(entry)
     width, height, depth = box.size
     entry["boundingBox"] = {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
@@ -239,6 +253,7 @@ def _layer(entry: Any, path: str, problems: _Problems) -> LayerRecord | None:
     return LayerRecord(
         str(name), category, box, str(entry.get("elementClass", "")), channels, str(entry.get("dataFormat", "wkw")),
         tuple(sorted(mags, key=lambda record: (record.mag.maximum, record.mag.factors))),
+        {key: entry[key] for key in _ATTRIBUTES if key in entry},
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from wkwdask.errors import SpaceWarning
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
+from wkwdask.jobs.compare import CompareJob
 from wkwdask.jobs.estimate import rough_space_problems
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import tally_of
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.jobs.pyramid import PyramidJob
+    from wkwdask.jobs.splice import SpliceJob
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.jobs.upsample import UpsampleJob
     from wkwdask.jobs.wkw_pyramid import StagedPyramid
+    from wkwdask.jobs.wkw_rechunk import StagedRechunk
     from wkwdask.jobs.wkw_update import StagedUpdate
     from wkwdask.jobs.wkw_upsample import StagedUpsample
     from wkwdask.storage.receipts import Receipt
@@ -135,11 +138,39 @@ def upsample(upsampling: StagedUpsample) -> Report:
         return _go_on(staged, upsampling.job(), upsampling.source, f"upsampling of {staged.parent}")
 
 
-def _go_on(staged: StagedMags, job: PyramidJob | UpsampleJob, source: WkwVolume, title: str) -> Report:
-    """Run a job from where its journal ends, and let its mags appear."""
+def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
+    """Store a mag anew, or go on with an interrupted job.
+
+    Parameters
+    ----------
+    rechunking : StagedRechunk
+        What to do.
+    verify : bool
+        Whether all voxels are compared before the mag appears.
+
+    Returns
+    -------
+    Report
+    """
+    staged, source = rechunking.staged, rechunking.source
+    report = staged.start()
+    if report is not None:
+        return report
+
+    def compare() -> None:
+        run_job(CompareJob(source, rechunking.target.as_volume(), rechunking.plan), f"comparing {staged.folders[0]}")
+
+    with _attempt(staged):
+        return _go_on(staged, rechunking.job(), source, f"rechunking {source.folder}", compare if verify else None)
+
+
+def _go_on(staged: StagedMags, job: PyramidJob | SpliceJob | UpsampleJob, source: WkwVolume, title: str, then: Callable[[], None] | None = None) -> Report:
+    """Run a job from where its journal ends, do what comes then, and let its mags appear."""
     with staged.journal() as journal:
         journaled = staged.journaled(job, journal)
         run_job(journaled, title)
+    if then is not None:
+        then()
     check_not_replaced(source)
     return staged.publish(job.tallies, f"{journaled.num_known} tasks had been finished before" if journaled.num_known else "")
 

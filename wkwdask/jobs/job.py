@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,6 +19,8 @@ class Result:
     """Index of the target and the receipt, for each shard or part that was written."""
     sources: int = 0
     """Digest of the states of all files that were read, see ``wkwdask.storage.states``."""
+    value: Any = None
+    """What a task found out; small, and picklable."""
 
 
 class Task(Protocol):

@@ -25,7 +25,7 @@ class MagReport:
     nbytes: int
     """Bytes stored."""
     minimum: float | int | None
-    """Smallest value, NaN aside; None for an empty box."""
+    """Smallest value, NaN aside; None for an empty box, and where blocks were copied without decoding them."""
     maximum: float | int | None
     """Largest value, NaN aside."""
     nonzero: BoundingBox | None
@@ -67,7 +67,9 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"{mag.path}: {mag.files} files, {mag.voxels:,} voxels, {format_nbytes(mag.nbytes)}, values {mag.minimum} to {mag.maximum}" for mag in self.mags
+            f"{mag.path}: {mag.files} files, {mag.voxels:,} voxels, {format_nbytes(mag.nbytes)}"
+            + (f", values {mag.minimum} to {mag.maximum}" if mag.minimum is not None else "")
+            for mag in self.mags
         ]
         if self.mags:
             lines.append(f"{format_nbytes(self.nbytes_in)} in, {format_nbytes(self.nbytes_out)} out, {self.seconds:.1f} s, {self.mb_per_second:,.0f} MB/s")

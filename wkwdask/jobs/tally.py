@@ -47,6 +47,7 @@ class ShardTally:
         self._minimum: Any = None
         self._maximum: Any = None
         self._nonzero: BoundingBox | None = None
+        self._is_known = True
 
     def add(self, receipt: Receipt) -> None:
         """Take the receipt of a whole shard."""
@@ -56,6 +57,8 @@ class ShardTally:
         self.voxels += receipt.voxels
         if receipt.minimum is not None and receipt.maximum is not None:
             self._widen(receipt.minimum, receipt.maximum)
+        elif receipt.path is not None:
+            self._is_known = False
         if receipt.nonzero is not None:
             self._nonzero = receipt.nonzero if self._nonzero is None else self._nonzero.union(receipt.nonzero)
 
@@ -99,9 +102,12 @@ class ShardTally:
         MagReport
         """
         voxels = self.target.box.volume if whole else self.voxels
+        minimum, maximum = self._minimum, self._maximum
         if self.voxels < voxels:
-            self._widen(0, 0)
-        return MagReport(folder, self._files, voxels, self._nbytes, self._minimum, self._maximum, self._nonzero)
+            minimum, maximum = least(minimum, 0), greatest(maximum, 0)
+        if not self._is_known:
+            minimum = maximum = None
+        return MagReport(folder, self._files, voxels, self._nbytes, minimum, maximum, self._nonzero)
 
 
 def tally_of(target: Target, receipts: Iterable[Receipt]) -> ShardTally:

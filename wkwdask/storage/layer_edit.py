@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from wkwdask.formats.datasource import with_layer, with_mags
@@ -23,13 +23,15 @@ class LayerEdit:
     """Mag, path relative to the dataset, edge of a file [voxels]."""
     new_layer: tuple[str, BoundingBox, str, int] | None = None
     """Category, box, element class and channels, where the layer is new or changes its box."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """What else a new layer says about itself."""
 
     def apply(self) -> None:
         """Change the JSON."""
 
         def change(document: dict[str, Any]) -> dict[str, Any]:
             if self.new_layer is not None:
-                document = with_layer(document, self.layer, *self.new_layer)
+                document = with_layer(document, self.layer, *self.new_layer, self.attributes)
             return with_mags(document, self.layer, self.mags)
 
         update_datasource(self.dataset_folder, change)
@@ -45,6 +47,7 @@ class LayerEdit:
             "layer": self.layer,
             "mags": [[list(mag.factors), path, edge] for mag, path, edge in self.mags],
             "new_layer": new_layer,
+            "attributes": self.attributes,
         }
 
     @classmethod
@@ -55,4 +58,4 @@ class LayerEdit:
             category, numbers, element_class, num_channels = value["new_layer"]
             new_layer = (category, BoundingBox.parse(numbers), element_class, num_channels)
         mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
-        return cls(value["dataset_folder"], value["layer"], mags, new_layer)
+        return cls(value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}))

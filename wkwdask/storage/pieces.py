@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wkwdask.storage.local import pread_into
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 MEMORY_NBYTES = 8 << 20
 """What an open file takes of memory."""
 
+_REPEATED_NBYTES = 1 << 18
 _KEPT = 4  # pieces of memory that a thread keeps for its next files
 _kept = threading.local()
 
@@ -84,6 +87,29 @@ class Pieces:
             room[...] = data[: room.size]
             self.advance(room.size)
             data = data[room.size :]
+
+    def repeat(self, data: npt.NDArray[np.uint8], count: int) -> None:
+        """Append the same bytes several times."""
+        per_piece = max(1, _REPEATED_NBYTES // max(1, data.size))
+        piece = np.tile(data, min(count, per_piece))
+        while count > 0:
+            now = min(count, per_piece)
+            self.append(piece[: now * data.size])
+            count -= now
+
+    def copy(self, fd: int, offset: int, nbytes: int, source: str) -> None:
+        """Append a part of an open file.
+
+        Raises
+        ------
+        TruncatedError
+            It ends before.
+        """
+        while nbytes:
+            room = self.room(nbytes, 1)
+            pread_into(fd, room, offset, source)
+            self.advance(room.size)
+            offset, nbytes = offset + room.size, nbytes - room.size
 
     def flush(self) -> None:
         """Write what was gathered."""

@@ -134,6 +134,13 @@ class Target(Protocol):
         """Read what has been published so far."""
 
 
+class Spliceable(Target, Protocol):
+    """A target whose shards can be made of stored chunks of a volume of the same kind, without decoding them."""
+
+    def splice_shard(self, source: Any, shard: Vec3) -> Receipt:
+        """Make one shard of what a volume has stored in its place, and publish it."""
+
+
 class PartWriter(Protocol):
     """Takes the voxels of one part, box by box."""
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.kernels.blocks_zeros import Zeros
+    from wkwdask.storage.pieces import Pieces
 
 PAGE_LEN = 32
 _PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, and an aligned cube of any larger one
@@ -133,6 +134,58 @@ class WkwFile:
             reading.zeros.decoded(found.blocks[first:last], header.block_len, decoded.nonzero)
             nonzero += decoded.nonzero
         return nonzero
+
+    def bounds(self, first: int, count: int) -> npt.NDArray[np.int64]:
+        """Say where stored blocks lie, of one page of the jump table.
+
+        Parameters
+        ----------
+        first, count : int
+            The blocks, by their Morton codes.
+
+        Returns
+        -------
+        ndarray of int64, shape (count + 1,)
+            Block ``first + i`` takes the bytes from entry ``i`` up to entry ``i + 1``.
+
+        Raises
+        ------
+        FormatError
+            Table or length of the file is broken.
+        """
+        page, place = divmod(first, _PAGE_ENTRIES)
+        return self._page(page)[place : place + count + 1]
+
+    def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
+        """Append stored bytes to a new file.
+
+        Raises
+        ------
+        TruncatedError
+            The file ends before.
+        """
+        output.copy(self._fd, offset, nbytes, self.path)
+
+    def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
+        """Tell whether stored blocks are all like a given one, that of zeros; few bytes are read where they are not.
+
+        Parameters
+        ----------
+        bounds : ndarray of int64, shape (n + 1,)
+            See :meth:`bounds`.
+        zero : ndarray of uint8
+            The encoded block.
+        """
+        if (np.diff(bounds) != zero.size).any():
+            return False
+        step = max(1, _BATCH_NBYTES // zero.size // 8)
+        for first in range(0, len(bounds) - 1, step):
+            count = min(step, len(bounds) - 1 - first)
+            stored = read_buffer(count * zero.size)
+            pread_into(self._fd, stored, int(bounds[first]), self.path)
+            if (stored.reshape(count, zero.size) != zero).any():
+                return False
+        return True
 
     def check_table(self) -> None:
         """Read and check the whole jump table.

@@ -22,11 +22,12 @@ from wkwdask.formats.wkw.run import FOOTER_NBYTES, RunTable, format_run_tail, jo
 from wkwdask.geometry import morton
 from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.storage.local import NewFile, make_folders_below, pread_into, publish_bytes, remove_tree
+from wkwdask.storage.local import NewFile, make_folders_below, publish_bytes, remove_tree
 from wkwdask.storage.pieces import Pieces
 from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path
 from wkwdask.storage.wkw_file import open_wkw_file
+from wkwdask.storage.wkw_splice import splice_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -191,6 +192,10 @@ class WkwTarget:
         status = os.stat(path)
         return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
+    def splice_shard(self, source: WkwVolume, shard: Vec3) -> Receipt:
+        """Make one file of what a mag with the same blocks has stored in its place, see :func:`wkwdask.storage.wkw_splice.splice_file`."""
+        return splice_file(source, self, shard)
+
     def _write_joined(self, path: str, runs: Sequence[_PartFile]) -> None:
         """Copy the blocks of all runs, in the order of the file, behind the header and table."""
         sizes, segments = join_order([run.table for run in runs], self.header.blocks_per_file)
@@ -202,7 +207,7 @@ class WkwTarget:
             output.append(np.frombuffer(head, np.uint8))
             for segment in segments:
                 if segment.run < 0:
-                    _repeat(zero, segment.num_blocks, output)
+                    output.repeat(zero, segment.num_blocks)
                 else:
                     runs[segment.run].copy(segment.offset, segment.nbytes, output)
             file = output.close()
@@ -230,21 +235,7 @@ class _PartFile:
 
     def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
         """Append bytes of the payload to a new file."""
-        while nbytes:
-            room = output.room(nbytes, 1)
-            pread_into(self._fd, room, offset, self.path)
-            output.advance(room.size)
-            offset, nbytes = offset + room.size, nbytes - room.size
-
-
-def _repeat(encoding: npt.NDArray[np.uint8], count: int, output: Pieces) -> None:
-    """Append the same bytes several times."""
-    per_piece = max(1, _BATCH_NBYTES // 16 // encoding.size)
-    piece = np.tile(encoding, min(count, per_piece))
-    while count:
-        now = min(count, per_piece)
-        output.append(piece[: now * encoding.size])
-        count -= now
+        output.copy(self._fd, offset, nbytes, self.path)
 
 
 class WkwPartWriter:
@@ -336,7 +327,7 @@ class WkwPartWriter:
         """Store all-zero blocks up to a code."""
         count = code - self._next_code
         if count > 0:
-            _repeat(self._zero, count, self._output)
+            self._output.repeat(self._zero, count)
             self._codes.append(np.arange(self._next_code, code, dtype=np.uint64))
             self._sizes.append(np.full(count, self._zero.size, np.int64))
             self._next_code = code

@@ -1,9 +1,7 @@
-"""The verbs that people type."""
+"""Reading and writing voxels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
@@ -12,24 +10,22 @@ from wkwdask.errors import BoundsError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.estimate import PyramidPlan, estimate_pyramid
-from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.wkw_pyramid import PyramidOptions, stage_pyramid
-from wkwdask.jobs.wkw_update import stage_update
-from wkwdask.jobs.wkw_upsample import UpsampleOptions, stage_upsample
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume, recent_volume
 from wkwdask.storage.summary import DatasetSummary, summarize
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     import dask.array as da
     import numpy.typing as npt
     from dask.delayed import Delayed
 
+    from wkwdask.api.options import MagLike
+    from wkwdask.jobs.report import Report
+
 Existing = Literal["error", "overwrite"]
-MagLike = Mag | str | int | Sequence[int]
 
 
 def open(
@@ -329,245 +325,6 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
         raise TypeError("write() always computes; to_wkw() takes compute=False")
     report: Report = to_wkw(np.asanyarray(array), url, offset=offset, **options)
     return report
-
-
-def build_pyramid(
-    url: str | os.PathLike[str],
-    layer: str | Sequence[str] | None = None,
-    *,
-    finest: MagLike | None = None,
-    mags: Sequence[MagLike] | None = None,
-    coarsest: MagLike | None = None,
-    sampling: Literal["anisotropic", "isotropic", "constant_z"] | None = None,
-    align_with: str | bool = True,
-    method: str = "default",
-    ignore_zero: bool = False,
-    compression: str | None = None,
-    level: int | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    existing: Literal["error", "resume", "overwrite"] = "error",
-    update: bool | Literal["content"] = False,
-    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
-) -> Report:
-    """Make all coarser mags of a layer from its finest mag, in one pass over it.
-
-    Runs on threads, or on the active dask Client; the result is the same. The mags appear whole, then the JSON lists them. What an interrupted
-    call finished is kept: the same call goes on from there. :func:`plan_pyramid` tells beforehand what would be done.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset or a layer; also a layer's folder without any JSON, for which ``method`` must be given. A mag's folder makes that mag the finest.
-    layer : str or sequence of str, optional
-        The layer, or several, one after the other; may be omitted where there is one.
-    finest : Mag, str, int or sequence of 3 int, optional
-        The mag to start from; by default the finest that has files.
-    mags : sequence of Mag, str, int or sequence of 3 int, optional
-        The mags to make. Each is made from the one before it and may jump, such as from 1 to 4-4-1.
-    coarsest : Mag, str, int or sequence of 3 int, optional
-        Where the ladder ends; by default WEBKNOSSOS's choice.
-    sampling : {"anisotropic", "isotropic", "constant_z"}, optional
-        Rule of the ladder: towards cubic voxels (the default), all axes doubled, or all but z (the default for a single section).
-    align_with : str or bool
-        The ladder follows the mags of this layer, of all other layers (True), or of none (False).
-    method : {"default", "median", "mode", "mean", "min", "max", "nearest"}
-        How a window becomes a voxel; by default median for color and mode for segmentation.
-    ignore_zero : bool
-        Zeros do not count, for mode, mean and median: a voxel is zero only where all of its window is.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How blocks are encoded; by default as in the finest mag, LZ4HC if that is raw.
-    level : int, optional
-        LZ4HC level, 1..12; 5 by default.
-    block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the finest mag, but where that has a
-        file for each block, as WEBKNOSSOS exports annotations, files of 8 blocks along an edge.
-    existing : {"error", "resume", "overwrite"}
-        What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
-        nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
-    update : bool or "content"
-        Make anew only files that lie above files that have changed (by size and time) since, or that have changed themselves, file by file in place,
-        in the mags that were built from the finest one. ``"content"`` trusts no times: all files are made anew, and those that differ are replaced.
-    bounding_box : BoundingBox, str or sequence, optional
-        Make anew, in place, what lies above this part of the layer [voxels of mag 1].
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    ExistsError
-        A mag is there and ``existing="error"``.
-    LockedError
-        Another job writes one of the mags.
-    ResumeError
-        What is there, or was interrupted, was made with other settings or from other data.
-    MissingError
-        There is no such layer, it has no files, or a mag to update is not there.
-    UnsupportedError
-        A mag's path leaves the dataset.
-    FormatError
-        A source file is broken.
-    ValueError
-        An option makes no sense.
-
-    Notes
-    -----
-    NaN propagates in mean, median, min and max, and is no value for mode (a window of nothing but NaN has the mode NaN).
-    """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.runners import num_workers
-
-    options = _pyramid_options(
-        finest=finest, mags=mags, coarsest=coarsest, sampling=sampling, align_with=align_with, method=method, ignore_zero=ignore_zero,
-        compression=compression, level=level, block_len=block_len, file_len=file_len,
-    )  # fmt: skip
-    box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    names = [layer] if layer is None or isinstance(layer, str) else list(layer)
-    if not names:
-        raise ValueError("layer= names no layer")
-    if update not in (True, False, "content"):
-        raise ValueError(f'update must be True, False or "content", got {update!r}')
-    if not update and box is None:
-        pyramids = [stage_pyramid(url, name, options, existing, num_workers()) for name in names]
-        if len(pyramids) > 1:  # before the first one is built
-            for pyramid in pyramids:
-                pyramid.staged.check_free()
-        return merge_reports([build.build_pyramid(pyramid) for pyramid in pyramids])
-    if existing != "error":
-        raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")
-    if update == "content" and box is not None:
-        raise ValueError('update="content" makes everything anew, bounding_box= a part: give one or the other')
-    return merge_reports([build.update_pyramid(stage_update(url, name, options, by_content=update == "content", box=box)) for name in names])
-
-
-def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
-    """Tell what :func:`build_pyramid` would do with the same arguments, without writing anything: what ``wkwdask pyramid --dry-run`` prints.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset, a layer or a mag.
-    layer : str, optional
-        The layer; may be omitted where there is one.
-    **options
-        As for :func:`build_pyramid`, but ``update`` and ``bounding_box``.
-
-    Returns
-    -------
-    PyramidPlan
-        Tasks, files, bytes, memory and time; its ``str()`` is for people.
-
-    Raises
-    ------
-    MissingError, ResumeError, UnsupportedError, ValueError
-        As for :func:`build_pyramid`.
-    """
-    from wkwdask.graphs.runners import num_workers
-
-    if layer is not None and not isinstance(layer, str):
-        raise TypeError(f"a plan is of one layer, got {layer!r}")
-    existing = options.pop("existing", "error")
-    workers = num_workers()
-    return estimate_pyramid(stage_pyramid(url, layer, _pyramid_options(**options), existing, workers), workers)
-
-
-def upsample(
-    url: str | os.PathLike[str],
-    layer: str | None = None,
-    *,
-    source: MagLike | None = None,
-    finest: MagLike | None = None,
-    mags: Sequence[MagLike] | None = None,
-    compression: str | None = None,
-    level: int = DEFAULT_LEVEL,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    existing: Literal["error", "resume", "overwrite"] = "error",
-) -> Report:
-    """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
-
-    Runs on threads, or on the active dask Client; the result is the same. The mags appear whole, then the JSON lists them. What an interrupted
-    call finished is kept: the same call goes on from there.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset or a layer. A mag's folder makes that mag the source.
-    layer : str, optional
-        The layer; may be omitted where there is one.
-    source : Mag, str, int or sequence of 3 int, optional
-        The coarse mag to start from; by default the finest that has files.
-    finest : Mag, str, int or sequence of 3 int, optional
-        The finest mag to make, 1 by default. Between it and the source, the mags of WEBKNOSSOS's ladder (or those that other layers have) are made too; a
-        mag that has data is left alone, unless it was made from the source by this function and ``existing`` is not ``"error"``.
-    mags : sequence of Mag, str, int or sequence of 3 int, optional
-        The mags to make, in place of that ladder. Each is made from the source directly, by any factor on each axis.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How blocks are encoded; by default as in the source, LZ4HC if that is raw.
-    level : int
-        LZ4HC level, 1..12.
-    block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the source, but where that has a file
-        for each block, files of 8 blocks along an edge.
-    existing : {"error", "resume", "overwrite"}
-        What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
-        nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
-
-    Returns
-    -------
-    Report
-
-    Raises
-    ------
-    ExistsError
-        A mag is there and ``existing="error"``.
-    LockedError
-        Another job writes one of the mags.
-    ResumeError
-        What is there, or was interrupted, was made with other settings or from other data.
-    MissingError
-        There is no such layer, or the source has no files.
-    UnsupportedError
-        A mag's path leaves the dataset.
-    FormatError
-        A source file is broken.
-    ValueError
-        An option makes no sense, or a mag is not finer than the source.
-
-    Notes
-    -----
-    Voxel (x, y, z) of a new mag is voxel (x // fx, y // fy, z // fz) of the source, counted from the dataset's origin. A new mag's box is the layer's box in
-    that mag: what the source holds beyond it is cut off.
-    """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.runners import num_workers
-
-    mags_of = _parsed_mags({"source": source, "finest": finest, "mags": mags})
-    options = UpsampleOptions(**mags_of, compression=compression, level=level, block_len=block_len, file_len=file_len)
-    return build.upsample(stage_upsample(url, layer, options, existing, num_workers()))
-
-
-def _pyramid_options(**values: Any) -> PyramidOptions:
-    """Turn what a user gives into options."""
-    unknown = sorted(set(values) - {field.name for field in fields(PyramidOptions)})
-    if unknown:
-        raise TypeError(f"no such option here: {', '.join(unknown)}")
-    return PyramidOptions(**_parsed_mags(values))
-
-
-def _parsed_mags(values: dict[str, Any]) -> dict[str, Any]:
-    """Parse the mags among options; they may come in any form."""
-    for name in ("source", "finest", "coarsest"):
-        if values.get(name) is not None:
-            values[name] = Mag.parse(values[name])
-    mags = values.get("mags")
-    if mags is not None:
-        if isinstance(mags, (Mag, int)):
-            raise TypeError(f"mags must be a sequence of mags, got {mags!r}")
-        values["mags"] = tuple(Mag.parse(mag) for mag in (mags.split(",") if isinstance(mags, str) else mags))
-    return values
 
 
 def info(url: str | os.PathLike[str]) -> DatasetSummary:

@@ -1,0 +1,230 @@
+"""Mags that are stored anew: in their place and elsewhere, whole datasets, boxes, resumes, refusals."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from faults.drivers import rechunks_of, stopping
+
+import wkwdask
+from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.jobs import splice as splice_module
+from wkwdask.storage import wkw_target
+from wkwdask.storage.wkw import WkwVolume
+
+OFFSET = (13, 0, 9)
+SHAPE = (50, 41, 30)
+CORNERS = (OFFSET, tuple(a + b for a, b in zip(OFFSET, SHAPE, strict=True)))
+
+
+def voxels(seed=0):
+    array = np.random.default_rng(seed).integers(0, 4, SHAPE).astype(np.uint32)
+    array[:20, :20] = 0
+    return array
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.to_wkw(voxels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4")
+    wkwdask.to_wkw((voxels(1) * 60).astype(np.uint8), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=2, compression="raw", category="color")
+    wkwdask.build_pyramid(folder, "cells", mags=["2-2-1"])
+    document = json.loads((folder / FILE_NAME).read_text())
+    document["dataLayers"][0].update({"largestSegmentId": 3, "mappings": ["agglomerate"]})
+    (folder / FILE_NAME).write_text(format_datasource(document))
+    return folder
+
+
+def whole(folder, layer="cells", mag=1):
+    return wkwdask.open(folder, layer=layer, mag=mag).compute()
+
+
+def stored(folder, layer="cells"):
+    (found,) = (one for one in wkwdask.info(folder).layers if one.name == layer)
+    return [(str(mag.mag), mag.block_len, mag.file_len, mag.compression) for mag in found.mags]
+
+
+def hidden(folder):
+    return sorted(path.name for path in Path(folder).rglob(".wkwdask*") if path.name not in (".wkwdask.json", ".wkwdask-files.npy"))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"file_len": 8}, (8, 8, "lz4")),
+        ({"file_len": 1}, (8, 1, "lz4")),
+        ({"compression": "lz4hc"}, (8, 2, "lz4hc")),
+        ({"compression": "raw", "file_len": 4}, (8, 4, "raw")),
+        ({"block_len": 16, "file_len": 1}, (16, 1, "lz4")),
+        ({"block_len": 4}, (4, 2, "lz4")),
+        ({"compression": "lz4hc", "level": 9}, (8, 2, "lz4hc")),
+    ],
+)
+def test_in_place(dataset, options, expected):
+    before = {mag: whole(dataset, mag=mag) for mag in ("1", "2-2-1")}
+    report = wkwdask.rechunk(dataset, layer="cells", **options)
+    assert stored(dataset) == [("1", *expected), ("2-2-1", *expected)]
+    assert report.files == sum(mag.files for layer in wkwdask.info(dataset).layers if layer.name == "cells" for mag in layer.mags)
+    for mag, array in before.items():
+        np.testing.assert_array_equal(whole(dataset, mag=mag), array)
+    entries = json.loads((dataset / FILE_NAME).read_text())["dataLayers"][0]["mags"]
+    assert [entry["cubeLength"] for entry in entries] == [expected[0] * expected[1]] * 2
+    assert hidden(dataset) == []
+
+
+def test_the_work_is_not_done_twice(dataset):
+    for path in (dataset, dataset / "cells", dataset / "cells" / "1"):
+        report = wkwdask.rechunk(path, file_len=2)
+        assert report.mags == ()
+        assert "nothing to do" in str(report)
+    wkwdask.compress(dataset, layer="color")
+    assert stored(dataset, "color") == [("1", 8, 2, "lz4hc")]
+    assert wkwdask.compress(dataset, layer="color").mags == ()
+    assert wkwdask.compress(dataset, layer="color", level=9).files > 0  # a level is always meant
+
+
+def test_a_dataset_elsewhere(dataset, tmp_path):
+    """With its voxel size, the boxes of its layers, and what they say about themselves."""
+    wkwdask.rechunk(dataset, tmp_path / "copy", file_len=4)
+    for layer in ("cells", "color"):
+        np.testing.assert_array_equal(whole(tmp_path / "copy", layer), whole(dataset, layer))
+    assert stored(tmp_path / "copy") == [("1", 8, 4, "lz4"), ("2-2-1", 8, 4, "lz4")]
+    assert stored(tmp_path / "copy", "color") == [("1", 8, 4, "raw")]
+    before, after = (json.loads((folder / FILE_NAME).read_text()) for folder in (dataset, tmp_path / "copy"))
+    assert after["scale"] == before["scale"]
+    assert after["id"] == {"name": "copy", "team": ""}
+    for old, new in zip(before["dataLayers"], after["dataLayers"], strict=True):
+        assert new["boundingBox"] == old["boundingBox"]
+        assert (new["category"], new.get("largestSegmentId")) == (old["category"], old.get("largestSegmentId"))
+        assert "mappings" not in new  # their files stay where they are
+    assert stored(dataset) == [("1", 8, 2, "lz4"), ("2-2-1", 8, 2, "lz4")]
+    with pytest.raises(ExistsError):
+        wkwdask.rechunk(dataset, tmp_path / "copy", file_len=4)
+    wkwdask.rechunk(dataset, tmp_path / "copy", file_len=8, existing="overwrite")
+    assert stored(tmp_path / "copy")[0] == ("1", 8, 8, "lz4")
+
+
+def test_a_layer_and_a_mag_elsewhere(dataset, tmp_path):
+    wkwdask.rechunk(dataset / "cells", tmp_path / "layer", mags=["2-2-1"], file_len=1)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "layer" / "2-2-1", ((6, 0, 9), (32, 21, 39))), whole(dataset, mag="2-2-1"))
+    assert not (tmp_path / "layer" / "1").exists()
+    wkwdask.rechunk(dataset / "cells" / "1", dataset / "again" / "1", compression="lz4hc", verify=True)
+    np.testing.assert_array_equal(whole(dataset, "again"), whole(dataset))
+
+
+@pytest.mark.parametrize("options", [{"file_len": 4}, {"block_len": 4}, {}])
+def test_a_box(dataset, tmp_path, options):
+    """It cuts blocks; nothing outside comes along."""
+    report = wkwdask.rechunk(dataset, tmp_path / "part", layer="cells", bounding_box=(20, 3, 11, 31, 30, 9), **options)
+    assert [mag.voxels for mag in report.mags] == [31 * 30 * 9, 16 * 16 * 9]
+    (layer,) = json.loads((tmp_path / "part" / FILE_NAME).read_text())["dataLayers"]
+    assert layer["boundingBox"] == {"topLeft": [20, 3, 11], "width": 31, "height": 30, "depth": 9}
+    np.testing.assert_array_equal(whole(tmp_path / "part"), wkwdask.read(dataset / "cells" / "1", ((20, 3, 11), (51, 33, 20))))
+    volume = WkwVolume.open(str(tmp_path / "part" / "cells" / "1"), wkwdask.BoundingBox((0, 0, 0), (80, 80, 80)))
+    everything = np.empty((1, 80, 80, 80), np.uint32)
+    volume.read_into(everything, (0, 0, 0))
+    assert np.count_nonzero(everything) == np.count_nonzero(whole(tmp_path / "part"))
+    with pytest.raises(BoundsError, match="holds nothing of the mag"):
+        wkwdask.rechunk(dataset / "color", tmp_path / "nothing", bounding_box=(500, 0, 0, 10, 10, 10))
+
+
+def test_a_bare_mag(tmp_path):
+    """Without a JSON its extent is that of its files."""
+    wkwdask.write(tmp_path / "1", OFFSET, voxels(), block_len=8, file_len=1)
+    wkwdask.rechunk(tmp_path / "1", file_len=8, block_len=4)
+    found = np.empty((1, *SHAPE), np.uint32)
+    WkwVolume.open(str(tmp_path / "1")).read_into(found, OFFSET)
+    np.testing.assert_array_equal(found[0], voxels())
+
+
+def test_values_are_known_where_blocks_are_decoded(dataset):
+    assert ", values " not in str(wkwdask.rechunk(dataset / "cells" / "1", file_len=4))
+    assert ", values 0 to 3" in str(wkwdask.rechunk(dataset / "cells" / "1", block_len=4))
+
+
+def test_what_makes_no_sense(dataset, tmp_path):
+    for options, message in (
+        ({"bounding_box": (0, 0, 0, 20, 20, 20)}, "in place would lose"),
+        ({"target": dataset}, "is the source"),
+        ({"compression": "zip"}, "compression must be"),
+        ({"level": 13}, "level must be"),
+        ({"level": 3, "compression": "lz4"}, "level is for LZ4HC"),
+        ({"file_len": 3}, "power of two"),
+        ({"existing": "update"}, "existing must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            wkwdask.rechunk(dataset, **options)
+    with pytest.raises(MissingError, match="no layer 'x'"):
+        wkwdask.rechunk(dataset, layer="x", file_len=4)
+    with pytest.raises(MissingError, match="has no mag 8; there are 1, 2-2-1"):
+        wkwdask.rechunk(dataset, layer="cells", mags=[8], file_len=4)
+    assert hidden(dataset) == []
+
+
+@pytest.mark.parametrize("options", [{"file_len": 1}, {"block_len": 4}])
+def test_a_difference_keeps_the_old(dataset, monkeypatch, options):
+    """A new mag that is not equal never takes the place of the old one."""
+    before = whole(dataset)
+
+    def damaged(self, *args, **kwargs):
+        volume = wkw_target.WkwVolume.open(self.folder, self.box, self.box.mag)
+        other = np.array(wkwdask.read(self.folder, CORNERS))
+        other[0, 30, 30, 20] ^= 1
+        wkwdask.write(self.folder + ".other", OFFSET, other[0], block_len=8, file_len=2)
+        return wkw_target.WkwVolume.open(self.folder + ".other", volume.box)
+
+    monkeypatch.setattr(wkw_target.WkwTarget, "as_volume", damaged)
+    with pytest.raises(IncompleteWriteError, match=r"voxel \(43, 30, 29\) of channel 0 is .*nothing was replaced"):
+        wkwdask.rechunk(dataset / "cells" / "1", **options)
+    monkeypatch.undo()
+    assert stored(dataset)[0] == ("1", 8, 2, "lz4")
+    np.testing.assert_array_equal(whole(dataset), before)
+    assert stored(dataset)[0] == ("1", 8, 2, "lz4")
+
+
+@pytest.mark.parametrize("options", [{"file_len": 1}, {"block_len": 4}])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_interrupted(dataset, tmp_path, options, in_place):
+    """The same call goes on; other settings and a source that has changed are refused."""
+    target = None if in_place else tmp_path / "copy" / "1"
+    before = whole(dataset)
+    source = dataset / "cells" / "1"
+    log = tmp_path / "log"
+    with rechunks_of(16), stopping(log, 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        wkwdask.rechunk(source, target, **options)
+    np.testing.assert_array_equal(whole(dataset), before)
+    assert in_place or not (tmp_path / "copy" / "1").exists()
+    with rechunks_of(16), pytest.raises(ResumeError, match="level was 0, is 9"):
+        wkwdask.rechunk(source, target, compression="lz4hc", level=9, **options)
+    with rechunks_of(16):
+        report = wkwdask.rechunk(source, target, **options)
+    assert "3 tasks had been finished before" in report.note
+    np.testing.assert_array_equal(wkwdask.read(target or source, CORNERS), before)
+    assert hidden(dataset) == []
+    with rechunks_of(16), stopping(log, 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        wkwdask.rechunk(source, tmp_path / "third", compression="lz4hc", **({"file_len": 2} if options == {"file_len": 1} else options))
+    for path in source.rglob("x*.wkw"):
+        os.utime(path)
+    with rechunks_of(16), pytest.raises(ResumeError, match="the source has changed"):
+        wkwdask.rechunk(source, tmp_path / "third", compression="lz4hc", **({"file_len": 2} if options == {"file_len": 1} else options))
+
+
+def test_a_task_says_what_it_is_about(dataset, monkeypatch):
+    monkeypatch.setattr(splice_module.SpliceTask, "states", lambda self: 1 / 0)
+    with pytest.raises(ZeroDivisionError) as raised:
+        wkwdask.rechunk(dataset / "cells" / "1", file_len=4)
+    assert any("region (0, 0, 0) of" in note for note in raised.value.__notes__)

@@ -1,0 +1,126 @@
+"""Storing what is there in another way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.api.options import MagLike, parsed_mags
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.wkw_rechunk import RechunkOptions, find_moves, prepare_dataset, stage_rechunk
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+
+def rechunk(
+    url: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None = None,
+    *,
+    layer: str | Sequence[str] | None = None,
+    mags: Sequence[MagLike] | str | None = None,
+    block_len: int | None = None,
+    file_len: int | None = None,
+    compression: str | None = None,
+    level: int | None = None,
+    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    existing: str = "error",
+    verify: bool | None = None,
+) -> Report:
+    """Store mags with other files, blocks or compression, in their place or somewhere else; all voxels stay as they are.
+
+    Where only the length of files changes, stored blocks are copied as they are: the disk sets the pace. Else blocks are decoded and encoded, some megabytes
+    at a time. A mag is built beside its place and appears when it is complete; in its own place the old one is kept until then.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    target : str or path, optional
+        Where a copy goes: a dataset for a dataset, a layer for a layer, a mag for a mag. By default the mags are replaced in their place.
+    layer : str or sequence of str, optional
+        The layers of a dataset, by default all.
+    mags : sequence of Mag, str, int or sequence of 3 int, optional
+        The mags, by default all of each layer.
+    block_len, file_len : int, optional
+        Edge of a block [voxels] and of a file [blocks], powers of two up to 128; by default as they are.
+    compression : {"lz4hc", "lz4", "raw"}, optional
+        How blocks are encoded; by default as they are.
+    level : int, optional
+        LZ4HC level, 1..12: blocks are encoded anew even where nothing else changes. Where blocks have to be encoded and none is given, it is 5.
+    bounding_box : BoundingBox, str or sequence, optional
+        What to take over, in mag-1 voxels; only with a target.
+    existing : {"error", "resume", "overwrite"}
+        What to do where a mag of the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+    verify : bool, optional
+        Read all voxels back and compare them before a mag appears; by default where mags are replaced in their place.
+
+    Returns
+    -------
+    Report
+        Least and greatest values are not known of mags whose blocks were copied.
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of a mag.
+    ExistsError
+        A mag of the target is there and ``existing="error"``.
+    FormatError
+        A file is broken.
+    LockedError
+        Another job writes one of the mags.
+    MissingError
+        There is no such layer or mag.
+    ResumeError
+        What was interrupted was started with other settings or from other data.
+    UnsupportedError
+        A mag's path leaves the dataset.
+    ValueError
+        An option makes no sense.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> report = wkwdask.rechunk(f"{folder}/1", file_len=2)
+    >>> report.files
+    1
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import num_workers
+
+    box = None if bounding_box is None else BoundingBox.parse(bounding_box)
+    options = RechunkOptions(block_len, file_len, compression, level, box)
+    layers = [layer] if isinstance(layer, str) else layer
+    moves = find_moves(url, target, layers, parsed_mags({"mags": mags})["mags"])
+    prepare_dataset(url, target)
+    reports = []
+    for move in moves:
+        staged = stage_rechunk(move, options, existing, num_workers())
+        if staged is not None:
+            reports.append(build.rechunk(staged, verify=staged.in_place if verify is None else verify))
+    return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are stored like that")
+
+
+def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None = None, *, compression: str = "lz4hc", **options: Any) -> Report:
+    """Compress mags, in their place or somewhere else: :func:`rechunk` with another compression.
+
+    Parameters
+    ----------
+    url, target : str or path
+        As for :func:`rechunk`.
+    compression : {"lz4hc", "lz4", "raw"}
+        How blocks are encoded.
+    **options
+        As for :func:`rechunk`.
+
+    Returns
+    -------
+    Report
+    """
+    return rechunk(url, target, compression=compression, **options)

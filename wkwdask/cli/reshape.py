@@ -1,0 +1,78 @@
+"""Commands that store what is there in another way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_option, scheduler_option, split_mags
+
+_MOVES = (
+    click.argument("path"),
+    click.argument("target", required=False),
+    click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all."),
+    click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all."),
+    click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level; blocks are encoded anew even where nothing else changes."),
+    click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as it is."),
+    click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as it is."),
+    click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to take over [voxels of mag 1]; only with a target."),
+    click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag appears. Default: in its own place."),
+    resume_option,
+    click.option("--overwrite", is_flag=True, help="Replace mags of the target that are there already; forget an interrupted run."),
+    scheduler_option,
+)
+
+
+def _moves(command: Any) -> Any:
+    """Give a command the options of all commands that store mags anew."""
+    for option in reversed(_MOVES):
+        command = option(command)
+    return command
+
+
+@click.command(short_help="Store mags with other files, blocks or compression.")
+@_moves
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as it is.")
+def rechunk(**options: Any) -> None:
+    """Store mags with other files, blocks or compression, in their place or at TARGET. All voxels stay as they are.
+
+    A dataset becomes a dataset, a layer a layer, a mag a mag. A mag appears when it is complete; in its own place the old one is kept until the voxels of
+    the new one have been compared with it.
+
+    \b
+    Examples:
+      wkwdask rechunk dataset --file-len 32
+      wkwdask rechunk dataset/color/1 --block-len 64 --file-len 16
+      wkwdask rechunk dataset small-copy --box 1000,1000,500,512,512,256
+    """
+    _store_anew(**options)
+
+
+@click.command(short_help="Compress mags that are raw, or compress them better.")
+@_moves
+@click.option("--compression", type=click.Choice(COMPRESSIONS), default="lz4hc", show_default=True, help="How blocks are encoded.")
+def compress(**options: Any) -> None:
+    """Compress mags, in their place or at TARGET. All voxels stay as they are.
+
+    \b
+    Examples:
+      wkwdask compress dataset
+      wkwdask compress dataset --layer color --level 9
+      wkwdask compress dataset/color/1 elsewhere/color/1 --compression lz4
+    """
+    _store_anew(**options)
+
+
+def _store_anew(
+    path: str, target: str | None, layers: tuple[str, ...], mags: str | None, resume: bool, overwrite: bool, scheduler: str | None, **options: Any
+) -> None:
+    from wkwdask.api import rechunk as store_anew
+
+    existing = existing_of(resume, overwrite)
+    with cluster_at(scheduler):
+        report = store_anew(path, target, layer=layers or None, mags=split_mags(mags), existing=existing, **options)
+    click.echo(str(report))
+
+
+COMMANDS = (rechunk, compress)

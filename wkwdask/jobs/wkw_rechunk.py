@@ -1,0 +1,275 @@
+"""Staging mags that are stored anew: from what a user asks for to sources, targets, plans and jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import BoundsError, MissingError, ResumeError
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, with_name
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.places import check_inside_dataset, edit_for, place_of
+from wkwdask.jobs.splice import SpliceJob
+from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.jobs.upsample import UpsampleJob
+from wkwdask.jobs.wkw_mags import box_setting, check_presence, edit_of, presence, source_token
+from wkwdask.jobs.wkw_write import check_level, staged_target
+from wkwdask.plans.rechunk import plan_splicing
+from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.storage.dataset import choose_layer, locate, read_datasource
+from wkwdask.storage.job_folder import JobFolder, is_untouched
+from wkwdask.storage.local import is_remote, local_path, publish_bytes
+from wkwdask.storage.owner import Owner
+from wkwdask.storage.wkw_splice import can_splice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.plans.regions import RegionGrid
+    from wkwdask.storage.dataset import Layer, Located
+    from wkwdask.storage.layer_edit import LayerEdit
+    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.wkw_target import WkwTarget
+
+EXISTING = ("error", "resume", "overwrite")
+_COMMAND = "rechunk"
+
+
+@dataclass(frozen=True, slots=True)
+class RechunkOptions:
+    """How mags are to be stored; None leaves it as it is."""
+
+    block_len: int | None = None
+    """Edge of a block [voxels]."""
+    file_len: int | None = None
+    """Edge of a file [blocks]."""
+    compression: str | None = None
+    """How blocks are encoded."""
+    level: int | None = None
+    """LZ4HC level; blocks are encoded anew where it is given."""
+    box: BoundingBox | None = None
+    """What is taken over [voxels of mag 1]; everything outside is left behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One mag, and where it goes."""
+
+    layer: Layer
+    """Its layer."""
+    mag: Mag
+    """The mag."""
+    folder: str | None
+    """Where it is to appear; None in its own place."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRechunk:
+    """One mag that can be stored anew."""
+
+    source: WkwVolume
+    """What is read."""
+    plan: RegionGrid
+    """The regions; an :class:`Upsampling` by 1 where blocks are decoded."""
+    target: WkwTarget
+    """What is written."""
+    staged: StagedMags
+    """How it appears."""
+    in_place: bool
+    """Whether it replaces its source."""
+
+    def job(self) -> SpliceJob | UpsampleJob:
+        """Make the job."""
+        if isinstance(self.plan, Upsampling):
+            return UpsampleJob(self.source, [self.target], [self.plan])
+        return SpliceJob(self.source, self.target, self.plan)
+
+
+def find_moves(url: str | os.PathLike[str], target: str | os.PathLike[str] | None, layers: Sequence[str] | None, mags: Sequence[Mag] | None) -> list[Move]:
+    """List the mags that a user means, and where they go: a dataset becomes a dataset, a layer a layer, a mag a mag.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    target : str or path, optional
+        What is to appear; None changes them in their place.
+    layers : sequence of str, optional
+        The layers of a dataset, by default all.
+    mags : sequence of Mag, optional
+        The mags, by default all of each layer.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer or mag.
+    ValueError
+        The target is the source.
+    """
+    located = locate(url)
+    root = None if target is None else local_path(target)
+    if root is not None and os.path.realpath(root) == os.path.realpath(located.path):
+        raise ValueError(f"{root}: is the source; leave the target out to change it in its place")
+    moves = [
+        Move(layer, mag, None if root is None else _place_in(root, located, layer, mag))
+        for layer in _chosen_layers(located, layers)
+        for mag in _chosen_mags(located, layer, mags)
+    ]
+    if not moves:
+        raise MissingError(f"{located.path}: there are no mags")
+    return moves
+
+
+def _chosen_layers(located: Located, names: Sequence[str] | None) -> list[Layer]:
+    return list(located.layers) if names is None else [choose_layer(located, name) for name in names]
+
+
+def _chosen_mags(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> list[Mag]:
+    there = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
+    missing = [mag for mag in mags or () if mag not in there]
+    if missing:
+        raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, there)) or 'none'}")
+    return there if mags is None else [mag for mag in there if mag in mags]
+
+
+def _place_in(root: str, located: Located, layer: Layer, mag: Mag) -> str:
+    if located.mag is not None:
+        return root
+    return f"{root}/{mag.name}" if layer.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
+
+
+def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] | None) -> None:
+    """Make the JSON of a new dataset, with the voxel size and no layers, where a whole dataset goes somewhere else."""
+    located = locate(url)
+    datasource = read_datasource(located.path)
+    if target is None or datasource is None:
+        return
+    root = local_path(target)
+    if read_datasource(root) is None:
+        os.makedirs(root, exist_ok=True)
+        publish_bytes(f"{root}/{FILE_NAME}", format_datasource(with_name(datasource.document, os.path.basename(root))).encode())
+
+
+def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: int) -> StagedRechunk | None:
+    """Check and lay out one mag that is to be stored anew.
+
+    Parameters
+    ----------
+    move : Move
+        The mag.
+    options : RechunkOptions
+        How it is to be stored.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``: what to do where there is something in another place than its own.
+    workers : int
+        How many tasks run at once.
+
+    Returns
+    -------
+    StagedRechunk or None
+        None where it is stored like that in its place already.
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of the mag.
+    ResumeError
+        Another job that writes the mag was interrupted.
+    UnsupportedError
+        A path leaves its dataset.
+    ValueError
+        An option makes no sense.
+    """
+    check_existing(existing, EXISTING)
+    check_level(DEFAULT_LEVEL if options.level is None else options.level)
+    source = _source_of(move, options)
+    header = header_of(source, options)
+    in_place = move.folder is None
+    if move.folder is None:
+        check_inside_dataset(move.layer, source.folder)
+        if options.box is not None:
+            raise ValueError("a bounding box in place would lose what lies outside it: give another place")
+        if options.level is None and header == source.header.with_block_type(source.header.block_type):
+            _finish_what_was_left(move.layer, source.folder)
+            return None
+        folder, parent, edit = source.folder, move.layer.folder, edit_of(move.layer, [move.mag], [source.folder], header)
+    else:
+        folder = local_path(move.folder)
+        parent, edit = os.path.dirname(folder), _edit_elsewhere(move, source, header, options.box)
+    settings = settings_of(
+        _COMMAND, source=source.box.mag, box=box_setting(source.box), block_len=header.block_len, file_len=header.file_len,
+        compression=header.block_type.label, level=options.level or 0, input=source_token(source),
+    )  # fmt: skip
+    interrupted = find_interrupted(parent, (folder,), settings, existing)
+    owner = Owner.this_process(f"{_COMMAND} of {source.folder}", interrupted.job if interrupted is not None else None)
+    target = staged_target(owner, parent, header, DEFAULT_LEVEL if options.level is None else options.level, source.box)
+    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    if options.level is None and can_splice(source, target):
+        plan: RegionGrid = plan_splicing(source.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+    else:
+        plan = plan_upsampling(source.box, source.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+    record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
+    if interrupted is not None:
+        check_presence(source, record, interrupted.plan)
+    nbytes_in = source.box.volume * header.voxel_nbytes
+    staged = StagedMags(owner, parent, (target,), (folder,), nbytes_in, edit, settings, "overwrite" if in_place else existing, record)
+    return StagedRechunk(source, plan, target, staged, in_place)
+
+
+def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
+    source = move.layer.volume(move.mag)
+    if options.box is None:
+        return source
+    box = options.box.in_mag(move.mag).intersection(source.box)
+    if box.is_empty:
+        raise BoundsError(f"{source.folder}: the bounding box {options.box} holds nothing of the mag, whose box is {source.box}")
+    return replace(source, box=box)
+
+
+def header_of(source: WkwVolume, options: RechunkOptions) -> WkwHeader:
+    """Choose how a mag is stored: what is not given as it is.
+
+    Raises
+    ------
+    ValueError
+        An option makes no sense.
+    """
+    before = source.header
+    block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
+    if options.level is not None and block_type is not BlockType.LZ4HC:
+        raise ValueError(f"level is for LZ4HC, but {source.folder} is to be stored as {block_type.label}")
+    if options.block_len is None and options.file_len is None:
+        return before.with_block_type(block_type)
+    block_len = before.block_len if options.block_len is None else options.block_len
+    file_len = before.file_len if options.file_len is None else options.file_len
+    return make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len, block_type=block_type)
+
+
+def _edit_elsewhere(move: Move, source: WkwVolume, header: WkwHeader, box: BoundingBox | None) -> LayerEdit | None:
+    """Say what the JSON above another place is to list; a new layer gets what its old one said about itself."""
+    place = place_of(str(move.folder))
+    record = move.layer.record
+    edit = edit_for(place, header, source.box, None if record is None else record.category)
+    if edit is None or edit.new_layer is None or record is None:
+        return edit
+    category, _, elements, channels = edit.new_layer
+    wanted = record.bounding_box if box is None else record.bounding_box.intersection(box)  # the box of a coarse mag may be larger
+    before = place.layer.record
+    if before is not None and any(entry.mag != move.mag for entry in before.mags):
+        wanted = before.bounding_box.union(wanted)
+    return replace(edit, new_layer=(category, wanted, elements, channels), attributes=record.attributes)
+
+
+def _finish_what_was_left(layer: Layer, folder: str) -> None:
+    """Finish the publishing of an earlier start that was killed there."""
+    if is_untouched(layer.folder, (folder,)):
+        return
+    job_folder = JobFolder(layer.folder, Owner.this_process(f"{_COMMAND} of {folder}"), (folder,))
+    with contextlib.suppress(ResumeError):  # of another job, which is left alone
+        job_folder.start("update", {})
+        job_folder.discard()
