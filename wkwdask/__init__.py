@@ -74,7 +74,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wkwdask.api import build_pyramid, compress, info, open, plan_pyramid, read, rechunk, sample, to_wkw, upsample, write
+    from wkwdask.api.access import info, open, read, sample, to_wkw, write
+    from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
+    from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,
