@@ -27,6 +27,7 @@ _NAMES = {
     "WkwDaskError": "errors",
     "build_pyramid": "api.pyramids",
     "compress": "api.reshape",
+    "create": "api.access",
     "info": "api.access",
     "make_demo": "viewer.demo",
     "open": "api.access",
@@ -60,6 +61,7 @@ __all__ = [
     "WkwDaskError",
     "build_pyramid",
     "compress",
+    "create",
     "info",
     "make_demo",
     "open",
@@ -74,7 +76,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wkwdask.api.access import info, open, read, sample, to_wkw, write
+    from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (
