@@ -25,6 +25,7 @@ _NAMES = {
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
     "WkwDaskError": "errors",
+    "apply": "api.functions",
     "build_pyramid": "api.pyramids",
     "compress": "api.reshape",
     "create": "api.access",
@@ -59,6 +60,7 @@ __all__ = [
     "TruncatedError",
     "UnsupportedError",
     "WkwDaskError",
+    "apply",
     "build_pyramid",
     "compress",
     "create",
@@ -77,6 +79,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
+    from wkwdask.api.functions import apply
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (

@@ -14,12 +14,14 @@ import numpy as np
 from wkwdask.errors import SpaceWarning
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
+from wkwdask.jobs.apply import ReduceJob
 from wkwdask.jobs.compare import CompareJob
 from wkwdask.jobs.estimate import rough_space_problems
 from wkwdask.jobs.job import Result
 from wkwdask.jobs.journaled import entry_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ShardTally, tally_of
+from wkwdask.jobs.tolerant import TolerantJob
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.jobs.apply import Application
     from wkwdask.jobs.pyramid import PyramidJob
     from wkwdask.jobs.splice import SpliceJob
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.jobs.upsample import UpsampleJob
+    from wkwdask.jobs.wkw_apply import StagedApply
     from wkwdask.jobs.wkw_pyramid import StagedPyramid
     from wkwdask.jobs.wkw_rechunk import StagedRechunk
     from wkwdask.jobs.wkw_update import StagedUpdate
@@ -182,6 +186,57 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
 
     with _attempt(staged):
         return _go_on(staged, rechunking.job(), source, f"rechunking {source.folder}", compare if verify else None)
+
+
+def apply(applying: StagedApply, *, most_failures: int) -> Report:
+    """Make a mag by a function, or go on with an interrupted job; tasks that fail are listed when all others are done.
+
+    Parameters
+    ----------
+    applying : StagedApply
+        What to do.
+    most_failures : int
+        With more failed tasks than these the job ends at once.
+
+    Returns
+    -------
+    Report
+    """
+    staged = applying.staged
+    report = staged.start()
+    if report is not None:
+        return report
+    with _attempt(staged), staged.journal() as journal:
+        job = applying.job()
+        journaled = staged.journaled(job, journal)
+        tolerant = TolerantJob(journaled, most_failures)
+        run_job(tolerant, f"applying to {staged.folders[0]}")
+        tolerant.check("all others are done")
+        return staged.publish(job.tallies, f"{journaled.num_known} tasks had been finished before" if journaled.num_known else "")
+
+
+def reduce(application: Application, combine: Callable[[Any, Any], Any], *, most_failures: int) -> Any:
+    """Reduce volumes to one value.
+
+    Parameters
+    ----------
+    application : Application
+        What is applied to what.
+    combine : callable
+        Makes one value of two.
+    most_failures : int
+        As for :func:`apply`.
+
+    Returns
+    -------
+    object
+        None where nothing was computed.
+    """
+    job = ReduceJob(application, combine)
+    tolerant = TolerantJob(job, most_failures)
+    run_job(tolerant, f"reducing {application.sources[0].name}")
+    tolerant.check("there is no result without them")
+    return job.value[0] if job.value else None
 
 
 def _go_on(staged: StagedMags, job: PyramidJob | SpliceJob | UpsampleJob, source: WkwVolume, title: str, then: Callable[[], None] | None = None) -> Report:
