@@ -207,6 +207,10 @@ class JobFolder:
             for before in take_lock(target, self.owner, self.region):
                 if before.job != self.owner.job:
                     finished |= self._end_dead_job(os.path.dirname(target), before.job, existing)
+            gone = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
+            for job in gone:  # killed before they made a folder, or after they removed it
+                if not os.path.exists(job_root(os.path.dirname(target), job)):
+                    release_locks_of(job, [target])
         finished |= self._clean_up(existing)
         done = [read_provenance(target) for target in self.targets]
         if finished and all(item.get("job") in finished and item.get("settings") == settings for item in done):
