@@ -27,6 +27,7 @@ _NAMES = {
     "WkwDaskError": "errors",
     "build_pyramid": "api.pyramids",
     "compress": "api.reshape",
+    "copy": "api.copies",
     "info": "api.access",
     "make_demo": "viewer.demo",
     "open": "api.access",
@@ -60,6 +61,7 @@ __all__ = [
     "WkwDaskError",
     "build_pyramid",
     "compress",
+    "copy",
     "info",
     "make_demo",
     "open",
@@ -75,6 +77,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wkwdask.api.access import info, open, read, sample, to_wkw, write
+    from wkwdask.api.copies import copy
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (

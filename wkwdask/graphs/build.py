@@ -158,10 +158,10 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
         return report
 
     def compare() -> None:
-        run_job(CompareJob(source, rechunking.target.as_volume(), rechunking.plan), f"comparing {staged.folders[0]}")
+        run_job(CompareJob(rechunking.volume, rechunking.target.as_volume(), rechunking.plan), f"comparing {staged.folders[0]}")
 
     with _attempt(staged):
-        return _go_on(staged, rechunking.job(), source, f"rechunking {source.folder}", compare if verify else None)
+        return _go_on(staged, rechunking.job(), source, staged.owner.command, compare if verify else None)
 
 
 def _go_on(staged: StagedMags, job: PyramidJob | SpliceJob | UpsampleJob, source: WkwVolume, title: str, then: Callable[[], None] | None = None) -> Report:

@@ -24,12 +24,14 @@ from wkwdask.storage.dataset import choose_layer, locate, read_datasource
 from wkwdask.storage.job_folder import JobFolder, is_untouched
 from wkwdask.storage.local import is_remote, local_path, publish_bytes
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw_splice import can_splice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.storage.dataset import Layer, Located
     from wkwdask.storage.layer_edit import LayerEdit
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from wkwdask.storage.wkw_target import WkwTarget
 
 EXISTING = ("error", "resume", "overwrite")
-_COMMAND = "rechunk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,10 @@ class RechunkOptions:
     """LZ4HC level; blocks are encoded anew where it is given."""
     box: BoundingBox | None = None
     """What is taken over [voxels of mag 1]; everything outside is left behind."""
+    translate: Vec3 = (0, 0, 0)
+    """By what voxels are moved [voxels of mag 1]."""
+    command: str = "rechunk"
+    """What a user asked for; a file that a copy can take over as it is keeps all of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,9 @@ class StagedRechunk:
     """One mag that can be stored anew."""
 
     source: WkwVolume
-    """What is read."""
+    """What is there."""
+    volume: WkwVolume | TranslatedVolume[WkwVolume]
+    """What is read: the same, where it is to be."""
     plan: RegionGrid
     """The regions; an :class:`Upsampling` by 1 where blocks are decoded."""
     target: WkwTarget
@@ -86,8 +93,8 @@ class StagedRechunk:
     def job(self) -> SpliceJob | UpsampleJob:
         """Make the job."""
         if isinstance(self.plan, Upsampling):
-            return UpsampleJob(self.source, [self.target], [self.plan])
-        return SpliceJob(self.source, self.target, self.plan)
+            return UpsampleJob(self.volume, [self.target], [self.plan])
+        return SpliceJob(self.volume, self.target, self.plan)
 
 
 def find_moves(url: str | os.PathLike[str], target: str | os.PathLike[str] | None, layers: Sequence[str] | None, mags: Sequence[Mag] | None) -> list[Move]:
@@ -189,8 +196,9 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
     check_level(DEFAULT_LEVEL if options.level is None else options.level)
     in_place = move.folder is None
     if in_place:
-        _finish_what_was_left(move.layer, move.layer.mags[move.mag])  # before the source is looked at: it may be replaced here
+        _finish_what_was_left(move.layer, move.layer.mags[move.mag], options.command)  # before the source is looked at: it may be replaced here
     source = _source_of(move, options)
+    volume = _translated(source, options.translate)
     header = header_of(source, options)
     if move.folder is None:
         check_inside_dataset(move.layer, source.folder)
@@ -201,25 +209,26 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
         folder, parent, edit = source.folder, move.layer.folder, edit_of(move.layer, [move.mag], [source.folder], header)
     else:
         folder = local_path(move.folder)
-        parent, edit = os.path.dirname(folder), _edit_elsewhere(move, source, header, options.box)
+        parent, edit = os.path.dirname(folder), _edit_elsewhere(move, volume.box, header, options)
     settings = settings_of(
-        _COMMAND, source=source.box.mag, box=box_setting(source.box), block_len=header.block_len, file_len=header.file_len,
-        compression=header.block_type.label, level=options.level or 0, input=source_token(source),
+        options.command, source=source.box.mag, box=box_setting(source.box), translate=options.translate, block_len=header.block_len,
+        file_len=header.file_len, compression=header.block_type.label, level=options.level or 0, input=source_token(source),
     )  # fmt: skip
     interrupted = find_interrupted(parent, (folder,), settings, existing)
-    owner = Owner.this_process(f"{_COMMAND} of {source.folder}", interrupted.job if interrupted is not None else None)
-    target = staged_target(owner, parent, header, DEFAULT_LEVEL if options.level is None else options.level, source.box)
+    owner = Owner.this_process(f"{options.command} of {source.folder}", interrupted.job if interrupted is not None else None)
+    target = staged_target(owner, parent, header, DEFAULT_LEVEL if options.level is None else options.level, volume.box)
     region = None if interrupted is None else vec3(interrupted.plan["region"])
-    if options.level is None and can_splice(source, target):
-        plan: RegionGrid = plan_splicing(source.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+    if options.level is None and can_splice(volume, target):
+        target = replace(target, keeps_files=options.command == "copy" and options.box is None)
+        plan: RegionGrid = plan_splicing(volume.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
     else:
-        plan = plan_upsampling(source.box, source.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
-    record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
+        plan = plan_upsampling(volume.box, volume.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+    record = {"region": plan.region_shape, "presence": presence(volume, [plan.region_shape])}
     if interrupted is not None:
         check_presence(source, record, interrupted.plan)
     nbytes_in = source.box.volume * header.voxel_nbytes
     staged = StagedMags(owner, parent, (target,), (folder,), nbytes_in, edit, settings, "overwrite" if in_place else existing, record)
-    return StagedRechunk(source, plan, target, staged, in_place)
+    return StagedRechunk(source, volume, plan, target, staged, in_place)
 
 
 def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
@@ -230,6 +239,41 @@ def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
     if box.is_empty:
         raise BoundsError(f"{source.folder}: the bounding box {options.box} holds nothing of the mag, whose box is {source.box}")
     return replace(source, box=box)
+
+
+def check_moves(moves: Sequence[Move], options: RechunkOptions) -> None:
+    """Make sure, before the first mag, that all can be moved.
+
+    Raises
+    ------
+    ValueError
+        A voxel would come to lie between two voxels of its mag, or at a negative place.
+    """
+    between = dict.fromkeys(move.mag for move in moves if any(a % n for a, n in zip(options.translate, move.mag.factors, strict=True)))
+    if between:
+        raise ValueError(
+            f"translate must be a multiple of every mag that is copied, got {options.translate}, but there are mags {', '.join(map(str, between))}"
+        )
+    for move in moves:
+        _translated(_source_of(move, options), options.translate)
+
+
+def _translated(source: WkwVolume, by: Vec3) -> WkwVolume | TranslatedVolume[WkwVolume]:
+    """Move a mag.
+
+    Raises
+    ------
+    ValueError
+        A voxel would have a negative place.
+    """
+    if not any(by):
+        return source
+    x, y, z = by
+    mag = source.box.mag
+    volume = TranslatedVolume(source, (x // mag.x, y // mag.y, z // mag.z))
+    if min(volume.box.topleft) < 0:
+        raise ValueError(f"{source.folder}: moved by {by}, its box would begin at {volume.box.topleft}; no voxel can lie below 0")
+    return volume
 
 
 def header_of(source: WkwVolume, options: RechunkOptions) -> WkwHeader:
@@ -251,26 +295,27 @@ def header_of(source: WkwVolume, options: RechunkOptions) -> WkwHeader:
     return make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len, block_type=block_type)
 
 
-def _edit_elsewhere(move: Move, source: WkwVolume, header: WkwHeader, box: BoundingBox | None) -> LayerEdit | None:
+def _edit_elsewhere(move: Move, box: BoundingBox, header: WkwHeader, options: RechunkOptions) -> LayerEdit | None:
     """Say what the JSON above another place is to list; a new layer gets what its old one said about itself."""
     place = place_of(str(move.folder))
     record = move.layer.record
-    edit = edit_for(place, header, source.box, None if record is None else record.category)
+    edit = edit_for(place, header, box, None if record is None else record.category)
     if edit is None or edit.new_layer is None or record is None:
         return edit
     category, _, elements, channels = edit.new_layer
-    wanted = record.bounding_box if box is None else record.bounding_box.intersection(box)  # the box of a coarse mag may be larger
+    taken = record.bounding_box if options.box is None else record.bounding_box.intersection(options.box)
+    wanted = moved(taken, options.translate)  # the box of a coarse mag may be larger
     before = place.layer.record
     if before is not None and any(entry.mag != move.mag for entry in before.mags):
         wanted = before.bounding_box.union(wanted)
     return replace(edit, new_layer=(category, wanted, elements, channels), attributes=record.attributes)
 
 
-def _finish_what_was_left(layer: Layer, folder: str) -> None:
+def _finish_what_was_left(layer: Layer, folder: str, command: str) -> None:
     """Finish the publishing of an earlier start that was killed there."""
     if is_untouched(layer.folder, (folder,)):
         return
-    job_folder = JobFolder(layer.folder, Owner.this_process(f"{_COMMAND} of {folder}"), (folder,))
+    job_folder = JobFolder(layer.folder, Owner.this_process(f"{command} of {folder}"), (folder,))
     with contextlib.suppress(ResumeError):  # of another job, which is left alone
         job_folder.start("update", {})
         job_folder.discard()

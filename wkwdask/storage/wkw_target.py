@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.translated import TranslatedVolume
 
 _BATCH_NBYTES = 4 << 20
 _buffers = threading.local()
@@ -57,6 +58,8 @@ class WkwTarget:
     """Where data goes [voxels of the mag]."""
     is_living: bool = False
     """Whether the mag is there already: then each file lasts as soon as it is published."""
+    keeps_files: bool = False
+    """Whether a file that is taken over from another mag keeps the voxels outside of the box that it may hold."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -192,7 +195,7 @@ class WkwTarget:
         status = os.stat(path)
         return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
-    def splice_shard(self, source: WkwVolume, shard: Vec3) -> Receipt:
+    def splice_shard(self, source: WkwVolume | TranslatedVolume[WkwVolume], shard: Vec3) -> Receipt:
         """Make one file of what a mag with the same blocks has stored in its place, see :func:`wkwdask.storage.wkw_splice.splice_file`."""
         return splice_file(source, self, shard)
 
