@@ -21,6 +21,7 @@ _NAMES = {
     "PyramidPlan": "jobs.estimate",
     "Report": "jobs.report",
     "ResumeError": "errors",
+    "RmReport": "jobs.report",
     "TaskFailedError": "errors",
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
@@ -35,6 +36,7 @@ _NAMES = {
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
+    "rm": "api.copies",
     "sample": "api.access",
     "to_wkw": "api.access",
     "upsample": "api.pyramids",
@@ -55,6 +57,7 @@ __all__ = [
     "PyramidPlan",
     "Report",
     "ResumeError",
+    "RmReport",
     "TaskFailedError",
     "TruncatedError",
     "UnsupportedError",
@@ -69,6 +72,7 @@ __all__ = [
     "preview",
     "read",
     "rechunk",
+    "rm",
     "sample",
     "to_wkw",
     "upsample",
@@ -77,7 +81,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wkwdask.api.access import info, open, read, sample, to_wkw, write
-    from wkwdask.api.copies import copy
+    from wkwdask.api.copies import copy, rm
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (
@@ -98,7 +102,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.estimate import PyramidPlan
-    from wkwdask.jobs.report import Report
+    from wkwdask.jobs.report import Report, RmReport
     from wkwdask.viewer.demo import make_demo
     from wkwdask.viewer.preview import preview
 

@@ -1,4 +1,4 @@
-"""Copying what is there."""
+"""Copying and removing what is there."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from wkwdask.api.options import MagLike, parsed_mags
 from wkwdask.api.reshape import store_anew
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
-from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.report import Report, RmReport, merge_reports
 from wkwdask.jobs.wkw_copy import find_copies
 from wkwdask.jobs.wkw_rechunk import RechunkOptions, check_moves, prepare_dataset
+from wkwdask.jobs.wkw_remove import stage_removals
 
 if TYPE_CHECKING:
     import os
@@ -95,3 +96,58 @@ def copy(
     prepare_dataset(url, target)
     report = merge_reports(store_anew(moves, options, existing, verify))
     return replace(report, note="; ".join(filter(None, (report.note, left))))
+
+
+def rm(
+    url: str | os.PathLike[str], *, layer: str | Sequence[str] | None = None, mags: Sequence[MagLike] | str | None = None, dry_run: bool = False
+) -> RmReport:
+    """Remove a dataset, a layer or mags for good.
+
+    The JSON forgets the mags first, then they vanish from sight, each at once, then their files are deleted in parallel. Where that is interrupted, the same
+    call deletes the rest. Nothing but mags is deleted, and folders in which nothing is left; symbolic links are not followed.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layer : str or sequence of str, optional
+        The layers of a dataset, by default all that are stored as WKW.
+    mags : sequence of Mag, str, int or sequence of 3 int, optional
+        The mags, by default all of each layer.
+    dry_run : bool
+        Only say what would be removed.
+
+    Returns
+    -------
+    RmReport
+        Files, bytes, the mags' folders, and what was found beside them and stays.
+
+    Raises
+    ------
+    LockedError
+        Another job writes one of the mags.
+    MissingError
+        There is no such layer or mag.
+    UnsupportedError
+        A mag is a symbolic link, lies outside of its dataset, is of another format, or holds something else.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> wkwdask.rm(f"{folder}/raw/1").files
+    9
+    """
+    removals = stage_removals(url, [layer] if isinstance(layer, str) else layer, parsed_mags({"mags": mags})["mags"], dry_run=dry_run)
+    if dry_run:
+        counts = [staged.count() for staged in removals.staged]
+        return RmReport(sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")
+    from wkwdask.graphs import build
+
+    files, nbytes = build.remove(removals.staged, removals.roots)
+    removals.clear()
+    note = "what an earlier call had left was deleted too" if removals.roots else ""
+    return RmReport(files, nbytes, removals.paths, removals.left, note)

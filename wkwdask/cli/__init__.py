@@ -23,6 +23,7 @@ def cli(debug: bool) -> None:
     Store it in another way    wkwdask rechunk DATASET --file-len 32
     Compress it                wkwdask compress DATASET
     Copy it, or a part of it   wkwdask copy DATASET TARGET
+    Remove it                  wkwdask rm DATASET
     Try all of it              wkwdask demo
     """
 

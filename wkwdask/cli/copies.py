@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from wkwdask.cli.shared import cluster_at, existing_of, resume_option, scheduler_option, split_mags
+from wkwdask.errors import MissingError
 
 
 class Triple(click.ParamType):
@@ -54,4 +57,45 @@ def copy(path: str, target: str, layers: tuple[str, ...], mags: str | None, resu
     click.echo(str(report))
 
 
-COMMANDS = (copy,)
+@click.command(short_help="Remove a dataset, a layer or mags for good.")
+@click.argument("path")
+@click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all.")
+@click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@scheduler_option
+def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes: bool, scheduler: str | None) -> None:
+    """Remove a dataset, a layer or a mag: its files, and what the JSON says about it.
+
+    What is no mag stays. The same command deletes the rest where it was interrupted.
+
+    \b
+    Examples:
+      wkwdask rm dataset/color/1
+      wkwdask rm dataset --layer prediction --dry-run
+    """
+    from wkwdask.api import rm as remove
+
+    chosen: dict[str, Any] = {"layer": layers or None, "mags": split_mags(mags)}
+    if dry_run or not yes:
+        if not dry_run and not _is_terminal():
+            raise click.UsageError("nobody can be asked here: give --yes to remove without asking, or --dry-run to look")
+        try:
+            found = remove(path, **chosen, dry_run=True)
+            click.echo(str(found if dry_run else replace(found, note="")))
+        except MissingError:  # of a removal that was interrupted, nothing but its hidden rest may be there
+            if dry_run:
+                raise
+        if dry_run:
+            return
+        click.confirm("Remove?", abort=True)
+    with cluster_at(scheduler):
+        report = remove(path, **chosen)
+    click.echo(str(report))
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+COMMANDS = (copy, rm)

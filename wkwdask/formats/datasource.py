@@ -198,6 +198,33 @@ def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, st
     return changed
 
 
+def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag]) -> dict[str, Any]:
+    """Remove mags from a layer, and the layer with its last mag; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    layer : str
+        Name of a layer; where it is not there, nothing changes.
+    mags : sequence of Mag
+        The mags.
+
+    Returns
+    -------
+    dict
+        A changed copy.
+    """
+    changed = copy.deepcopy(document)
+    layers = changed.get("dataLayers", [])
+    for entry in [entry for entry in layers if entry.get("name") == layer]:
+        key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
+        entry[key] = [item for item in entry.get(key, []) if Mag.parse(item[mag_key]) not in mags]
+        if not entry[key]:
+            layers.remove(entry)
+    return changed
+
+
 def with_layer(
     document: dict[str, Any], name: str, category: str, box: BoundingBox, element_class: str, num_channels: int, attributes: dict[str, Any] | None = None
 ) -> dict[str, Any]:

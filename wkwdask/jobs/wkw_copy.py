@@ -11,7 +11,7 @@ from wkwdask.storage.dataset import locate
 from wkwdask.storage.local import is_remote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.wkw_rechunk import Move
@@ -46,7 +46,7 @@ def find_copies(
     """
     located = locate(url)
     if layers is None:
-        stored = [layer.name for layer in located.layers if _data_format(layer) == "wkw"]
+        stored = [layer.name for layer in located.layers if data_format(layer) == "wkw"]
         layers = stored if 0 < len(stored) < len(located.layers) else None
     moves = find_moves(url, target, layers, mags)
     left = [] if located.mag is not None else list(_left_behind(located, [move.layer for move in moves], layers))
@@ -54,22 +54,24 @@ def find_copies(
     return moves, f"not copied: {', '.join(left[:_NAMED])}{more}" if left else ""
 
 
-def _data_format(layer: Layer) -> str:
+def data_format(layer: Layer) -> str:
+    """Say how a layer is stored."""
     return "wkw" if layer.record is None else layer.record.data_format
 
 
 def _left_behind(located: Located, taken: Sequence[Layer], names: Sequence[str] | None) -> Iterator[str]:
     """Name layers of other formats, mags at other places, and whatever else is in the folders."""
     for layer in located.layers:
-        if _data_format(layer) != "wkw":
-            yield f"layer {layer.name} ({_data_format(layer)})"
+        if data_format(layer) != "wkw":
+            yield f"layer {layer.name} ({data_format(layer)})"
     for layer in {layer.folder: layer for layer in taken}.values():
         yield from (folder for folder in layer.mags.values() if is_remote(folder))
-        yield from _others(layer.folder, {os.path.basename(folder) for folder in layer.mags.values()})
+        yield from other_files(layer.folder, {os.path.basename(folder) for folder in layer.mags.values()})
     if names is None and taken and taken[0].folder != located.path:
-        yield from _others(located.path, {layer.name for layer in located.layers})
+        yield from other_files(located.path, {layer.name for layer in located.layers})
 
 
-def _others(folder: str, known: set[str]) -> Iterator[str]:
+def other_files(folder: str, known: Collection[str]) -> Iterator[str]:
+    """Go through what is in a folder of a dataset and neither hidden, nor its JSON, nor known by its name."""
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return (f"{folder}/{name}" for name in names if name not in known and name != FILE_NAME and not name.startswith("."))

@@ -354,6 +354,40 @@ def remove_tree(folder: str) -> None:
                 raise
 
 
+def delete_tree(folder: str) -> tuple[int, int]:
+    """Delete a folder and all in it, but nothing that a symbolic link points to; what is gone already is fine.
+
+    Returns
+    -------
+    files, nbytes : int
+        What was deleted.
+    """
+    files, nbytes = 0, 0
+    with contextlib.suppress(FileNotFoundError):
+        with os.scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                below = delete_tree(entry.path)
+                files, nbytes = files + below[0], nbytes + below[1]
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                size = entry.stat(follow_symlinks=False).st_size
+                os.unlink(entry.path)
+                files, nbytes = files + 1, nbytes + size
+        os.rmdir(folder)
+    return files, nbytes
+
+
+def count_tree(folder: str) -> tuple[int, int]:
+    """Count the files in a folder and their bytes; symbolic links are not followed."""
+    files, nbytes = 0, 0
+    for path, _, names in os.walk(folder):
+        files += len(names)
+        nbytes += sum(os.lstat(f"{path}/{name}").st_size for name in names)
+    return files, nbytes
+
+
 def numbered(folder: str | Path, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
     """List entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; an absent folder has none.
 
