@@ -31,6 +31,7 @@ _NAMES = {
     "copy": "api.copies",
     "info": "api.access",
     "make_demo": "viewer.demo",
+    "merge": "api.annotations",
     "open": "api.access",
     "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
@@ -67,6 +68,7 @@ __all__ = [
     "copy",
     "info",
     "make_demo",
+    "merge",
     "open",
     "plan_pyramid",
     "preview",
@@ -81,6 +83,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wkwdask.api.access import info, open, read, sample, to_wkw, write
+    from wkwdask.api.annotations import merge
     from wkwdask.api.copies import copy, rm
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk

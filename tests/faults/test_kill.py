@@ -18,6 +18,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from annotations import write_data_zip
 from faults.drivers import KILLS, job_folders, journaled, killed_at, logged, rechunks_of, regions_of, runs
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 
@@ -95,6 +96,17 @@ def copy_files(folder):
         wkwdask.copy(folder / "seg", folder / "copy")
 
 
+def merge(folder):
+    """Some files are copied, blocks of others are replaced."""
+    path = folder.parent / f"{folder.name}.annotation"
+    if not path.exists():
+        blocks = {(0, 1, 2): np.full((8, 8, 8), 300), (4, 3, 3): np.zeros((8, 8, 8))}
+        write_data_zip(path, {"1": blocks}, block_len=8)
+        os.utime(path, (1, 1))
+    with rechunks_of(16):
+        wkwdask.merge(folder / "seg" / "1", path, folder / "merged" / "1")
+
+
 def remove(folder):
     wkwdask.rm(folder / "seg" / "2-2-1")
 
@@ -109,9 +121,10 @@ JOBS = {
     "join_files_of_larger_blocks": ((write_new,), join_files_of_larger_blocks, (join_files_of_larger_blocks,), ("1",)),
     "copy_moved": ((write_new,), copy_moved, (copy_moved,), ("1",)),
     "copy_files": ((write_new,), copy_files, (copy_files,), ("1",)),
+    "merge": ((write_new,), merge, (merge,), ("1",)),
     "compress_elsewhere": ((write_new,), compress_elsewhere, (compress_elsewhere,), ("1",)),
 }
-GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, copy_moved, copy_files)
+GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, copy_moved, copy_files, merge)
 
 
 def mag_contents(folder, mag):

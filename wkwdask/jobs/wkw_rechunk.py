@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, ResumeError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, with_name
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from wkwdask.storage.dataset import Layer, Located
     from wkwdask.storage.layer_edit import LayerEdit
     from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.wkw_splice import Stored
     from wkwdask.storage.wkw_target import WkwTarget
 
 EXISTING = ("error", "resume", "overwrite")
@@ -79,8 +80,8 @@ class StagedRechunk:
 
     source: WkwVolume
     """What is there."""
-    volume: WkwVolume | TranslatedVolume[WkwVolume]
-    """What is read: the same, where it is to be."""
+    volume: Stored
+    """What is read: the same, moved or with other blocks."""
     plan: RegionGrid
     """The regions; an :class:`Upsampling` by 1 where blocks are decoded."""
     target: WkwTarget
@@ -210,9 +211,54 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
     else:
         folder = local_path(move.folder)
         parent, edit = os.path.dirname(folder), _edit_elsewhere(move, volume.box, header, options)
+    return lay_out(source, volume, header, options, (folder, parent, edit), existing, workers)
+
+
+def lay_out(
+    source: WkwVolume,
+    volume: Stored,
+    header: WkwHeader,
+    options: RechunkOptions,
+    place: tuple[str, str, LayerEdit | None],
+    existing: str,
+    workers: int,
+    **more: Any,
+) -> StagedRechunk:
+    """Lay out the job that makes one mag.
+
+    Parameters
+    ----------
+    source : WkwVolume
+        The mag that is there.
+    volume : WkwVolume, TranslatedVolume or MergedVolume
+        What the new mag is to hold.
+    header : WkwHeader
+        How it is to be stored.
+    options : RechunkOptions
+        What a user asked for.
+    place : tuple of str, str, LayerEdit
+        The new mag's folder, that of its layer, and what the JSON is to say.
+    existing : str
+        What to do where there is something.
+    workers : int
+        How many tasks run at once.
+    **more
+        What else makes the job another one.
+
+    Returns
+    -------
+    StagedRechunk
+
+    Raises
+    ------
+    ResumeError
+        Another job that writes the mag was interrupted.
+    """
+    folder, parent, edit = place
+    in_place = folder == source.folder
     settings = settings_of(
         options.command, source=source.box.mag, box=box_setting(source.box), translate=options.translate, block_len=header.block_len,
-        file_len=header.file_len, compression=header.block_type.label, level=options.level or 0, input=source_token(source),
+        file_len=header.file_len, compression=header.block_type.label, level=options.level or 0, input=source_token(source), **more,
     )  # fmt: skip
     interrupted = find_interrupted(parent, (folder,), settings, existing)
     owner = Owner.this_process(f"{options.command} of {source.folder}", interrupted.job if interrupted is not None else None)

@@ -18,6 +18,7 @@ from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
 from wkwdask.storage.local import NewFile, make_folders_below
+from wkwdask.storage.merged import MergedVolume
 from wkwdask.storage.pieces import Pieces
 from wkwdask.storage.receipts import Receipt
 from wkwdask.storage.translated import TranslatedVolume
@@ -35,20 +36,24 @@ if TYPE_CHECKING:
     from wkwdask.storage.wkw_file import WkwFile
     from wkwdask.storage.wkw_target import WkwTarget
 
-    Stored = WkwVolume | TranslatedVolume[WkwVolume]
+    Stored = WkwVolume | TranslatedVolume[WkwVolume] | MergedVolume
 
 
 def can_splice(source: Stored, target: WkwTarget) -> bool:
     """Tell whether stored blocks of one mag are stored blocks of another: same voxels, places and block length, and LZ4 or raw in both."""
     volume, shift = _parted(source)
     a, b = volume.header, target.header
+    if isinstance(source, MergedVolume) and source.box != volume.box:
+        return False  # stored blocks may hold voxels outside of the box of the base
     same = (a.block_len, a.voxel_type, a.num_channels, a.block_type) == (b.block_len, b.voxel_type, b.num_channels, b.block_type)
     return same and all(s % a.block_len == 0 for s in shift)
 
 
 def _parted(source: Stored) -> tuple[WkwVolume, Vec3]:
     """Give what is stored, and by what it is moved [voxels]."""
-    return (source.volume, source.shift) if isinstance(source, TranslatedVolume) else (source, (0, 0, 0))
+    if isinstance(source, TranslatedVolume):
+        return source.volume, source.shift
+    return (source.base if isinstance(source, MergedVolume) else source), (0, 0, 0)
 
 
 def splice_file(source: Stored, target: WkwTarget, shard: Vec3) -> Receipt:
@@ -56,7 +61,7 @@ def splice_file(source: Stored, target: WkwTarget, shard: Vec3) -> Receipt:
 
     Parameters
     ----------
-    source : WkwVolume or TranslatedVolume of one
+    source : WkwVolume, TranslatedVolume or MergedVolume
         What is copied, see :func:`can_splice`.
     target : WkwTarget
         What is written; voxels outside its box become zero.
@@ -123,6 +128,8 @@ class _Splice:
             return None
         if self._box.size != self._target.shard_shape and not self._target.keeps_files:
             return None
+        if isinstance(self._source, MergedVolume) and self._source.touched(self._box, self._target.shard_shape).any():
+            return None
         x, y, z = (n - s // file_len for n, s in zip(self._shard, self._shift, strict=True))
         file = open_if_stored(file_path(self._stored.folder, (x, y, z)), self._stored.header)
         return file if file is not None and file.header == self._target.header.for_data_file() else None
@@ -169,18 +176,19 @@ class _Splice:
         inside = cell_box(cube, shape, self._box).intersection(self._box)
         before = [n - s // edge for n, s in zip(cube, self._shift, strict=True)]
         file, path = (None, "") if inside.is_empty else self._source_file(before, edge)
-        if file is None:
-            if path:
-                self._absent.append(path)
+        touched = self._touched(inside, cube, edge)
+        if file is None and path:
+            self._absent.append(path)
+        if file is None and touched is None:
             self._put_zeros(edge**3)
             return
         first_code = int(morton.encode([n * edge % self._stored.header.file_len for n in before])[0])
-        bounds = file.bounds(first_code, edge**3)
-        spliceable = file.header.is_compressed == self._target.header.is_compressed
-        for stretch in self._stretches(cube, edge, inside, spliceable=spliceable):
+        bounds = np.zeros(0, np.int64) if file is None else file.bounds(first_code, edge**3)
+        whole = _OUTSIDE if file is None else _INSIDE if file.header.is_compressed == self._target.header.is_compressed else _CUT
+        for stretch in self._stretches(cube, edge, inside, touched, whole):
             if stretch.kind == _OUTSIDE:
                 self._put_zeros(stretch.last - stretch.first)
-            elif stretch.kind == _INSIDE:
+            elif stretch.kind == _INSIDE and file is not None:
                 self._put_stored(file, bounds[stretch.first : stretch.last + 1])
             else:
                 for number in range(stretch.first, stretch.last):
@@ -191,16 +199,33 @@ class _Splice:
         path = file_path(self._stored.folder, (x, y, z))
         return open_if_stored(path, self._stored.header), path
 
-    def _stretches(self, cube: Vec3, edge: int, inside: BoundingBox, *, spliceable: bool) -> list[_Stretch]:
-        """Part the blocks of a cube, in their order, into those outside the box, those that it cuts, and those inside."""
-        if inside.volume == (edge * self._stored.header.block_len) ** 3:
-            return [_Stretch(0, edge**3, _INSIDE if spliceable else _CUT)]
+    def _touched(self, inside: BoundingBox, cube: Vec3, edge: int) -> npt.NDArray[np.bool_] | None:
+        """Tell which blocks of a cube are not what the source has stored, in Morton order; None where all are."""
+        if inside.is_empty or not isinstance(self._source, MergedVolume):
+            return None
+        step = self._stored.header.block_len
+        found = self._source.touched(inside, (step,) * 3)
+        if not found.any():
+            return None
+        touched = np.zeros((edge,) * 3, np.bool_)
+        low = [t // step - n * edge for t, n in zip(inside.topleft, cube, strict=True)]
+        touched[tuple(slice(a, a + n) for a, n in zip(low, found.shape, strict=True))] = found
+        _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
+        in_order: npt.NDArray[np.bool_] = touched[tuple(blocks.T)]
+        return in_order
+
+    def _stretches(self, cube: Vec3, edge: int, inside: BoundingBox, touched: npt.NDArray[np.bool_] | None, whole: int) -> list[_Stretch]:
+        """Part the blocks of a cube, in their order, into those outside the box, those that are decoded, and those that are copied."""
+        if touched is None and inside.volume == (edge * self._stored.header.block_len) ** 3:
+            return [_Stretch(0, edge**3, whole)]
         step = self._stored.header.block_len
         _, blocks = morton.ordered_box((0, 0, 0), (edge,) * 3)
         low = (blocks + np.multiply(cube, edge)) * step
         covered = np.minimum(low + step, inside.bottomright) - np.maximum(low, inside.topleft)
-        whole = _INSIDE if spliceable else _CUT
-        kinds = np.where((covered <= 0).any(axis=1), _OUTSIDE, np.where((covered == step).all(axis=1), whole, _CUT))
+        cut = _OUTSIDE if whole == _OUTSIDE else _CUT
+        kinds = np.where((covered <= 0).any(axis=1), _OUTSIDE, np.where((covered == step).all(axis=1), whole, cut))
+        if touched is not None:
+            kinds[touched] = _CUT
         starts = [0, *(np.flatnonzero(np.diff(kinds)) + 1).tolist(), len(kinds)]
         return [_Stretch(first, last, int(kinds[first])) for first, last in pairwise(starts)]
 

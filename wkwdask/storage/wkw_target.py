@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.translated import TranslatedVolume
+    from wkwdask.storage.wkw_splice import Stored
 
 _BATCH_NBYTES = 4 << 20
 _buffers = threading.local()
@@ -195,7 +195,7 @@ class WkwTarget:
         status = os.stat(path)
         return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
-    def splice_shard(self, source: WkwVolume | TranslatedVolume[WkwVolume], shard: Vec3) -> Receipt:
+    def splice_shard(self, source: Stored, shard: Vec3) -> Receipt:
         """Make one file of what a mag with the same blocks has stored in its place, see :func:`wkwdask.storage.wkw_splice.splice_file`."""
         return splice_file(source, self, shard)
 
