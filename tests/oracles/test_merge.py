@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import warnings
 
 import dask
@@ -19,6 +21,14 @@ with warnings.catch_warnings():
     webknossos = pytest.importorskip("webknossos", reason="the oracle webknossos is not installed")
 
 SHAPE = (160, 128, 96)
+# in a process of its own: it leaves files open
+THEIRS = """
+import sys
+from webknossos import Annotation
+if __name__ == "__main__":
+    path, target, datasets = sys.argv[1:]
+    Annotation.load(path).merge_fallback_layer(target, datasets)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -45,16 +55,13 @@ def blocks(*indices):
     return {index: random.integers(0, 40, (32, 32, 32)) for index in indices} | {(1, 1, 1): np.zeros((32, 32, 32), int)}
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("mags", [("1",), ("1-1-1", "2-2-1")])
-def test_merge_fallback(dataset, tmp_path, mags):
-    path = write_annotation(tmp_path / "annotation.zip", {mag: blocks((0, 0, 0), (4, 3, 2), (2, 0, 1)) if mag.startswith("1") else {} for mag in mags})
-    annotation = webknossos.Annotation.load(path)
-    annotation.merge_fallback_layer(tmp_path / "theirs", tmp_path)
+def test_merge_fallback(dataset, tmp_path):
+    path = write_annotation(tmp_path / "annotation.zip", {"1": blocks((0, 0, 0), (4, 3, 2), (2, 0, 1)), "2-2-1": {}})
+    subprocess.run([sys.executable, "-c", THEIRS, path, tmp_path / "theirs", tmp_path], check=True)
     wkwdask.merge(dataset, path, tmp_path / "ours", file_len=4)
     theirs = webknossos.Dataset.open(tmp_path / "theirs").get_layer("seg").get_mag(1).read()
-    with wkw.Dataset.open(str(tmp_path / "ours" / "seg" / "1")) as ours:
-        np.testing.assert_array_equal(ours.read((0, 0, 0), SHAPE), theirs)
+    with wkw.Dataset.open(str(tmp_path / "ours" / "seg" / "1")) as ours:  # their box has grown to whole files
+        np.testing.assert_array_equal(ours.read((0, 0, 0), theirs.shape[1:]), theirs)
     layer = webknossos.Dataset.open(tmp_path / "ours").get_layer("seg")
     assert layer.largest_segment_id == int(theirs.max())
     assert layer.bounding_box.size.to_tuple() == SHAPE
