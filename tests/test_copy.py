@@ -174,6 +174,8 @@ def test_what_makes_no_sense(dataset, tmp_path):
         assert not (tmp_path / "copy" / "cells").exists()
     with pytest.raises(ValueError, match="is the source"):
         wkwdask.copy(dataset, dataset)
+    with pytest.raises(ValueError, match=r"has the name of mag 2, but .* is mag 1; name it 1"):
+        wkwdask.copy(dataset / "cells" / "1", dataset / "other" / "2")
     with pytest.raises(MissingError, match="no layer 'x'"):
         wkwdask.copy(dataset, tmp_path / "copy", layer="x")
     with pytest.raises(BoundsError, match="holds nothing of the mag"):

@@ -12,6 +12,7 @@ import dask
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from faults.drivers import regions_of, stopping
 
 import wkwdask
 from wkwdask.cli import cli, copies
@@ -197,6 +198,20 @@ def test_an_interrupted_write_goes_too(dataset):
     path = dataset / "cells" / ".1.wkwdask-lock"
     path.write_text(path.read_text().replace(owner.process_start, "1"))
     wkwdask.rm(dataset, layer="cells")
+    assert not (dataset / "cells").exists()
+
+
+def test_an_interrupted_job_goes_with_its_layer(dataset, tmp_path):
+    """A living one keeps the layer."""
+    with regions_of(16), stopping(tmp_path / "log", 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        wkwdask.build_pyramid(dataset, "cells", mags=["2-2-1"], method="max", existing="overwrite")
+    (job,) = (dataset / "cells").glob(".wkwdask-job-*")
+    owner = Owner(**json.loads((job / "owner.json").read_text()))
+    take_lock(f"{dataset}/cells/2-2-1", owner)
+    with pytest.raises(LockedError, match=f"another job works here: {owner.command}"):
+        wkwdask.rm(dataset / "cells")
+    release_lock(f"{dataset}/cells/2-2-1", owner)
+    wkwdask.rm(dataset / "cells")
     assert not (dataset / "cells").exists()
 
 

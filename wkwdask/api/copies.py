@@ -138,8 +138,8 @@ def rm(
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
     >>> _ = wkwdask.write(f"{folder}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
-    >>> wkwdask.rm(f"{folder}/raw/1").files
-    9
+    >>> len(wkwdask.rm(f"{folder}/raw/1").paths)
+    1
     """
     removals = stage_removals(url, [layer] if isinstance(layer, str) else layer, parsed_mags({"mags": mags})["mags"], dry_run=dry_run)
     if dry_run:

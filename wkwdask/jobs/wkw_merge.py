@@ -145,7 +145,7 @@ def stage_merge(merge: Merge, options: RechunkOptions, relabel: bool | int, exis
         box = box.union(scan.outside)
     header = header_of(source, options)
     folder = local_path(str(move.folder))
-    edit = _edit(move, box, header, largest if known is not None or move.layer.record is None else None)
+    edit = _edit(move, box, header, largest if known is not None else None)
     staged = lay_out(
         source, MergedVolume(source, annotations, box), header, options, (folder, os.path.dirname(folder), edit), existing, workers,
         annotations=_token(annotations),

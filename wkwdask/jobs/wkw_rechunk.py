@@ -117,12 +117,12 @@ def find_moves(url: str | os.PathLike[str], target: str | os.PathLike[str] | Non
     MissingError
         There is no such layer or mag.
     ValueError
-        The target is the source.
+        The target is the source, or has the name of another mag.
     """
     located = locate(url)
     root = None if target is None else local_path(target)
     if root is not None and os.path.realpath(root) == os.path.realpath(located.path):
-        raise ValueError(f"{root}: is the source; leave the target out to change it in its place")
+        raise ValueError(f"{root}: is the source; give another place (rechunk and compress take none to work in place)")
     moves = [
         Move(layer, mag, None if root is None else _place_in(root, located, layer, mag))
         for layer in _chosen_layers(located, layers)
@@ -147,8 +147,25 @@ def _chosen_mags(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> 
 
 def _place_in(root: str, located: Located, layer: Layer, mag: Mag) -> str:
     if located.mag is not None:
+        _check_name(root, located, mag)
         return root
     return f"{root}/{mag.name}" if layer.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
+
+
+def _check_name(folder: str, located: Located, mag: Mag) -> None:
+    """Refuse to let voxels of one mag appear as another one.
+
+    Raises
+    ------
+    ValueError
+        The folder has the name of another mag.
+    """
+    try:
+        named, _ = Mag.parse(os.path.basename(folder)), Mag.parse(os.path.basename(located.path))
+    except ValueError:  # one of the names says nothing
+        return
+    if named != mag:
+        raise ValueError(f"{folder}: has the name of mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
 
 
 def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] | None) -> None:

@@ -14,7 +14,7 @@ from wkwdask.jobs.places import check_inside_dataset
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource
-from wkwdask.storage.job_folder import REMOVAL, JobFolder, find_removals
+from wkwdask.storage.job_folder import REMOVAL, JobFolder, check_no_job, discard_dead_jobs, find_removals
 from wkwdask.storage.layer_edit import MagRemoval
 from wkwdask.storage.local import count_tree, is_remote, local_path
 from wkwdask.storage.owner import Owner
@@ -68,6 +68,7 @@ class StagedRemoval:
     def clear(self) -> None:
         """Remove the layer's folder if nothing is in it."""
         if self.is_whole:
+            discard_dead_jobs(self.parent)
             remove_if_empty(self.parent)
 
     def count(self) -> tuple[int, int]:
@@ -133,6 +134,8 @@ def stage_removals(url: str | os.PathLike[str], layers: Sequence[str] | None, ma
 
     Raises
     ------
+    LockedError
+        Another job works in a layer that is to go.
     MissingError
         There is no such layer or mag, and none is being removed.
     UnsupportedError
@@ -181,9 +184,12 @@ def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterat
     chosen = {mag: folder for mag, folder in there.items() if mags is None or mag in mags}
     for folder in chosen.values():
         _check_removable(layer, folder)
+    is_whole = mags is None and located.mag is None
     for parent in dict.fromkeys(os.path.dirname(folder) for folder in chosen.values()):
         here = {mag: folder for mag, folder in chosen.items() if os.path.dirname(folder) == parent}
-        yield StagedRemoval(layer, tuple(here), parent, tuple(here.values()), mags is None and located.mag is None)
+        if is_whole:
+            check_no_job(parent)
+        yield StagedRemoval(layer, tuple(here), parent, tuple(here.values()), is_whole)
 
 
 def _check_removable(layer: Layer, folder: str) -> None:

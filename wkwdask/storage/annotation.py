@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError, MissingError, UnsupportedError
 from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
 from wkwdask.geometry.mag import Mag
@@ -59,9 +59,21 @@ class AnnotationMag:
         """What an error calls it."""
         return f"{self.file.name}:{self.folder}"
 
+    def _open(self) -> Folder | Zip:
+        """Open the archive.
+
+        Raises
+        ------
+        IncompleteWriteError
+            It is another one by now.
+        """
+        if self.file.state != self.state:
+            raise IncompleteWriteError(f"{self.file.name}: was replaced while it was read")
+        return self.file.open()
+
     def blocks(self) -> npt.NDArray[np.int64]:
         """Give the indices of the stored blocks, shape (n, 3), ordered by z."""
-        return _contents(self.file)[self.folder].indices
+        return _contents(self.file, self._open())[self.folder].indices
 
     def blocks_in(self, box: BoundingBox) -> npt.NDArray[np.int64]:
         """Give the indices of the stored blocks that touch a box, shape (n, 3)."""
@@ -91,12 +103,14 @@ class AnnotationMag:
         ------
         FormatError
             It is broken.
+        IncompleteWriteError
+            The annotation was replaced meanwhile.
         MissingError
             It is gone.
         """
         name = f"{self.folder}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
         most = 2 * self.header.block_nbytes + self.header.smallest_data_offset
-        raw = self.file.open().read(name, most)
+        raw = self._open().read(name, most)
         source = f"{self.file.name}:{name}"
         if len(raw) > most:
             raise CorruptError(f"{source}: more than {most} bytes, expected one block of {self.header.block_nbytes} bytes")
@@ -140,7 +154,8 @@ def open_annotation(url: str | os.PathLike[str], fallback: str | None = None) ->
         Several volume layers could be meant.
     """
     file = _data_file(ArchiveFile(local_path(url)), fallback)
-    contents, opened = _contents(file), file.open()
+    opened = file.open()
+    contents = _contents(file, opened)
     mags = []
     for folder, stored in sorted(contents.items(), key=lambda item: (item[1].mag.maximum, item[1].mag.factors)):
         if len(stored.indices):
@@ -184,9 +199,8 @@ def _locations(opened: Folder | Zip, names: list[str], fallback: str | None, fil
     return found
 
 
-def _contents(file: ArchiveFile) -> dict[str, _Contents]:
+def _contents(file: ArchiveFile, opened: Folder | Zip) -> dict[str, _Contents]:
     """List the mags and their blocks; of a zip that stays open, once."""
-    opened = file.open()
     if isinstance(opened, Folder):
         return _listed(file, opened.names())
     if opened.index is None:

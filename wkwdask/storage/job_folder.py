@@ -15,7 +15,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, ResumeError
+from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.storage.journal import has_journal
 from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
 from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_tree
@@ -302,6 +302,32 @@ def find_removals(parent: str) -> tuple[list[str], list[str]]:
                 release_locks_of(holder.job, [target])
                 targets.append(target)
     return roots, targets
+
+
+def check_no_job(parent: str) -> None:
+    """Make sure that no living job works in a layer.
+
+    Raises
+    ------
+    LockedError
+        One does.
+    """
+    for root, job in _job_folders(parent):
+        owner = read_owner(f"{root}/{_OWNER_NAME}")
+        if owner is not None and not owner.is_gone() and _holds_locks(root, job):
+            raise LockedError(f"{parent}: another job works here: {owner}")
+
+
+def discard_dead_jobs(parent: str) -> None:
+    """Remove what dead jobs left in a layer that is removed, even if they could go on."""
+    if next(_job_folders(parent), None) is None:
+        return
+    with guarded(parent):
+        for root, job in _job_folders(parent):
+            owner = read_owner(f"{root}/{_OWNER_NAME}")
+            if owner is None or owner.is_gone() or not _holds_locks(root, job):
+                release_locks_of(job, _targets_of(root))
+                remove_tree(root)
 
 
 def end_removal(root: str) -> None:
