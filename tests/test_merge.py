@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import wkwdask
 from wkwdask.cli import cli
-from wkwdask.errors import CorruptError, ExistsError, MissingError, ResumeError, UnsupportedError
+from wkwdask.errors import CorruptError, ExistsError, IncompleteWriteError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 from wkwdask.storage import wkw_splice
@@ -281,6 +281,32 @@ def test_interrupted(dataset, tmp_path, options):
     with pytest.raises(ExistsError):
         wkwdask.merge(*call, **options)
     assert wkwdask.merge(*call, **options, existing="resume").note.startswith("nothing to do"), report
+
+
+@pytest.mark.parametrize("options", [{}, {"block_len": 16}])
+def test_by_processes(dataset, tmp_path, options):
+    """What a task carries can be pickled."""
+    path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
+    with rechunks_of(64), dask.config.set(scheduler="processes", num_workers=2):
+        wkwdask.merge(dataset, path, tmp_path / "merged", **options)
+        wkwdask.copy(tmp_path / "merged", tmp_path / "moved", translate=(32, 5, 0))
+        wkwdask.rm(tmp_path / "merged", layer="seg")
+    np.testing.assert_array_equal(whole(tmp_path / "moved"), put(whole(dataset), BLOCKS))
+    assert not (tmp_path / "merged" / "seg").exists()
+
+
+def test_an_annotation_that_is_replaced_meanwhile(dataset, tmp_path, monkeypatch):
+    path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
+    encode = wkw_splice.encode_from
+
+    def replaces(*args, **options):
+        write_annotation(path, {"1": {(0, 0, 0): block(9)}})
+        return encode(*args, **options)
+
+    monkeypatch.setattr(wkw_splice, "encode_from", replaces)
+    with pytest.raises(IncompleteWriteError, match=r"annotation.zip:data_0_Volume.zip: was replaced while it was read"):
+        wkwdask.merge(dataset, path, tmp_path / "merged")
+    assert not (tmp_path / "merged" / "seg" / "1").exists()
 
 
 def test_goes_on(dataset, tmp_path):
