@@ -149,6 +149,13 @@ def test_a_layer_gets_another_name(dataset, tmp_path):
     assert layers(dataset)["again"]["boundingBox"] == layers(dataset)["cells"]["boundingBox"]
 
 
+def test_another_voxel_size_is_told(dataset, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / FILE_NAME).write_text(format_datasource(new_document("other", (4, 4, 4))))
+    report = wkwdask.copy(dataset / "cells", tmp_path / "other" / "cells")
+    assert report.note == f"voxels of {tmp_path}/other are (4.0, 4.0, 4.0) nm, those that were copied (11.24, 11.24, 28.0) nm"
+
+
 def test_what_stays_behind_is_named(dataset, tmp_path):
     (dataset / "cells" / "agglomerates").mkdir()
     (dataset / "notes.txt").write_text("mine")

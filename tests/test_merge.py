@@ -256,7 +256,7 @@ def test_what_is_refused(dataset, tmp_path):
     ):
         with pytest.raises(error, match=message):
             wkwdask.merge(dataset, path, tmp_path / "merged")
-        assert not (tmp_path / "merged" / "seg").exists()
+        assert not (tmp_path / "merged").exists()
     with pytest.raises(ValueError, match="is the source"):
         wkwdask.merge(dataset, whole_zip, dataset)
     with pytest.raises(ValueError, match="existing must be"):

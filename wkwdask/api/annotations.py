@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.wkw_merge import find_merge, missing_hint, stage_merge
+from wkwdask.jobs.wkw_merge import find_merge, stage_merge
 from wkwdask.jobs.wkw_rechunk import RechunkOptions, prepare_dataset
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ def merge(
     from wkwdask.graphs.runners import num_workers
 
     urls = [annotations] if isinstance(annotations, (str, os.PathLike)) else list(annotations)
-    found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag))
+    found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel)
     prepare_dataset(base, target)
-    staged, note = stage_merge(found, RechunkOptions(block_len, file_len, compression, command="merge"), relabel, existing, num_workers())
+    staged = stage_merge(found, RechunkOptions(block_len, file_len, compression, command="merge"), existing, num_workers())
     report = build.rechunk(staged, verify=verify)
-    return replace(report, note="; ".join(filter(None, (report.note, note, missing_hint(found)))))
+    return replace(report, note="; ".join(filter(None, (report.note, found.note))))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.jobs.wkw_rechunk import find_moves
-from wkwdask.storage.dataset import locate
+from wkwdask.storage.dataset import locate, read_datasource
 from wkwdask.storage.local import is_remote
 
 if TYPE_CHECKING:
@@ -50,8 +50,17 @@ def find_copies(
         layers = stored if 0 < len(stored) < len(located.layers) else None
     moves = find_moves(url, target, layers, mags)
     left = [] if located.mag is not None else list(_left_behind(located, [move.layer for move in moves], layers))
+    notes = list(_other_voxel_sizes(moves))
     more = f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
-    return moves, f"not copied: {', '.join(left[:_NAMED])}{more}" if left else ""
+    return moves, "; ".join([*notes, *([f"not copied: {', '.join(left[:_NAMED])}{more}"] if left else [])])
+
+
+def _other_voxel_sizes(moves: Sequence[Move]) -> Iterator[str]:
+    """Name datasets that layers come into, and whose voxels are of another size."""
+    for folder in {os.path.dirname(os.path.dirname(str(move.folder))) for move in moves}:
+        there, here = read_datasource(folder), moves[0].layer.datasource
+        if there is not None and here is not None and None not in (there.voxel_size_nm, here.voxel_size_nm) and there.voxel_size_nm != here.voxel_size_nm:
+            yield f"voxels of {folder} are {there.voxel_size_nm} nm, those that were copied {here.voxel_size_nm} nm"
 
 
 def data_format(layer: Layer) -> str:

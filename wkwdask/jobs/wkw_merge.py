@@ -40,8 +40,17 @@ class Merge:
     """The mag, and where the result goes."""
     annotations: tuple[AnnotationMag, ...]
     """The annotations that hold blocks, the strongest last."""
-    empty: tuple[str, ...]
-    """Those that hold none."""
+    box: BoundingBox
+    """Where there are data in the end [voxels of the mag]."""
+    largest: int | None
+    """The largest id in the end, None where that of the base is not known."""
+    notes: tuple[str, ...]
+    """What a user should know."""
+
+    @property
+    def note(self) -> str:
+        """All that a user should know, and what is still to be done."""
+        return "; ".join([*self.notes, f"coarser mags are not made: wkwdask pyramid {os.path.dirname(str(self.move.folder))}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +64,14 @@ class _Scan:
 
 
 def find_merge(
-    base: str | os.PathLike[str], annotations: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], layer: str | None, mag: Mag | None
+    base: str | os.PathLike[str],
+    annotations: Sequence[str | os.PathLike[str]],
+    target: str | os.PathLike[str],
+    layer: str | None,
+    mag: Mag | None,
+    relabel: bool | int,
 ) -> Merge:
-    """Find the mag and the annotations that a user means.
+    """Find the mag and the annotations that a user means, read all of their blocks once, and choose ids.
 
     Parameters
     ----------
@@ -71,15 +85,19 @@ def find_merge(
         The layer of the base; may be omitted where there is one, or one segmentation.
     mag : Mag, optional
         By default that of the path, else the finest that an annotation holds blocks of.
+    relabel : bool or int
+        Whether new ids are moved so that each annotation has its own; a number is the largest id of the base, where its JSON does not say.
 
     Raises
     ------
+    FormatError
+        A zip or a block of an annotation is broken.
     MissingError
         The base has no such mag, or an annotation holds only blocks of others.
     UnsupportedError
-        An annotation is no WKW with files of one block.
+        An annotation is no WKW with files of one block, its type cannot be held by that of the base, or ids would not fit into it.
     ValueError
-        Several layers could be meant, or none of the annotations holds a block.
+        Several layers could be meant, none of the annotations holds a block, or the largest id of the base is not known and has to be.
     """
     located = locate(base)
     if layer is None and len(located.layers) > 1:
@@ -93,10 +111,34 @@ def find_merge(
         raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: there is nothing to merge")
     (move,) = find_moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
     taken = [(check_not_missing(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
-    return Merge(move, tuple(found for found, _ in taken if found is not None), tuple(url for found, url in taken if found is None))
+    return _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], relabel)
 
 
-def stage_merge(merge: Merge, options: RechunkOptions, relabel: bool | int, existing: str, workers: int) -> tuple[StagedRechunk, str]:
+def _with_ids(move: Move, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
+    source = move.layer.volume(move.mag)
+    for annotation in annotations:
+        _check_type(annotation, source)
+    scans = [_scan(annotation, source) for annotation in annotations]
+    box = source.box
+    for scan in scans:
+        box = box.union(scan.outside)
+    known = _largest_known(move.layer, relabel)
+    largest = None if known is None else max([known, *(scan.largest for scan in scans)])
+    if relabel is False:
+        return Merge(move, tuple(annotations), box, largest, _about(empty))
+    if known is None:
+        raise ValueError(f"{source.folder}: relabel needs the largest id of the base, which its JSON does not state; give it as a number")
+    moved, largest, lines = _relabelled(annotations, scans, known)
+    if largest > np.iinfo(source.dtype).max:
+        raise UnsupportedError(f"{source.folder}: ids up to {largest} do not fit into {source.dtype.name}")
+    return Merge(move, moved, box, largest, (*lines, *_about(empty)))
+
+
+def _about(empty: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"no block is stored in {url}" for url in empty)
+
+
+def stage_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> StagedRechunk:
     """Check and lay out the merge.
 
     Parameters
@@ -105,8 +147,6 @@ def stage_merge(merge: Merge, options: RechunkOptions, relabel: bool | int, exis
         The annotations.
     options : RechunkOptions
         How the result is to be stored.
-    relabel : bool or int
-        Whether new ids are moved so that each annotation has its own; a number is the largest id of the base, where its JSON does not say.
     existing : str
         ``"error"``, ``"resume"`` or ``"overwrite"``.
     workers : int
@@ -114,43 +154,22 @@ def stage_merge(merge: Merge, options: RechunkOptions, relabel: bool | int, exis
 
     Returns
     -------
-    StagedRechunk, str
-        The second is what a user should know about the ids.
+    StagedRechunk
 
     Raises
     ------
-    FormatError
-        A block of an annotation is broken.
-    UnsupportedError
-        The type of an annotation cannot be held by that of the base, or ids would not fit into it.
+    ResumeError
+        Another job that writes the mag was interrupted.
     ValueError
-        The largest id of the base is not known and has to be; or an option makes no sense.
+        An option makes no sense.
     """
     check_existing(existing, EXISTING)
-    move = merge.move
-    source = move.layer.volume(move.mag)
-    for annotation in merge.annotations:
-        _check_type(annotation, source)
-    scans = [_scan(annotation, source) for annotation in merge.annotations]
-    known = _largest_known(move.layer, relabel)
-    annotations, largest, note = merge.annotations, max([scan.largest for scan in scans] + ([] if known is None else [known])), ""
-    if relabel is not False:
-        if known is None:
-            raise ValueError(f"{source.folder}: relabel needs the largest id of the base, which its JSON does not state; give it as a number")
-        annotations, largest, note = _relabelled(annotations, scans, known)
-        if largest > np.iinfo(source.dtype).max:
-            raise UnsupportedError(f"{source.folder}: ids up to {largest} do not fit into {source.dtype.name}")
-    box = source.box
-    for scan in scans:
-        box = box.union(scan.outside)
+    move, source = merge.move, merge.move.layer.volume(merge.move.mag)
     header = header_of(source, options)
     folder = local_path(str(move.folder))
-    edit = _edit(move, box, header, largest if known is not None else None)
-    staged = lay_out(
-        source, MergedVolume(source, annotations, box), header, options, (folder, os.path.dirname(folder), edit), existing, workers,
-        annotations=_token(annotations),
-    )  # fmt: skip
-    return staged, note
+    edit = _edit(move, merge.box, header, merge.largest)
+    volume = MergedVolume(source, merge.annotations, merge.box)
+    return lay_out(source, volume, header, options, (folder, os.path.dirname(folder), edit), existing, workers, annotations=_token(merge.annotations))
 
 
 def _check_type(annotation: AnnotationMag, source: WkwVolume) -> None:
@@ -194,7 +213,7 @@ def _largest_known(layer: Layer, relabel: bool | int) -> int | None:
     return None if layer.record is None else largest_segment_id(layer.record.attributes)
 
 
-def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], known: int) -> tuple[tuple[AnnotationMag, ...], int, str]:
+def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], known: int) -> tuple[tuple[AnnotationMag, ...], int, list[str]]:
     """Give each annotation ids of its own for what is new in it: those above all ids of the base move behind those of the annotations before."""
     moved, lines, by = [], [], 0
     for annotation, scan in zip(annotations, scans, strict=True):
@@ -203,7 +222,7 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
         if new and by:
             lines.append(f"{annotation.file.name}: ids {known + 1} to {known + new} became {known + by + 1} to {known + by + new}")
         by += new
-    return tuple(moved), known + by, "; ".join(lines)
+    return tuple(moved), known + by, lines
 
 
 def _edit(move: Move, box: BoundingBox, header: WkwHeader, largest: int | None) -> LayerEdit | None:
@@ -233,9 +252,3 @@ def _token(annotations: Sequence[AnnotationMag]) -> str:
     return hashlib.blake2b(
         repr([(one.file.state, one.folder, one.header, one.last_known, one.moved_by) for one in annotations]).encode(), digest_size=8
     ).hexdigest()
-
-
-def missing_hint(merge: Merge) -> str:
-    """Say what was not done: annotations without blocks, and the coarser mags."""
-    empty = [f"no block is stored in {url}" for url in merge.empty]
-    return "; ".join([*empty, f"coarser mags are not made: wkwdask pyramid {os.path.dirname(str(merge.move.folder))}"])

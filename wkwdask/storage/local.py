@@ -156,6 +156,9 @@ class NewFile:
                     copy = _read_and_write
                     continue
                 raise OSError(error.errno, os.strerror(error.errno or 0), self.path) from None
+            if not count and copy is _copy_range:  # some file systems say nothing and do nothing
+                copy = _read_and_write
+                continue
             if not count:
                 raise TruncatedError(f"{source}: ends at byte {done}, expected {nbytes} bytes")
             if self._flush:
