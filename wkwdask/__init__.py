@@ -21,6 +21,7 @@ _NAMES = {
     "PyramidPlan": "jobs.estimate",
     "Report": "jobs.report",
     "ResumeError": "errors",
+    "RmReport": "jobs.report",
     "TaskFailedError": "errors",
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
@@ -28,14 +29,17 @@ _NAMES = {
     "apply": "api.functions",
     "build_pyramid": "api.pyramids",
     "compress": "api.reshape",
+    "copy": "api.copies",
     "create": "api.access",
     "info": "api.access",
     "make_demo": "viewer.demo",
+    "merge": "api.annotations",
     "open": "api.access",
     "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
+    "rm": "api.copies",
     "sample": "api.access",
     "to_wkw": "api.access",
     "upsample": "api.pyramids",
@@ -56,6 +60,7 @@ __all__ = [
     "PyramidPlan",
     "Report",
     "ResumeError",
+    "RmReport",
     "TaskFailedError",
     "TruncatedError",
     "UnsupportedError",
@@ -63,14 +68,17 @@ __all__ = [
     "apply",
     "build_pyramid",
     "compress",
+    "copy",
     "create",
     "info",
     "make_demo",
+    "merge",
     "open",
     "plan_pyramid",
     "preview",
     "read",
     "rechunk",
+    "rm",
     "sample",
     "to_wkw",
     "upsample",
@@ -79,6 +87,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
+    from wkwdask.api.annotations import merge
+    from wkwdask.api.copies import copy, rm
     from wkwdask.api.functions import apply
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
@@ -100,7 +110,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.estimate import PyramidPlan
-    from wkwdask.jobs.report import Report
+    from wkwdask.jobs.report import Report, RmReport
     from wkwdask.viewer.demo import make_demo
     from wkwdask.viewer.preview import preview
 

@@ -48,10 +48,10 @@ class Data:
         """Edge of the volume of a slow work [voxels]."""
         return max(SMALLEST, self.size // 2)
 
-    def cube(self, layer: str, edge: int | None = None, file_vx: int | None = None) -> Cube:
+    def cube(self, layer: str, edge: int | None = None, file_vx: int | None = None, compression: str = "lz4") -> Cube:
         """Describe a volume, by default as it was recorded and in one file."""
         edge = self.real_size if edge is None else edge
-        return Cube(self, layer, edge, edge if file_vx is None else file_vx)
+        return Cube(self, layer, edge, edge if file_vx is None else file_vx, compression)
 
     def scattered(self, *, dense: bool) -> Scattered:
         """Describe a volume most of whose files are absent, or a dense one that holds the same files."""
@@ -69,7 +69,7 @@ class Data:
 
 @dataclass(frozen=True)
 class Cube:
-    """Real data as a WKW dataset of one layer: LZ4, blocks of 32 voxels."""
+    """Real data as a WKW dataset of one layer: blocks of 32 voxels."""
 
     data: Data
     """All volumes."""
@@ -79,11 +79,13 @@ class Cube:
     """Length along x, y and z [voxels]; beyond that of the real data it is mirrored, below it the lower corner is taken."""
     file_vx: int
     """Edge of its files [voxels]."""
+    compression: str = "lz4"
+    """``lz4``, ``lz4hc`` or ``raw``."""
 
     @property
     def dataset(self) -> str:
         """The dataset's folder."""
-        return str(self.data.folder / f"{self.layer}-{self.edge}-in-files-of-{self.file_vx}")
+        return str(self.data.folder / f"{self.layer}-{self.edge}-in-files-of-{self.file_vx}-{self.compression}")
 
     @property
     def mag(self) -> str:
@@ -103,7 +105,7 @@ class Cube:
 
     def write(self, voxels: np.ndarray) -> None:
         """Write these voxels as the dataset."""
-        _write_wkw(self.mag, self.file_vx, voxels.dtype, [((0, 0, 0), voxels)])
+        _write_wkw(self.mag, self.file_vx, voxels.dtype, [((0, 0, 0), voxels)], self.compression)
         record = _layer_record(self.layer, _CATEGORIES[self.layer], voxels, voxels.shape, self.file_vx)
         _write_json(Path(self.dataset), record)
 
@@ -227,8 +229,8 @@ def _resized(voxels: np.ndarray, edge: int) -> np.ndarray:
     return out
 
 
-def _write_wkw(path: str, file_vx: int, dtype: np.dtype, parts: Iterable[tuple[Vec3, np.ndarray]]) -> None:
-    """Write whole files as LZ4 with the reference library, or with wkwdask where that is not installed and there is one part.
+def _write_wkw(path: str, file_vx: int, dtype: np.dtype, parts: Iterable[tuple[Vec3, np.ndarray]], compression: str = "lz4") -> None:
+    """Write whole files with the reference library, or with wkwdask where that is not installed and there is one part.
 
     Parameters
     ----------
@@ -240,6 +242,8 @@ def _write_wkw(path: str, file_vx: int, dtype: np.dtype, parts: Iterable[tuple[V
         Type of the voxels.
     parts : iterable of (corner, ndarray)
         Lowest voxel, and the voxels of one file or of several.
+    compression : str
+        How blocks are encoded.
     """
     Path(path).parent.mkdir(parents=True)
     file_len = file_vx // BLOCK_LEN
@@ -249,9 +253,10 @@ def _write_wkw(path: str, file_vx: int, dtype: np.dtype, parts: Iterable[tuple[V
         import wkwdask
 
         ((corner, voxels),) = parts
-        wkwdask.write(path, corner, voxels, block_len=BLOCK_LEN, file_len=file_len, compression="lz4")
+        wkwdask.write(path, corner, voxels, block_len=BLOCK_LEN, file_len=file_len, compression=compression)
         return
-    header = wkw.Header(dtype.type, block_len=BLOCK_LEN, file_len=file_len, block_type=wkw.Header.BLOCK_TYPE_LZ4)
+    block_types = {"raw": wkw.Header.BLOCK_TYPE_RAW, "lz4": wkw.Header.BLOCK_TYPE_LZ4, "lz4hc": wkw.Header.BLOCK_TYPE_LZ4HC}
+    header = wkw.Header(dtype.type, block_len=BLOCK_LEN, file_len=file_len, block_type=block_types[compression])
     with wkw.Dataset.create(path, header) as dataset:
         for corner, voxels in parts:
             dataset.write(corner, voxels)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import resource
 import statistics
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -49,18 +51,33 @@ class Sample:
     """Bytes of the files that were written."""
     parts: dict[str, float] = field(default_factory=dict)
     """CPU seconds of named parts, where a work times them itself."""
+    peak: int = 0
+    """Most resident memory of the process meanwhile [bytes], libraries included; 0 where the system does not tell."""
+
+
+def _forget_peak() -> None:
+    """Let the system measure the peak of memory from now on."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_nbytes() -> int:
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.is_file() else []
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def measure(work: Any) -> Sample:
     """Prepare a work (not timed), do it (timed), and count what it wrote (not timed)."""
     work.prepare()
     gc.collect()
+    _forget_peak()
     cpu, wall = cpu_seconds(), time.perf_counter()
     parts = work.run()
-    cpu, wall = cpu_seconds() - cpu, time.perf_counter() - wall
+    cpu, wall, peak = cpu_seconds() - cpu, time.perf_counter() - wall, _peak_nbytes()
     if parts is not None:  # the work timed its parts: the rest was only there to lay out their input
         cpu = wall = sum(seconds for name, seconds in parts.items() if name not in FILE_PARTS)
-    return Sample(cpu, wall, work.written(), parts or {})
+    return Sample(cpu, wall, work.written(), parts or {}, peak)
 
 
 @dataclass
@@ -102,6 +119,11 @@ class Outcome:
     def written(self) -> int:
         """Bytes written by one measurement."""
         return self.samples[-1].written
+
+    @property
+    def peak(self) -> int:
+        """Most resident memory in any measurement [bytes]."""
+        return max(sample.peak for sample in self.samples)
 
     def parts(self) -> dict[str, float]:
         """Give the median CPU seconds of each named part."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .client import Worker
-from .measure import Outcome, Sample
+from .measure import MB, Outcome, Sample
 from .table import Row
 
 if TYPE_CHECKING:
@@ -142,6 +142,8 @@ class Faster:
     """The ratio that is asked for, None for information."""
     same: str = "same"
     """Whether both should give the same voxels: ``same``, or why they need not."""
+    shows_peak: bool = False
+    """Whether the notes say what both take of memory."""
 
     def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
         """Give one line."""
@@ -149,7 +151,7 @@ class Faster:
         ratio = row.ratio()
         if ratio is not None:
             row.met = None if self.target is None else ratio >= self.target
-            row.note = self._note(row)
+            row.note = "; ".join(filter(None, (self._note(row), peaks(row) if self.shows_peak else "")))
         return [row]
 
     def _note(self, row: Row) -> str:
@@ -205,6 +207,33 @@ class Within:
             row.met = max(more.values()) <= self.times
             row.note = ", ".join(f"{name} {value:.2f}x" for name, value in more.items()) + f" ({ours.wall:.2f} s wall beside {other.wall:.2f} s)"
         return [row]
+
+
+@dataclass(frozen=True)
+class OfCopy:
+    """What part of the wall speed of copying the files a work on them reaches."""
+
+    tool: int
+    """Place among the units."""
+    copy: int
+    """Place of the copy among the units."""
+    target: float
+    """The part that is asked for."""
+
+    def rows(self, work: str, outcomes: Sequence[Outcome]) -> list[Row]:
+        """Give one line."""
+        ours, copy = outcomes[self.tool], outcomes[self.copy]
+        row = Row(work, ours, copy, f">= {self.target:g} of wall")
+        if row.ratio() is not None:
+            part = copy.wall / ours.wall
+            row.met = part >= self.target
+            row.note = f"{100 * part:.0f} % of the wall speed of copying ({ours.wall:.2f} s beside {copy.wall:.2f} s); {peaks(row)}"
+        return [row]
+
+
+def peaks(row: Row) -> str:
+    """Say what both sides of a row took of memory at most."""
+    return f"peak {row.tool.peak / MB:.0f} MB" + (f" beside {row.against.peak / MB:.0f} MB" if row.against is not None else "")
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,27 @@ def test_files_of_many_kinds(data, name):
     assert row.met is not None
 
 
+@pytest.mark.parametrize("name", ["rechunk/em/2-to-1", "rechunk/seg/1-to-2", "rechunk/seg/block-len", "rechunk/em/raw-to-lz4hc", "rechunk/seg/lz4hc-to-lz4"])
+def test_mags_that_are_stored_anew_are_equal(data, name):
+    _needs("webknossos")
+    race = _race(data, name)
+    outcomes = run_units(race.units, 1)
+    assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
+    assert all(outcome.digests == outcomes[0].digests and outcome.digests and outcome.written > 0 for outcome in outcomes)
+    rows = [row for conclusion in race.conclusions for row in conclusion.rows(race.work, outcomes)]
+    assert all(row.note.startswith("same voxels; peak ") for row in rows)
+
+
+def test_beside_the_disk(data):
+    _needs("wkw")
+    race = _race(data, "rechunk/disk")
+    outcomes = run_units(race.units, 1)
+    assert [outcome.problem for outcome in outcomes] == ["", ""]
+    (row,) = race.conclusions[0].rows(race.work, outcomes)
+    assert row.met is not None
+    assert "% of the wall speed of copying" in row.note
+
+
 def test_mode_of_windows():
     from .works.with_coarsen import mode
 

@@ -18,11 +18,12 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
+from annotations import write_data_zip
 from faults.drivers import KILLS, job_folders, journaled, killed_at, logged, rechunks_of, regions_of, runs
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
 
 import wkwdask
-from wkwdask.errors import ExistsError
+from wkwdask.errors import ExistsError, MissingError
 
 pytestmark = pytest.mark.faults
 
@@ -90,6 +91,32 @@ def invert(folder):
         wkwdask.apply(np.invert, folder / "seg" / "1", folder / "inverse" / "1", chunks=8)
 
 
+def copy_moved(folder):
+    """Blocks are copied as they are."""
+    with rechunks_of(16):
+        wkwdask.copy(folder / "seg" / "1", folder / "copy" / "1", translate=(8, 32, 0))
+
+
+def copy_files(folder):
+    with rechunks_of(16):
+        wkwdask.copy(folder / "seg", folder / "copy")
+
+
+def merge(folder):
+    """Some files are copied, blocks of others are replaced."""
+    path = folder.parent / f"{folder.name}.annotation"
+    if not path.exists():
+        blocks = {(0, 1, 2): np.full((8, 8, 8), 300), (4, 3, 3): np.zeros((8, 8, 8))}
+        write_data_zip(path, {"1": blocks}, block_len=8)
+        os.utime(path, (1, 1))
+    with rechunks_of(16):
+        wkwdask.merge(folder / "seg" / "1", path, folder / "merged" / "1")
+
+
+def remove(folder):
+    wkwdask.rm(folder / "seg" / "2-2-1")
+
+
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
@@ -100,8 +127,11 @@ JOBS = {
     "join_files_of_larger_blocks": ((write_new,), join_files_of_larger_blocks, (join_files_of_larger_blocks,), ("1",)),
     "compress_elsewhere": ((write_new,), compress_elsewhere, (compress_elsewhere,), ("1", "../copy/1")),
     "invert": ((write_new,), invert, (invert,), ("1", "../inverse/1")),
+    "copy_moved": ((write_new,), copy_moved, (copy_moved,), ("1", "../copy/1")),
+    "copy_files": ((write_new,), copy_files, (copy_files,), ("1", "../copy/1")),
+    "merge": ((write_new,), merge, (merge,), ("1", "../merged/1")),
 }
-GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert)
+GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge)
 
 
 def mag_contents(folder, mag):
@@ -197,6 +227,32 @@ def test_killed_at_any_step(tmp_path, expected, name, exchange):
         except AssertionError as error:
             problems.append(f"killed before change {step} of {changes}: {str(error)[:300]}")
     assert not problems, "\n".join(problems)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_removal_killed_at_any_step(tmp_path):
+    """The mag is whole and listed, or whole and not listed, or gone; and then the same call removes the rest."""
+    made = make_dataset(tmp_path / "made", VOXEL_SIZE)
+    with dask.config.set(scheduler="synchronous"):
+        write_new(made)
+        new_pyramid(made)
+    before, mag = contents(made), mag_contents(made, "2-2-1")
+    whole = lay_out(before, tmp_path / "whole")
+    changes, _ = killed_at(0, remove, whole)
+    after = contents(whole)
+    assert {name for name in before if name not in after} == {name for name in before if name.startswith("seg/2-2-1/")}
+    for step in range(1, changes + 1):
+        folder = lay_out(before, tmp_path / str(step))
+        assert killed_at(step, remove, folder) is None
+        seen = contents(folder)
+        assert mag_contents(folder, "2-2-1") in ({}, mag)
+        assert seen[JSON_NAME] in (before[JSON_NAME], after[JSON_NAME])
+        if seen[JSON_NAME] == before[JSON_NAME]:
+            assert not differences(seen, before)
+        with dask.config.set(scheduler="synchronous"), contextlib.suppress(MissingError):  # killed when nothing was left to do
+            remove(folder)
+        assert not differences(contents(folder), after), step
+        assert leftovers(folder) == [], step
 
 
 # ----------------------------------------------------------------------------- at random moments

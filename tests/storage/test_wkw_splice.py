@@ -18,6 +18,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.storage import wkw_splice
 from wkwdask.storage.local import NewFile
+from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import WkwVolume, file_path, list_files
 from wkwdask.storage.wkw_splice import can_splice, splice_file
 from wkwdask.storage.wkw_target import WkwTarget
@@ -150,3 +151,40 @@ def test_broken_sources(tmp_path):
         splice_all(source, target)
     assert not [name for _, _, names in os.walk(tmp_path / "new") for name in names if name != "header.wkw"]
     assert not os.listdir(target.parts_folder)
+
+
+@given(
+    shape=st.tuples(*[st.integers(1, 30)] * 3), offset=st.tuples(*[st.integers(8, 30)] * 3), lengths=st.tuples(*[st.sampled_from([1, 2, 4, 8])] * 2),
+    shift=st.tuples(*[st.integers(-2, 9)] * 3), corners=st.tuples(*[st.floats(0, 1)] * 6), compression=st.sampled_from(["raw", "lz4"]),
+)  # fmt: skip
+def test_moved_by_blocks(tmp_path_factory, shape, offset, lengths, shift, corners, compression):
+    """Also from places below a file's corner; nothing but blocks that the box cuts is decoded."""
+    folder = tmp_path_factory.mktemp("moved")
+    array = labels(shape)
+    source = make_source(folder / "1", array, offset, lengths[0], compression)
+    low = [int(a * n) for a, n in zip(corners[:3], shape, strict=True)]
+    size = [int(b * (n - a)) for a, b, n in zip(low, corners[3:], shape, strict=True)]
+    by = tuple(n * STEP for n in shift)
+    box = BoundingBox([a + b for a, b in zip(low, offset, strict=True)], size)
+    volume = TranslatedVolume(replace(source, box=box), by)
+    target = make_target(folder, source, lengths[1], volume.box)
+    assert can_splice(volume, target)
+    assert not can_splice(replace(volume, shift=(by[0], by[1] + 1, by[2])), target)
+    receipts = [splice_file(volume, target, shard) for shard in cells(target.box, target.shard_shape)]
+    expected = np.zeros((96, 96, 96), array.dtype)
+    place = tuple(slice(a, a + n) for a, n in zip(volume.box.topleft, size, strict=True))
+    expected[place] = array[tuple(slice(a, a + n) for a, n in zip(low, size, strict=True))]
+    np.testing.assert_array_equal(read_all(target.folder, expected.shape)[0], expected)
+    assert sum(receipt.voxels for receipt in receipts) == box.volume
+
+
+@pytest.mark.parametrize(("shift", "keeps_files", "same"), [((32, 0, 64), False, 1), ((32, 0, 64), True, 4), ((16, 0, 0), True, 0)])
+def test_whole_files(tmp_path, shift, keeps_files, same):
+    """A file becomes one file again where the box covers it, or where voxels outside of the box may come along."""
+    source = make_source(tmp_path / "1", labels((60, 60, 32)), (0, 0, 0), 8, "lz4")
+    volume = TranslatedVolume(replace(source, box=BoundingBox((0, 0, 0), (57, 57, 32))), shift)
+    target = replace(make_target(tmp_path, source, 8, volume.box), keeps_files=keeps_files)
+    receipts = [splice_file(volume, target, shard) for shard in cells(target.box, target.shard_shape)]
+    before = {Path(file_path(source.folder, index)).read_bytes() for index in list_files(source.folder)}
+    assert len(before) == 4
+    assert sum(Path(receipt.path).read_bytes() in before for receipt in receipts if receipt.path is not None) == same

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.api.options import MagLike, parsed_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.wkw_rechunk import RechunkOptions, find_moves, prepare_dataset, stage_rechunk
+from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions, find_moves, prepare_dataset, stage_rechunk
 
 if TYPE_CHECKING:
     import os
@@ -91,19 +91,12 @@ def rechunk(
     >>> report.files
     1
     """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.runners import num_workers
-
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     options = RechunkOptions(block_len, file_len, compression, level, box)
     layers = [layer] if isinstance(layer, str) else layer
     moves = find_moves(url, target, layers, parsed_mags({"mags": mags})["mags"])
     prepare_dataset(url, target)
-    reports = []
-    for move in moves:
-        staged = stage_rechunk(move, options, existing, num_workers())
-        if staged is not None:
-            reports.append(build.rechunk(staged, verify=staged.in_place if verify is None else verify))
+    reports = store_anew(moves, options, existing, verify)
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are stored like that")
 
 
@@ -129,3 +122,16 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
         As for :func:`rechunk`.
     """
     return rechunk(url, target, compression=compression, **options)
+
+
+def store_anew(moves: Sequence[Move], options: RechunkOptions, existing: str, verify: bool | None) -> list[Report]:
+    """Store mags anew, one after the other; gives the reports of those that were not stored like that."""
+    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import num_workers
+
+    reports = []
+    for move in moves:
+        staged = stage_rechunk(move, options, existing, num_workers())
+        if staged is not None:
+            reports.append(build.rechunk(staged, verify=staged.in_place if verify is None else verify))
+    return reports

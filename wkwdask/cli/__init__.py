@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import apply, commands, reshape
+from wkwdask.cli import apply, commands, copies, merging, reshape
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -23,11 +23,14 @@ def cli(debug: bool) -> None:
     Store it in another way    wkwdask rechunk DATASET --file-len 32
     Compress it                wkwdask compress DATASET
     Your own function          wkwdask apply module:function SOURCE TARGET
+    Copy it, or a part of it   wkwdask copy DATASET TARGET
+    Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
+    Remove it                  wkwdask rm DATASET
     Try all of it              wkwdask demo
     """
 
 
-for module in (commands, reshape, apply):
+for module in (commands, reshape, copies, merging, apply):
     for command in module.COMMANDS:
         cli.add_command(command)
 

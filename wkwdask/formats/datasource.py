@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 FILE_NAME = "datasource-properties.json"
 
 _ATTRIBUTES = ("largestSegmentId", "defaultViewConfiguration", "adminViewConfiguration", "coordinateTransformations", "additionalAxes")
+_JAVASCRIPT_INTEGER = (1 << 53) - 1
 _NM_PER_UNIT = {
     "yoctometer": 1e-15, "zeptometer": 1e-12, "attometer": 1e-9, "femtometer": 1e-6, "picometer": 1e-3, "nanometer": 1.0,
     "micrometer": 1e3, "millimeter": 1e6, "centimeter": 1e7, "decimeter": 1e8, "meter": 1e9, "decameter": 1e10, "hectometer": 1e11,
@@ -198,16 +199,63 @@ def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, st
     return changed
 
 
+def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag]) -> dict[str, Any]:
+    """Remove mags from a layer, and the layer with its last mag; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    layer : str
+        Name of a layer; where it is not there, nothing changes.
+    mags : sequence of Mag
+        The mags.
+
+    Returns
+    -------
+    dict
+        A changed copy.
+    """
+    changed = copy.deepcopy(document)
+    layers = changed.get("dataLayers", [])
+    for entry in [entry for entry in layers if entry.get("name") == layer]:
+        key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
+        entry[key] = [item for item in entry.get(key, []) if Mag.parse(item[mag_key]) not in mags]
+        if not entry[key]:
+            layers.remove(entry)
+    return changed
+
+
+def largest_segment_id(attributes: dict[str, Any]) -> int | None:
+    """Read the largest id of a layer, None where it does not say; ids that JavaScript cannot hold stand in a string."""
+    value = attributes.get("largestSegmentId")
+    try:
+        return None if value is None else int(value["value"] if isinstance(value, dict) else value)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def format_segment_id(value: int) -> int | dict[str, str]:
+    """Write an id as a layer states it."""
+    return value if value <= _JAVASCRIPT_INTEGER else {"customJsonEncoding": "bigint", "value": str(value)}
+
+
 def with_layer(
     document: dict[str, Any], name: str, category: str, box: BoundingBox, element_class: str, num_channels: int, attributes: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Add a layer without mags, or set the box and type of one that is there; everything else is kept, and attributes go to a new one."""
+    """Add a layer without mags, or set the box and type of one that is there; everything else is kept.
+
+    Attributes go to a new layer; of one that is there only the largest id grows.
+    """
     changed = copy.deepcopy(document)
     layers = changed.setdefault("dataLayers", [])
     entry = next((entry for entry in layers if entry.get("name") == name), None)
     if entry is None:
         entry = {"name": name, "category": category, **(attributes or {})}
         layers.append(entry)
+    largest = [known for known in (largest_segment_id(entry), largest_segment_id(attributes or {})) if known is not None]
+    if largest:
+        entry["largestSegmentId"] = format_segment_id(max(largest))
     width, height, depth = box.size
     entry["boundingBox"] = {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
     entry["elementClass"] = element_class

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,15 +20,17 @@ from wkwdask.jobs.compare import CompareJob
 from wkwdask.jobs.estimate import rough_space_problems
 from wkwdask.jobs.job import Result
 from wkwdask.jobs.journaled import entry_of
+from wkwdask.jobs.remove import RemoveJob
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ShardTally, tally_of
 from wkwdask.jobs.tolerant import TolerantJob
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
+from wkwdask.storage.job_folder import end_removal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.wkw_apply import StagedApply
     from wkwdask.jobs.wkw_pyramid import StagedPyramid
     from wkwdask.jobs.wkw_rechunk import StagedRechunk
+    from wkwdask.jobs.wkw_remove import StagedRemoval
     from wkwdask.jobs.wkw_update import StagedUpdate
     from wkwdask.jobs.wkw_upsample import StagedUpsample
     from wkwdask.storage.receipts import Receipt
@@ -182,10 +186,10 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
         return report
 
     def compare() -> None:
-        run_job(CompareJob(source, rechunking.target.as_volume(), rechunking.plan), f"comparing {staged.folders[0]}")
+        run_job(CompareJob(rechunking.volume, rechunking.target.as_volume(), rechunking.plan), f"comparing {staged.folders[0]}")
 
     with _attempt(staged):
-        return _go_on(staged, rechunking.job(), source, f"rechunking {source.folder}", compare if verify else None)
+        return _go_on(staged, rechunking.job(), source, staged.owner.command, compare if verify else None)
 
 
 def apply(applying: StagedApply, *, most_failures: int) -> Report:
@@ -280,6 +284,43 @@ def update_pyramid(update: StagedUpdate) -> Report:
         update.job.save_what_is_done()
         update.folder.discard()
         raise
+
+
+def remove(removals: Sequence[StagedRemoval], roots: Sequence[str]) -> tuple[int, int]:
+    """Remove mags, and what earlier removals that were killed left behind.
+
+    Parameters
+    ----------
+    removals : sequence of StagedRemoval
+        What to remove.
+    roots : sequence of str
+        Folders with what is left of others.
+
+    Returns
+    -------
+    files, nbytes : int
+        What was deleted.
+    """
+    counts = [_delete(roots)] if roots else []
+    for root in roots:
+        end_removal(root)
+    for removal in removals:
+        folder = removal.start()
+        try:
+            counts.append(_delete([folder.root]))
+        except BaseException:
+            folder.leave()
+            raise
+        folder.end()
+        removal.clear()
+    return sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts)
+
+
+def _delete(roots: Sequence[str]) -> tuple[int, int]:
+    job = RemoveJob(roots)
+    run_job(job, f"deleting in {os.path.dirname(roots[0])}")
+    job.finish()
+    return job.files, job.nbytes
 
 
 class _Start:

@@ -92,6 +92,26 @@ class Report:
         return cls(tuple(mags), value["nbytes_in"], value["seconds"], note)
 
 
+@dataclass(frozen=True, slots=True)
+class RmReport:
+    """What was removed, or would be."""
+
+    files: int
+    """Files."""
+    nbytes: int
+    """Their bytes."""
+    paths: tuple[str, ...]
+    """The mags' folders."""
+    left: tuple[str, ...] = ()
+    """What was found beside them and stays."""
+    note: str = ""
+    """Anything else a user should know."""
+
+    def __str__(self) -> str:
+        lines = [*self.paths, f"{self.files} files, {format_nbytes(self.nbytes)}", *(f"stays: {path}" for path in self.left)]
+        return "\n".join([*lines, self.note] if self.note else lines)
+
+
 def merge_reports(reports: Sequence[Report]) -> Report:
     """Make one report of several jobs that ran one after the other."""
     if len(reports) == 1:

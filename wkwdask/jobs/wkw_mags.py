@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.dataset import Layer
+    from wkwdask.storage.volume import Volume
 
 # Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
 # labels are scattered, hold little but zeros.
@@ -77,7 +78,7 @@ def source_token(source: WkwVolume) -> str:
     return hashlib.blake2b(repr((source.header, source.box, source.state[1])).encode(), digest_size=8).hexdigest()
 
 
-def presence(source: WkwVolume, cell_shapes: Iterable[Vec3]) -> str:
+def presence(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
     """Name which cells of some grids touch a stored file: a file that appears in an empty cell, or the last one that goes, changes it."""
     state = hashlib.blake2b(digest_size=8)
     for shape in cell_shapes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, ResumeError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, with_name
@@ -24,20 +24,22 @@ from wkwdask.storage.dataset import choose_layer, locate, read_datasource
 from wkwdask.storage.job_folder import JobFolder, is_untouched
 from wkwdask.storage.local import is_remote, local_path, publish_bytes
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw_splice import can_splice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.storage.dataset import Layer, Located
     from wkwdask.storage.layer_edit import LayerEdit
     from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.wkw_splice import Stored
     from wkwdask.storage.wkw_target import WkwTarget
 
 EXISTING = ("error", "resume", "overwrite")
-_COMMAND = "rechunk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ class RechunkOptions:
     """LZ4HC level; blocks are encoded anew where it is given."""
     box: BoundingBox | None = None
     """What is taken over [voxels of mag 1]; everything outside is left behind."""
+    translate: Vec3 = (0, 0, 0)
+    """By what voxels are moved [voxels of mag 1]."""
+    command: str = "rechunk"
+    """What a user asked for; a file that a copy can take over as it is keeps all of its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,9 @@ class StagedRechunk:
     """One mag that can be stored anew."""
 
     source: WkwVolume
-    """What is read."""
+    """What is there."""
+    volume: Stored
+    """What is read: the same, moved or with other blocks."""
     plan: RegionGrid
     """The regions; an :class:`Upsampling` by 1 where blocks are decoded."""
     target: WkwTarget
@@ -86,8 +94,8 @@ class StagedRechunk:
     def job(self) -> SpliceJob | UpsampleJob:
         """Make the job."""
         if isinstance(self.plan, Upsampling):
-            return UpsampleJob(self.source, [self.target], [self.plan])
-        return SpliceJob(self.source, self.target, self.plan)
+            return UpsampleJob(self.volume, [self.target], [self.plan])
+        return SpliceJob(self.volume, self.target, self.plan)
 
 
 def find_moves(url: str | os.PathLike[str], target: str | os.PathLike[str] | None, layers: Sequence[str] | None, mags: Sequence[Mag] | None) -> list[Move]:
@@ -109,12 +117,12 @@ def find_moves(url: str | os.PathLike[str], target: str | os.PathLike[str] | Non
     MissingError
         There is no such layer or mag.
     ValueError
-        The target is the source.
+        The target is the source, or has the name of another mag.
     """
     located = locate(url)
     root = None if target is None else local_path(target)
     if root is not None and os.path.realpath(root) == os.path.realpath(located.path):
-        raise ValueError(f"{root}: is the source; leave the target out to change it in its place")
+        raise ValueError(f"{root}: is the source; give another place (rechunk and compress take none to work in place)")
     moves = [
         Move(layer, mag, None if root is None else _place_in(root, located, layer, mag))
         for layer in _chosen_layers(located, layers)
@@ -139,8 +147,25 @@ def _chosen_mags(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> 
 
 def _place_in(root: str, located: Located, layer: Layer, mag: Mag) -> str:
     if located.mag is not None:
+        _check_name(root, located, mag)
         return root
     return f"{root}/{mag.name}" if layer.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
+
+
+def _check_name(folder: str, located: Located, mag: Mag) -> None:
+    """Refuse to let voxels of one mag appear as another one.
+
+    Raises
+    ------
+    ValueError
+        The folder has the name of another mag.
+    """
+    try:
+        named, _ = Mag.parse(os.path.basename(folder)), Mag.parse(os.path.basename(located.path))
+    except ValueError:  # one of the names says nothing
+        return
+    if named != mag:
+        raise ValueError(f"{folder}: has the name of mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
 
 
 def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] | None) -> None:
@@ -189,8 +214,9 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
     check_level(DEFAULT_LEVEL if options.level is None else options.level)
     in_place = move.folder is None
     if in_place:
-        _finish_what_was_left(move.layer, move.layer.mags[move.mag])  # before the source is looked at: it may be replaced here
+        _finish_what_was_left(move.layer, move.layer.mags[move.mag], options.command)  # before the source is looked at: it may be replaced here
     source = _source_of(move, options)
+    volume = _translated(source, options.translate)
     header = header_of(source, options)
     if move.folder is None:
         check_inside_dataset(move.layer, source.folder)
@@ -201,25 +227,71 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
         folder, parent, edit = source.folder, move.layer.folder, edit_of(move.layer, [move.mag], [source.folder], header)
     else:
         folder = local_path(move.folder)
-        parent, edit = os.path.dirname(folder), _edit_elsewhere(move, source, header, options.box)
+        parent, edit = os.path.dirname(folder), _edit_elsewhere(move, volume.box, header, options)
+    return lay_out(source, volume, header, options, (folder, parent, edit), existing, workers)
+
+
+def lay_out(
+    source: WkwVolume,
+    volume: Stored,
+    header: WkwHeader,
+    options: RechunkOptions,
+    place: tuple[str, str, LayerEdit | None],
+    existing: str,
+    workers: int,
+    **more: Any,
+) -> StagedRechunk:
+    """Lay out the job that makes one mag.
+
+    Parameters
+    ----------
+    source : WkwVolume
+        The mag that is there.
+    volume : WkwVolume, TranslatedVolume or MergedVolume
+        What the new mag is to hold.
+    header : WkwHeader
+        How it is to be stored.
+    options : RechunkOptions
+        What a user asked for.
+    place : tuple of str, str, LayerEdit
+        The new mag's folder, that of its layer, and what the JSON is to say.
+    existing : str
+        What to do where there is something.
+    workers : int
+        How many tasks run at once.
+    **more
+        What else makes the job another one.
+
+    Returns
+    -------
+    StagedRechunk
+
+    Raises
+    ------
+    ResumeError
+        Another job that writes the mag was interrupted.
+    """
+    folder, parent, edit = place
+    in_place = folder == source.folder
     settings = settings_of(
-        _COMMAND, source=source.box.mag, box=box_setting(source.box), block_len=header.block_len, file_len=header.file_len,
-        compression=header.block_type.label, level=options.level or 0, input=source_token(source),
+        options.command, source=source.box.mag, box=box_setting(source.box), translate=options.translate, block_len=header.block_len,
+        file_len=header.file_len, compression=header.block_type.label, level=options.level or 0, input=source_token(source), **more,
     )  # fmt: skip
     interrupted = find_interrupted(parent, (folder,), settings, existing)
-    owner = Owner.this_process(f"{_COMMAND} of {source.folder}", interrupted.job if interrupted is not None else None)
-    target = staged_target(owner, parent, header, DEFAULT_LEVEL if options.level is None else options.level, source.box)
+    owner = Owner.this_process(f"{options.command} of {source.folder}", interrupted.job if interrupted is not None else None)
+    target = staged_target(owner, parent, header, DEFAULT_LEVEL if options.level is None else options.level, volume.box)
     region = None if interrupted is None else vec3(interrupted.plan["region"])
-    if options.level is None and can_splice(source, target):
-        plan: RegionGrid = plan_splicing(source.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+    if options.level is None and can_splice(volume, target):
+        target = replace(target, keeps_files=options.command == "copy" and options.box is None)
+        plan: RegionGrid = plan_splicing(volume.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
     else:
-        plan = plan_upsampling(source.box, source.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
-    record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
+        plan = plan_upsampling(volume.box, volume.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+    record = {"region": plan.region_shape, "presence": presence(volume, [plan.region_shape])}
     if interrupted is not None:
         check_presence(source, record, interrupted.plan)
     nbytes_in = source.box.volume * header.voxel_nbytes
     staged = StagedMags(owner, parent, (target,), (folder,), nbytes_in, edit, settings, "overwrite" if in_place else existing, record)
-    return StagedRechunk(source, plan, target, staged, in_place)
+    return StagedRechunk(source, volume, plan, target, staged, in_place)
 
 
 def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
@@ -230,6 +302,41 @@ def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
     if box.is_empty:
         raise BoundsError(f"{source.folder}: the bounding box {options.box} holds nothing of the mag, whose box is {source.box}")
     return replace(source, box=box)
+
+
+def check_moves(moves: Sequence[Move], options: RechunkOptions) -> None:
+    """Make sure, before the first mag, that all can be moved.
+
+    Raises
+    ------
+    ValueError
+        A voxel would come to lie between two voxels of its mag, or at a negative place.
+    """
+    between = dict.fromkeys(move.mag for move in moves if any(a % n for a, n in zip(options.translate, move.mag.factors, strict=True)))
+    if between:
+        raise ValueError(
+            f"translate must be a multiple of every mag that is copied, got {options.translate}, but there are mags {', '.join(map(str, between))}"
+        )
+    for move in moves:
+        _translated(_source_of(move, options), options.translate)
+
+
+def _translated(source: WkwVolume, by: Vec3) -> WkwVolume | TranslatedVolume[WkwVolume]:
+    """Move a mag.
+
+    Raises
+    ------
+    ValueError
+        A voxel would have a negative place.
+    """
+    if not any(by):
+        return source
+    x, y, z = by
+    mag = source.box.mag
+    volume = TranslatedVolume(source, (x // mag.x, y // mag.y, z // mag.z))
+    if min(volume.box.topleft) < 0:
+        raise ValueError(f"{source.folder}: moved by {by}, its box would begin at {volume.box.topleft}; no voxel can lie below 0")
+    return volume
 
 
 def header_of(source: WkwVolume, options: RechunkOptions) -> WkwHeader:
@@ -251,26 +358,27 @@ def header_of(source: WkwVolume, options: RechunkOptions) -> WkwHeader:
     return make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len, block_type=block_type)
 
 
-def _edit_elsewhere(move: Move, source: WkwVolume, header: WkwHeader, box: BoundingBox | None) -> LayerEdit | None:
+def _edit_elsewhere(move: Move, box: BoundingBox, header: WkwHeader, options: RechunkOptions) -> LayerEdit | None:
     """Say what the JSON above another place is to list; a new layer gets what its old one said about itself."""
     place = place_of(str(move.folder))
     record = move.layer.record
-    edit = edit_for(place, header, source.box, None if record is None else record.category)
+    edit = edit_for(place, header, box, None if record is None else record.category)
     if edit is None or edit.new_layer is None or record is None:
         return edit
     category, _, elements, channels = edit.new_layer
-    wanted = record.bounding_box if box is None else record.bounding_box.intersection(box)  # the box of a coarse mag may be larger
+    taken = record.bounding_box if options.box is None else record.bounding_box.intersection(options.box)
+    wanted = moved(taken, options.translate)  # the box of a coarse mag may be larger
     before = place.layer.record
     if before is not None and any(entry.mag != move.mag for entry in before.mags):
         wanted = before.bounding_box.union(wanted)
     return replace(edit, new_layer=(category, wanted, elements, channels), attributes=record.attributes)
 
 
-def _finish_what_was_left(layer: Layer, folder: str) -> None:
+def _finish_what_was_left(layer: Layer, folder: str, command: str) -> None:
     """Finish the publishing of an earlier start that was killed there."""
     if is_untouched(layer.folder, (folder,)):
         return
-    job_folder = JobFolder(layer.folder, Owner.this_process(f"{_COMMAND} of {folder}"), (folder,))
+    job_folder = JobFolder(layer.folder, Owner.this_process(f"{command} of {folder}"), (folder,))
     with contextlib.suppress(ResumeError):  # of another job, which is left alone
         job_folder.start("update", {})
         job_folder.discard()

@@ -15,12 +15,13 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, ResumeError
+from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.geometry.mag import vec3
 from wkwdask.storage.journal import has_journal
-from wkwdask.storage.layer_edit import LayerEdit
+from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
 from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_tree
-from wkwdask.storage.locks import ShardBox, guarded, locks_of, read_owner, release_lock, release_locks_of, take_lock
+from wkwdask.storage.locks import ShardBox, guarded, locked_folders, locks_of, read_owner, release_lock, release_locks_of, take_lock
+from wkwdask.storage.removal import format_removal, is_removal, set_aside
 from wkwdask.storage.wkw import HEADER_NAME, is_mag
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _OWNERLESS_SECONDS = 3600.0
 _PLAN_NAME = "plan.json"
 _RECORD_NAME = "publish.json"
 PROVENANCE_NAME = ".wkwdask.json"
+REMOVAL = "rm of "
+"""How the command of a job begins that takes mags away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,24 @@ class JobFolder:
         finally:
             self._release()
 
+    def remove(self, edit: MagRemoval | None) -> None:
+        """Take the targets away: the JSON forgets them, and they are moved into the job's folder, which :meth:`end` deletes.
+
+        Parameters
+        ----------
+        edit : MagRemoval, optional
+            What to change in the JSON.
+        """
+        publish_bytes(f"{self.root}/{_RECORD_NAME}", format_removal(self.targets, edit))
+        set_aside(f"{self.root}/{_RECORD_NAME}")
+
+    def end(self) -> None:
+        """Delete the job's folder after :meth:`remove`, as far as it is still there."""
+        try:
+            _finish(self.root)
+        finally:
+            self._release()
+
     def leave(self) -> bool:
         """End this process's work; what a later start of the same job can build on stays.
 
@@ -271,6 +292,74 @@ def job_root(parent: str, job: str) -> str:
     return f"{parent}/{_FOLDER_PREFIX}{job}"
 
 
+def find_removals(parent: str) -> tuple[list[str], list[str]]:
+    """Find what dead jobs left that were taking mags away; what was not out of sight is now.
+
+    Returns
+    -------
+    roots, targets : list of str
+        Folders of jobs that hold mags which are to be deleted, and the folders that the mags had.
+    """
+    roots: list[str] = []
+    targets: list[str] = []
+    if not os.path.isdir(parent) or (is_untouched(parent, ()) and not locked_folders(parent)):
+        return roots, targets
+    with guarded(parent):
+        for root, job in _job_folders(parent):
+            owner = read_owner(f"{root}/{_OWNER_NAME}")
+            if owner is not None and (owner.is_gone() or not _holds_locks(root, job)) and _is_removal(root):
+                set_aside(f"{root}/{_RECORD_NAME}")
+                roots.append(root)
+                targets += _targets_of(root)
+                release_locks_of(job, _targets_of(root))
+        for target, holder in locked_folders(parent):
+            if holder.is_gone() and holder.command.startswith(REMOVAL) and not os.path.lexists(target):
+                if job_root(parent, holder.job) not in roots:
+                    remove_tree(job_root(parent, holder.job))
+                release_locks_of(holder.job, [target])
+                targets.append(target)
+    return roots, targets
+
+
+def check_no_job(parent: str) -> None:
+    """Make sure that no living job works in a layer.
+
+    Raises
+    ------
+    LockedError
+        One does.
+    """
+    for root, job in _job_folders(parent):
+        owner = read_owner(f"{root}/{_OWNER_NAME}")
+        if owner is not None and not owner.is_gone() and _holds_locks(root, job):
+            raise LockedError(f"{parent}: another job works here: {owner}")
+
+
+def discard_dead_jobs(parent: str) -> None:
+    """Remove what dead jobs left in a layer that is removed, even if they could go on."""
+    if next(_job_folders(parent), None) is None:
+        return
+    with guarded(parent):
+        for root, job in _job_folders(parent):
+            owner = read_owner(f"{root}/{_OWNER_NAME}")
+            if owner is None or owner.is_gone() or not _holds_locks(root, job):
+                release_locks_of(job, _targets_of(root))
+                remove_tree(root)
+
+
+def end_removal(root: str) -> None:
+    """Remove what is left of a folder that :func:`find_removals` found."""
+    _finish(root)
+
+
+def _is_removal(root: str) -> bool:
+    try:
+        with open(f"{root}/{_RECORD_NAME}", "rb") as file:
+            return is_removal(json.load(file))
+    except FileNotFoundError:
+        return False
+
+
 def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None:
     """Find an interrupted job that can go on, writes one of some folders and stands in the way of others that do."""
     return next((job for job in _unfinished_jobs(parent, targets) if _is_kept_for_later(job.root)), None)
@@ -352,10 +441,12 @@ def _finish(root: str) -> None:
     """Do what a publish record says; doing it again changes nothing."""
     with open(f"{root}/{_RECORD_NAME}", "rb") as file:
         record = json.load(file)
-    for mag in record["mags"]:
+    if is_removal(record):
+        set_aside(f"{root}/{_RECORD_NAME}")
+    for mag in record.get("mags", ()):
         if read_provenance(mag["folder"]).get("publication") != record["publication"]:
             publish_folder(f"{root}/{mag['staged']}", mag["folder"])
-    if record["edit"] is not None:
+    if record["edit"] is not None and not is_removal(record):
         LayerEdit.from_json(record["edit"]).apply()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{root}/{_PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from wkwdask.formats.datasource import with_layer, with_mags
+from wkwdask.formats.datasource import with_layer, with_mags, without_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import update_datasource
@@ -59,3 +59,28 @@ class LayerEdit:
             new_layer = (category, BoundingBox.parse(numbers), element_class, num_channels)
         mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
         return cls(value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}))
+
+
+@dataclass(frozen=True, slots=True)
+class MagRemoval:
+    """Mags that the JSON is to forget."""
+
+    dataset_folder: str
+    """Where ``datasource-properties.json`` is."""
+    layer: str
+    """Name of the layer, which goes with its last mag."""
+    mags: tuple[Mag, ...]
+    """The mags."""
+
+    def apply(self) -> None:
+        """Change the JSON."""
+        update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags))
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that a record holds."""
+        return {"dataset_folder": self.dataset_folder, "layer": self.layer, "mags": [list(mag.factors) for mag in self.mags]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> MagRemoval:
+        """Read the form that a record holds."""
+        return cls(value["dataset_folder"], value["layer"], tuple(Mag.parse(mag) for mag in value["mags"]))

@@ -32,6 +32,8 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _WRITE_BACK_NBYTES = 1 << 20
 _SYNC_FILE_RANGE_WRITE = 2
+_COPIED_NBYTES = 8 << 20
+_CANNOT_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform.startswith("linux") else None
 
 
@@ -128,6 +130,41 @@ class NewFile:
                 _start_writing_back(self._fd, offset, count)
             view, offset = view[count:], offset + count
 
+    def copy_from(self, fd: int, nbytes: int, source: str) -> None:
+        """Write the first bytes of an open file, inside the system where it can do that.
+
+        Parameters
+        ----------
+        fd : int
+            The open file.
+        nbytes : int
+            How many bytes.
+        source : str
+            Its name, for errors.
+
+        Raises
+        ------
+        TruncatedError
+            It ends before.
+        """
+        done, copy = 0, _copy_range
+        while done < nbytes:
+            try:
+                count = copy(fd, self._fd, min(_COPIED_NBYTES, nbytes - done), done)
+            except OSError as error:
+                if copy is _copy_range and error.errno in _CANNOT_COPY:
+                    copy = _read_and_write
+                    continue
+                raise OSError(error.errno, os.strerror(error.errno or 0), self.path) from None
+            if not count and copy is _copy_range:  # some file systems say nothing and do nothing
+                copy = _read_and_write
+                continue
+            if not count:
+                raise TruncatedError(f"{source}: ends at byte {done}, expected {nbytes} bytes")
+            if self._flush:
+                _start_writing_back(self._fd, done, count)
+            done += count
+
     def set_nbytes(self, nbytes: int) -> None:
         """Set the length; bytes that were never written are zero."""
         os.ftruncate(self._fd, nbytes)
@@ -168,6 +205,17 @@ class NewFile:
         fd, self._fd = self._fd, -1  # first of all: Ctrl-C may come between any two steps, and a number that was closed may be somebody else's by then
         if fd >= 0:
             os.close(fd)
+
+
+def _copy_range(source: int, target: int, nbytes: int, offset: int) -> int:
+    """Copy bytes of one file to the same place of another without reading them here."""
+    if not hasattr(os, "copy_file_range"):
+        return _read_and_write(source, target, nbytes, offset)
+    return os.copy_file_range(source, target, nbytes, offset, offset)
+
+
+def _read_and_write(source: int, target: int, nbytes: int, offset: int) -> int:
+    return os.pwrite(target, os.pread(source, nbytes, offset), offset)
 
 
 def _start_writing_back(fd: int, offset: int, nbytes: int) -> None:
@@ -316,6 +364,40 @@ def remove_tree(folder: str) -> None:
         except OSError:
             if attempt == _REMOVE_ATTEMPTS - 1:
                 raise
+
+
+def delete_tree(folder: str) -> tuple[int, int]:
+    """Delete a folder and all in it, but nothing that a symbolic link points to; what is gone already is fine.
+
+    Returns
+    -------
+    files, nbytes : int
+        What was deleted.
+    """
+    files, nbytes = 0, 0
+    with contextlib.suppress(FileNotFoundError):
+        with os.scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                below = delete_tree(entry.path)
+                files, nbytes = files + below[0], nbytes + below[1]
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                size = entry.stat(follow_symlinks=False).st_size
+                os.unlink(entry.path)
+                files, nbytes = files + 1, nbytes + size
+        os.rmdir(folder)
+    return files, nbytes
+
+
+def count_tree(folder: str) -> tuple[int, int]:
+    """Count the files in a folder and their bytes; symbolic links are not followed."""
+    files, nbytes = 0, 0
+    for path, _, names in os.walk(folder):
+        files += len(names)
+        nbytes += sum(os.lstat(f"{path}/{name}").st_size for name in names)
+    return files, nbytes
 
 
 def numbered(folder: str | Path, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:

@@ -172,6 +172,14 @@ def _remove(paths: Iterable[str]) -> None:
             os.unlink(path)
 
 
+def locked_folders(folder: str) -> list[tuple[str, Owner]]:
+    """List what locks in a folder are for, and who holds them; dead jobs too."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if entry.name.startswith(".") and entry.name.endswith(_LOCK_SUFFIX)]
+    holders = [(f"{folder}/{name[1 : -len(_LOCK_SUFFIX)]}", read_owner(f"{folder}/{name}")) for name in names]
+    return [(target, holder) for target, holder in holders if holder is not None]
+
+
 def read_owner(path: str) -> Owner | None:
     """Read who owns a lock or a job's folder, None where there is no such file.
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.kernels.blocks_zeros import Zeros
+    from wkwdask.storage.local import NewFile
     from wkwdask.storage.pieces import Pieces
 
 PAGE_LEN = 32
@@ -170,6 +171,16 @@ class WkwFile:
             The file ends before.
         """
         output.copy(self._fd, offset, nbytes, self.path)
+
+    def copy_whole(self, file: NewFile) -> None:
+        """Write all bytes to a new file.
+
+        Raises
+        ------
+        TruncatedError
+            The file ends before it did when it was opened.
+        """
+        file.copy_from(self._fd, self.nbytes, self.path)
 
     def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
         """Tell whether stored blocks are all like a given one, that of zeros; few bytes are read where they are not.

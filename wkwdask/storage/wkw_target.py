@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.wkw_file import WkwFile
+    from wkwdask.storage.wkw_splice import Stored
 
 _BATCH_NBYTES = 4 << 20
 _buffers = threading.local()
@@ -61,6 +62,8 @@ class WkwTarget:
     """Whether the mag is there already: then each file lasts as soon as it is published."""
     merges: bool = False
     """Whether what the mag holds outside the box stays: files are merged, block by block, with those that are there."""
+    keeps_files: bool = False
+    """Whether a file that is taken over from another mag keeps the voxels outside of the box that it may hold."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -250,7 +253,7 @@ class WkwTarget:
         out[:, x, y, z] = array
         return out, whole.topleft
 
-    def splice_shard(self, source: WkwVolume, shard: Vec3) -> Receipt:
+    def splice_shard(self, source: Stored, shard: Vec3) -> Receipt:
         """Make one file of what a mag with the same blocks has stored in its place, see :func:`wkwdask.storage.wkw_splice.splice_file`."""
         return splice_file(source, self, shard)
 

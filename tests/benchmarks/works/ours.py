@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -10,7 +12,7 @@ import numpy as np
 import wkwdask
 from wkwdask.storage.dataset import open_volume
 
-from .base import DatasetCopy, Work, boxes, digest, folder_nbytes
+from .base import DatasetCopy, Work, boxes, digest, folder_nbytes, read_mag
 
 REQUIRES = ("wkwdask",)
 
@@ -151,3 +153,42 @@ class Pyramid(Work):
     def digests(self) -> list[str]:
         """Hash every coarser mag."""
         return self._copy.digests(self._size) if self._size else []
+
+
+class Rechunk(Work):
+    """``wkwdask.rechunk`` of a mag to another place.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    folder : str
+        Where the new one goes.
+    nbytes : int
+        Bytes of the voxels.
+    size : int
+        Edge of the volume that is compared with that of other tools [voxels]; 0 compares nothing.
+    **options
+        How it is stored.
+    """
+
+    def __init__(self, path: str, folder: str, nbytes: int, size: int = 0, **options: object) -> None:
+        dask.config.set(scheduler="synchronous")
+        self._path, self._target, self._size, self._options = path, Path(folder) / "1", size, options
+        self.nbytes = nbytes
+
+    def prepare(self) -> None:
+        """Remove what the last run made."""
+        shutil.rmtree(self._target.parent, ignore_errors=True)
+
+    def run(self) -> None:
+        """Store it anew."""
+        wkwdask.rechunk(self._path, self._target, **self._options)
+
+    def written(self) -> int:
+        """Count the bytes of the new mag."""
+        return folder_nbytes([self._target])
+
+    def digests(self) -> list[str]:
+        """Hash the new mag."""
+        return [digest(read_mag(self._target, self._size))] if self._size else []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from .base import DatasetCopy, Work, folder_nbytes
+from .base import DatasetCopy, Work, digest, folder_nbytes, read_mag
 
 REQUIRES = ("webknossos",)
 
@@ -64,6 +66,58 @@ class Pyramid(Work):
     def digests(self) -> list[str]:
         """Hash every coarser mag."""
         return self._copies[-1].digests(self._size)
+
+
+class Rechunk(Work):
+    """``MagView.rechunk`` or ``compress`` to another place; what it compresses is always LZ4HC level 9.
+
+    Parameters
+    ----------
+    source, layer : str
+        Dataset and layer.
+    folder : str
+        Where it works.
+    nbytes : int
+        Bytes of the voxels.
+    size : int
+        Edge of the volume [voxels].
+    block_vx, file_vx : int, optional
+        Edge of the new blocks and files [voxels]; without them the mag is compressed only.
+    """
+
+    package = "webknossos"
+
+    def __init__(self, source: str, layer: str, folder: str, nbytes: int, size: int, block_vx: int | None = None, file_vx: int | None = None) -> None:
+        self._copy, self._target = DatasetCopy(source, layer, folder), Path(f"{folder}-new")
+        self._size, self._block_vx, self._file_vx = size, block_vx, file_vx
+        self.nbytes = nbytes
+
+    @property
+    def _mag(self) -> Path:
+        return self._target / self._copy.layer / "1"
+
+    def prepare(self) -> None:
+        """Remove what the last run made."""
+        self._copy.reset()
+        shutil.rmtree(self._target, ignore_errors=True)
+
+    def run(self) -> None:
+        """Store it anew."""
+        from webknossos import Dataset
+
+        mag = Dataset.open(self._copy.folder).get_layer(self._copy.layer).get_mag(1)
+        if self._file_vx is None:
+            mag.compress(target_path=self._target, executor=_executor(1))
+        else:
+            mag.rechunk(chunk_shape=self._block_vx, shard_shape=self._file_vx, compress=True, target_path=self._target, executor=_executor(1))
+
+    def written(self) -> int:
+        """Count the bytes of the new mag."""
+        return folder_nbytes([self._mag])
+
+    def digests(self) -> list[str]:
+        """Hash the new mag."""
+        return [digest(read_mag(self._mag, self._size))]
 
 
 @lru_cache

@@ -1,0 +1,51 @@
+"""Copying files, by ``cp`` and ``sync``: how fast the disk is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from .base import Work, folder_nbytes
+
+REQUIRES = ()
+
+
+class Copy(Work):
+    """``cp -r`` of a folder, followed by ``sync`` of the file system that it is on.
+
+    Parameters
+    ----------
+    path : str
+        The folder.
+    folder : str
+        Where the copy goes.
+    nbytes : int
+        Bytes of the voxels.
+    """
+
+    def __init__(self, path: str, folder: str, nbytes: int) -> None:
+        self._path, self._target = path, Path(folder)
+        self.nbytes = nbytes
+
+    def prepare(self) -> None:
+        """Remove what the last run made."""
+        shutil.rmtree(self._target, ignore_errors=True)
+        self._target.parent.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> None:
+        """Copy."""
+        subprocess.run(["cp", "-r", self._path, str(self._target)], check=True)
+        subprocess.run(["sync", "-f", str(self._target)], check=True)
+
+    def written(self) -> int:
+        """Count the bytes of the copy."""
+        return folder_nbytes([self._target])
+
+    def version(self) -> str:
+        """Say nothing: every system has it."""
+        return ""
+
+    def digests(self) -> list[str]:
+        """Hash nothing: it is a copy."""
+        return []

@@ -1,0 +1,228 @@
+"""Copies: whole files, blocks and voxels, under other names, moved, cut, interrupted; and what stays behind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from faults.drivers import rechunks_of, stopping
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.storage import local, wkw_splice
+from wkwdask.storage.wkw import WkwVolume
+
+OFFSET = (16, 0, 40)
+SHAPE = (50, 41, 30)
+
+
+def voxels(seed=0):
+    array = np.random.default_rng(seed).integers(0, 4, SHAPE).astype(np.uint32)
+    array[:20, :20] = 0
+    return array
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.to_wkw(voxels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4")
+    wkwdask.to_wkw((voxels(1) * 60).astype(np.uint8), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=2, compression="raw", category="color")
+    wkwdask.build_pyramid(folder, "cells", mags=["2-2-1"])
+    edit(folder, lambda document: document["dataLayers"][0].update({"largestSegmentId": 3}))
+    return folder
+
+
+def edit(folder, change):
+    document = json.loads((folder / FILE_NAME).read_text())
+    change(document)
+    (folder / FILE_NAME).write_text(format_datasource(document))
+
+
+def layers(folder):
+    return {layer["name"]: layer for layer in json.loads((folder / FILE_NAME).read_text())["dataLayers"]}
+
+
+def whole(folder, layer="cells", mag=1):
+    return wkwdask.open(folder, layer=layer, mag=mag).compute()
+
+
+def files(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*.wkw")}
+
+
+def without_decoding(monkeypatch):
+    monkeypatch.setattr(wkw_splice, "encode_from", None)
+    monkeypatch.setattr(WkwVolume, "read_into", None)
+
+
+def test_a_dataset_is_copied_byte_for_byte(dataset, tmp_path, monkeypatch):
+    """Voxels outside of the box of the layer come along, as far as a file that is copied holds them."""
+    edit(dataset, lambda document: document["dataLayers"][0].update({"boundingBox": {"topLeft": [18, 3, 41], "width": 47, "height": 30, "depth": 28}}))
+    without_decoding(monkeypatch)
+    report = wkwdask.copy(dataset, tmp_path / "copy")
+    monkeypatch.undo()
+    assert files(tmp_path / "copy") == files(dataset)
+    assert report.files == sum(not name.endswith("header.wkw") for name in files(dataset))
+    assert report.note == ""
+    before, after = (json.loads((folder / FILE_NAME).read_text()) for folder in (dataset, tmp_path / "copy"))
+    assert after["scale"] == before["scale"]
+    for name, layer in layers(tmp_path / "copy").items():
+        assert {**layer, "mags": None} == {**layers(dataset)[name], "mags": None}
+    assert {path.name for path in (tmp_path / "copy").rglob(".wkwdask*")} == {".wkwdask.json", ".wkwdask-files.npy"}
+
+
+@pytest.mark.parametrize("translate", [(32, 0, 0), (32, 64, -32)])
+def test_files_get_other_names(dataset, tmp_path, monkeypatch, translate):
+    without_decoding(monkeypatch)
+    wkwdask.copy(dataset, tmp_path / "copy", translate=translate)
+    monkeypatch.undo()
+    for mag in ("1", "2-2-1"):
+        np.testing.assert_array_equal(whole(tmp_path / "copy", mag=mag), whole(dataset, mag=mag))
+    place = [a + b for a, b in zip(OFFSET, translate, strict=True)]
+    assert layers(tmp_path / "copy")["cells"]["boundingBox"]["topLeft"] == place
+    assert layers(tmp_path / "copy")["cells"]["largestSegmentId"] == 3
+    assert sorted(files(tmp_path / "copy/cells/1").values()) == sorted(files(dataset / "cells/1").values())
+
+
+@pytest.mark.parametrize("translate", [(16, 8, -40), (8, 24, 0), (2, 4, -13), (0, 0, 1)])
+def test_moved_by_blocks_and_by_voxels(dataset, tmp_path, translate):
+    report = wkwdask.copy(dataset, tmp_path / "copy", layer=["cells"], translate=translate, verify=True)
+    for mag in ("1", "2-2-1"):
+        np.testing.assert_array_equal(whole(tmp_path / "copy", mag=mag), whole(dataset, mag=mag))
+    assert report.voxels == whole(dataset).size + whole(dataset, mag="2-2-1").size
+    assert list(layers(tmp_path / "copy")) == ["cells"]
+
+
+@given(
+    translate=st.tuples(*[st.integers(-16, 20) | st.sampled_from([-16, -8, 0, 8, 16, 32])] * 3), corners=st.tuples(*[st.floats(0, 1)] * 6),
+    file_len=st.sampled_from([1, 2, 8]), cut=st.booleans(),
+)  # fmt: skip
+def test_any_vector_and_box(tmp_path_factory, translate, corners, file_len, cut):
+    folder, offset, shape = tmp_path_factory.mktemp("copy"), (16, 17, 16), (21, 9, 33)
+    array = np.random.default_rng(0).integers(0, 3, shape).astype(np.uint16)
+    wkwdask.write(folder / "layer" / "1", offset, array, block_len=8, file_len=file_len, compression="lz4")
+    low = [int(a * (n - 1)) for a, n in zip(corners[:3], shape, strict=True)]
+    size = [1 + int(b * (n - a - 1)) for a, b, n in zip(low, corners[3:], shape, strict=True)]
+    corner = [a + b for a, b in zip(low, offset, strict=True)]
+    box = (*corner, *size) if cut else (*offset, *shape)
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.copy(folder / "layer" / "1", folder / "copy" / "1", translate=translate, bounding_box=box)
+    expected = np.zeros((96, 96, 96), np.uint16)
+    kept = tuple(slice(a, a + n) for a, n in zip(low, size, strict=True)) if cut else ...
+    expected[tuple(slice(a + t, a + t + n) for a, n, t in zip(box[:3], box[3:], translate, strict=True))] = array[kept]
+    volume, found = WkwVolume.open(str(folder / "copy" / "1")), np.empty((1, 96, 96, 96), np.uint16)
+    volume.read_into(found, (0, 0, 0))
+    np.testing.assert_array_equal(found[0], expected)
+
+
+def test_a_layer_gets_another_name(dataset, tmp_path):
+    """In another dataset, whose layers stay, and beside itself; one that is there is replaced when told to."""
+    wkwdask.copy(dataset, tmp_path / "other", layer="color")
+    wkwdask.copy(dataset / "cells", tmp_path / "other" / "labels", mags="1")
+    assert sorted(layers(tmp_path / "other")) == ["color", "labels"]
+    assert layers(tmp_path / "other")["labels"]["category"] == "segmentation"
+    assert layers(tmp_path / "other")["labels"]["largestSegmentId"] == 3
+    wkwdask.copy(dataset / "cells", tmp_path / "other" / "labels", mags=["2-2-1"])
+    np.testing.assert_array_equal(whole(tmp_path / "other", "labels", "2-2-1"), whole(dataset, mag="2-2-1"))
+    wkwdask.copy(dataset / "cells" / "1", dataset / "again" / "1", bounding_box=(20, 3, 41, 9, 9, 9), translate=(1, 1, 1))
+    np.testing.assert_array_equal(whole(dataset, "again"), whole(dataset)[:, 4:13, 3:12, 1:10])
+    with pytest.raises(ExistsError, match="is there already"):
+        wkwdask.copy(dataset / "cells" / "1", dataset / "again" / "1")
+    wkwdask.copy(dataset / "cells" / "1", dataset / "again" / "1", existing="overwrite")
+    np.testing.assert_array_equal(whole(dataset, "again"), whole(dataset))
+    assert layers(dataset)["again"]["boundingBox"] == layers(dataset)["cells"]["boundingBox"]
+
+
+def test_another_voxel_size_is_told(dataset, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / FILE_NAME).write_text(format_datasource(new_document("other", (4, 4, 4))))
+    report = wkwdask.copy(dataset / "cells", tmp_path / "other" / "cells")
+    assert report.note == f"voxels of {tmp_path}/other are (4.0, 4.0, 4.0) nm, those that were copied (11.24, 11.24, 28.0) nm"
+
+
+def test_what_stays_behind_is_named(dataset, tmp_path):
+    (dataset / "cells" / "agglomerates").mkdir()
+    (dataset / "notes.txt").write_text("mine")
+    (dataset / "volume" / "1").mkdir(parents=True)
+    other = {"name": "volume", "category": "color", "boundingBox": layers(dataset)["color"]["boundingBox"], "elementClass": "uint8", "dataFormat": "zarr3"}
+    edit(dataset, lambda document: document["dataLayers"].append({**other, "mags": [{"mag": [1, 1, 1], "path": "./volume/1"}]}))
+    report = wkwdask.copy(dataset, tmp_path / "copy")
+    assert report.note == f"not copied: layer volume (zarr3), {dataset}/cells/agglomerates"
+    assert sorted(layers(tmp_path / "copy")) == ["cells", "color"]
+    with pytest.raises(UnsupportedError, match="zarr3"):
+        wkwdask.copy(dataset, tmp_path / "copy", layer="volume")
+
+
+def test_what_makes_no_sense(dataset, tmp_path):
+    for options, message in (
+        ({"translate": (3, 2, 0)}, r"translate must be a multiple of every mag that is copied, got \(3, 2, 0\), but there are mags 2-2-1"),
+        ({"translate": (0, 0, -41)}, r"its box would begin at \(16, 0, -1\)"),
+        ({"translate": (1, 2)}, "translate must be three"),
+        ({"existing": "update"}, "existing must be"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            wkwdask.copy(dataset, tmp_path / "copy", **options)
+        assert not (tmp_path / "copy" / "cells").exists()
+    with pytest.raises(ValueError, match="is the source"):
+        wkwdask.copy(dataset, dataset)
+    with pytest.raises(ValueError, match=r"has the name of mag 2, but .* is mag 1; name it 1"):
+        wkwdask.copy(dataset / "cells" / "1", dataset / "other" / "2")
+    with pytest.raises(MissingError, match="no layer 'x'"):
+        wkwdask.copy(dataset, tmp_path / "copy", layer="x")
+    with pytest.raises(BoundsError, match="holds nothing of the mag"):
+        wkwdask.copy(dataset, tmp_path / "copy", bounding_box=(500, 0, 0, 10, 10, 10))
+
+
+def test_a_broken_file_is_not_copied(dataset, tmp_path):
+    path = sorted((dataset / "cells" / "1").rglob("x*.wkw"))[0]
+    path.write_bytes(path.read_bytes()[:16] + (1 << 40).to_bytes(8, "little") + path.read_bytes()[24:])
+    with pytest.raises(CorruptError, match=f"{path}.*byte"):
+        wkwdask.copy(dataset / "cells", tmp_path / "copy")
+    assert not (tmp_path / "copy" / "1").exists()
+
+
+@pytest.mark.parametrize("options", [{}, {"translate": (8, 0, 0)}, {"translate": (3, 0, 0)}])
+def test_interrupted(dataset, tmp_path, options):
+    copies = (dataset / "cells" / "1", tmp_path / "copy" / "1")
+    with rechunks_of(16), stopping(tmp_path / "log", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        wkwdask.copy(*copies, **options)
+    assert not (tmp_path / "copy" / "1").exists()
+    with rechunks_of(16):
+        report = wkwdask.copy(*copies, **options)
+    assert "3 tasks had been finished before" in report.note
+    assert wkwdask.copy(*copies, **options, existing="resume").note.startswith("nothing to do")
+
+
+@pytest.mark.parametrize("code", [18, 22, 95])
+def test_file_systems_that_cannot_copy(dataset, tmp_path, monkeypatch, code):
+    def refuses(*_):
+        raise OSError(code, "no")
+
+    monkeypatch.setattr(local.os, "copy_file_range", refuses)
+    wkwdask.copy(dataset, tmp_path / "copy")
+    assert files(tmp_path / "copy") == files(dataset)
+
+
+def test_command(dataset, tmp_path):
+    run = CliRunner().invoke(cli, ["copy", str(dataset), str(tmp_path / "copy"), "--layer", "cells", "--translate=-8,0,3", "--mags", "1"])
+    assert run.exit_code == 0, run.output
+    assert layers(tmp_path / "copy")["cells"]["boundingBox"]["topLeft"] == [8, 0, 43]
+    run = CliRunner().invoke(cli, ["copy", str(dataset), str(tmp_path / "copy"), "--translate", "1,2"])
+    assert run.exit_code == 2
+    assert "three whole numbers" in run.output

@@ -1,0 +1,356 @@
+"""Merges of volume annotations: any file lengths and zips, several annotations, ids, types, boxes; what is refused and what was interrupted."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+
+import dask
+import numpy as np
+import pytest
+from annotations import write_annotation, write_annotations, write_data_zip
+from click.testing import CliRunner
+from faults.drivers import rechunks_of, stopping
+from hypothesis import given
+from hypothesis import strategies as st
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import CorruptError, ExistsError, IncompleteWriteError, MissingError, ResumeError, UnsupportedError
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.wkw.header import BlockType, format_header, make_header
+from wkwdask.storage import wkw_splice
+from wkwdask.storage.wkw import WkwVolume
+
+STEP = 32
+SHAPE = (150, 130, 70)
+LARGEST = 50
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def labels(shape, low, high, seed=0):
+    return np.kron(np.random.default_rng(seed).integers(low, high, [-(-n // 4) for n in shape]), np.ones((4, 4, 4), int))[tuple(slice(n) for n in shape)]
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return make_dataset(tmp_path / "ds")
+
+
+def make_dataset(folder, dtype=np.uint32, file_len=2, largest=LARGEST):
+    folder.mkdir()
+    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.to_wkw(labels(SHAPE, 0, 9).astype(dtype), folder / "seg" / "1", file_len=file_len, compression="lz4", category="segmentation")
+    wkwdask.to_wkw(np.ones(SHAPE, np.uint8), folder / "color" / "1", file_len=2)
+    edit(folder, lambda document: document["dataLayers"][0].update({"largestSegmentId": largest} if largest else {}))
+    return folder
+
+
+def edit(folder, change):
+    document = json.loads((folder / FILE_NAME).read_text())
+    change(document)
+    (folder / FILE_NAME).write_text(format_datasource(document))
+
+
+def layer(folder, name="seg"):
+    return next(layer for layer in json.loads((folder / FILE_NAME).read_text())["dataLayers"] if layer["name"] == name)
+
+
+def whole(folder, layer="seg", mag=1):
+    return wkwdask.open(folder, layer=layer, mag=mag).compute()[0]
+
+
+def block(seed=0, low=0, high=99):
+    return labels((STEP,) * 3, low, high, seed)
+
+
+def put(array, blocks, step=STEP):
+    """Replace whole blocks, the slow way."""
+    array = array.copy()
+    for index, voxels in blocks.items():
+        place = tuple(slice(n * step, (n + 1) * step) for n in index)
+        array[place] = voxels[tuple(slice(n) for n in array[place].shape)]
+    return array
+
+
+def cut_block(seed):
+    """A block of which but a corner lies in the box."""
+    voxels = block(seed)
+    voxels[22:], voxels[:, 2:], voxels[:, :, 6:] = 0, 0, 0
+    return voxels
+
+
+INSIDE = {(0, 0, 0): block(1), (1, 1, 1): np.zeros((STEP,) * 3, int)}
+BLOCKS = {**INSIDE, (3, 2, 1): block(2), (4, 4, 2): cut_block(3)}
+
+
+@pytest.mark.parametrize("options", [{}, {"file_len": 1}, {"file_len": 8}, {"block_len": 16}, {"compression": "lz4hc"}, {"block_len": 64, "file_len": 1}])
+def test_blocks_replace_blocks(dataset, tmp_path, options):
+    """Zeros included, at any length of the target's files and blocks, at the border of the box."""
+    path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS, "2-2-1": {}, "4-4-2": {}})
+    report = wkwdask.merge(dataset, path, tmp_path / "merged", **options, verify=True)
+    expected = put(whole(dataset), BLOCKS)
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), expected)
+    assert layer(tmp_path / "merged")["largestSegmentId"] == max(LARGEST, max(int(voxels.max()) for voxels in BLOCKS.values()))
+    assert layer(tmp_path / "merged")["boundingBox"] == layer(dataset)["boundingBox"]
+    assert [entry["mag"] for entry in layer(tmp_path / "merged")["mags"]] == [[1, 1, 1]]
+    assert report.note.endswith(f"coarser mags are not made: wkwdask pyramid {tmp_path}/merged/seg")
+    wkwdask.build_pyramid(tmp_path / "merged", "seg", mags=["2"])
+
+
+@pytest.mark.parametrize("stored", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize("form", ["zip of zip", "packed zip of zip", "data zip", "unpacked", "data unpacked"])
+def test_all_that_is_downloaded(dataset, tmp_path, stored, form):
+    path = tmp_path / "annotation.zip"
+    mags = {"1-1-1": BLOCKS, "2": {}}
+    if form == "data zip":
+        write_data_zip(path, mags, compression=stored)
+    else:
+        write_annotation(path, mags, inner_compression=stored, outer_compression=zipfile.ZIP_DEFLATED if form.startswith("packed") else zipfile.ZIP_STORED)
+    if "unpacked" in form:
+        with zipfile.ZipFile(path) as outer:
+            outer.extractall(tmp_path / "outer")
+        path = tmp_path / "outer"
+        if form == "data unpacked":
+            with zipfile.ZipFile(path / "data_0_Volume.zip") as inner:
+                inner.extractall(tmp_path / "inner")
+            path = tmp_path / "inner"
+    wkwdask.merge(dataset, path, tmp_path / "merged")
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
+
+
+def test_untouched_blocks_are_not_decoded(dataset, tmp_path, monkeypatch):
+    """And files without annotated blocks are copied as they are."""
+    encode, blocks = wkw_splice.encode_from, []
+    monkeypatch.setattr(wkw_splice, "encode_from", lambda *args, **options: (blocks.append(args), encode(*args, **options))[1])
+    border = sum(index[0] == 4 or index[1] == 4 or index[2] == 2 for index in np.ndindex(5, 5, 3))
+    inside = {index: voxels for index, voxels in BLOCKS.items() if index != (4, 4, 2)}
+    wkwdask.merge(dataset, write_annotation(tmp_path / "annotation.zip", {"1": inside}), tmp_path / "merged")
+    assert len(blocks) == border + len(inside)
+    untouched = "seg/1/z0/y0/x1.wkw"
+    assert (tmp_path / "merged" / untouched).read_bytes() == (dataset / untouched).read_bytes()
+
+
+def test_several_annotations_in_order(dataset, tmp_path):
+    """The last one that stores a block counts."""
+    first = write_annotation(tmp_path / "first.zip", {"1": {(0, 0, 0): block(1), (1, 0, 0): block(2)}})
+    second = write_annotation(tmp_path / "second.zip", {"1": {(1, 0, 0): block(3), (2, 0, 0): block(4)}})
+    nothing = write_annotation(tmp_path / "nothing.zip", {"1": {}})
+    report = wkwdask.merge(dataset, [first, second, nothing], tmp_path / "merged")
+    expected = put(whole(dataset), {(0, 0, 0): block(1), (1, 0, 0): block(3), (2, 0, 0): block(4)})
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), expected)
+    assert f"no block is stored in {nothing}" in report.note
+    with pytest.raises(ValueError, match="there is nothing to merge"):
+        wkwdask.merge(dataset, nothing, tmp_path / "other")
+
+
+def test_relabel(dataset, tmp_path):
+    """New ids of each annotation are its own; ids of the base and zero stay."""
+    first = {(0, 0, 0): block(1, 45, 61)}
+    second = {(1, 0, 0): block(2, 0, 71), (2, 1, 1): np.full((STEP,) * 3, LARGEST)}
+    third = {(0, 3, 0): block(3, LARGEST + 1, LARGEST + 3)}
+    paths = [write_annotation(tmp_path / f"{n}.zip", {"1": blocks}) for n, blocks in enumerate((first, second, third))]
+    report = wkwdask.merge(dataset, paths, tmp_path / "merged", relabel=True)
+    assert first[0, 0, 0].max() == 60
+    assert second[1, 0, 0].max() == 70
+    raised = {index: np.where(voxels > LARGEST, voxels + 10, voxels) for index, voxels in second.items()}
+    raised_more = {index: voxels + 30 for index, voxels in third.items()}
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), first | raised | raised_more))
+    assert layer(tmp_path / "merged")["largestSegmentId"] == LARGEST + 32
+    assert "ids 51 to 70 became 61 to 80" in report.note
+    edit(dataset, lambda document: document["dataLayers"][0].pop("largestSegmentId"))
+    with pytest.raises(ValueError, match="its JSON does not state"):
+        wkwdask.merge(dataset, paths, tmp_path / "other", relabel=True)
+    wkwdask.merge(dataset, paths, tmp_path / "other", relabel=LARGEST)
+    np.testing.assert_array_equal(whole(tmp_path / "other"), whole(tmp_path / "merged"))
+    with pytest.raises(UnsupportedError, match="ids up to 4294967312 do not fit into uint32"):
+        wkwdask.merge(dataset, [paths[0], *paths[:1]], tmp_path / "third", relabel=(1 << 32) + 12 - 24 + 12 + 16)
+
+
+def test_types(tmp_path):
+    """Smaller ids become larger ones without loss; the other way is refused."""
+    base = make_dataset(tmp_path / "ds", np.uint64, largest=0)
+    edit(base, lambda document: document["dataLayers"][0].update({"largestSegmentId": {"customJsonEncoding": "bigint", "value": str(1 << 60)}}))
+    path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
+    wkwdask.merge(base, path, tmp_path / "merged")
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(base), BLOCKS))
+    assert layer(tmp_path / "merged")["largestSegmentId"] == {"customJsonEncoding": "bigint", "value": str(1 << 60)}
+    small = make_dataset(tmp_path / "small", np.uint16)
+    with pytest.raises(UnsupportedError, match=r"annotation.zip:data_0_Volume.zip:1: holds uint32 in 1 channels, which .* cannot hold"):
+        wkwdask.merge(small, path, tmp_path / "other")
+
+
+def test_annotated_outside_of_the_box(dataset, tmp_path):
+    """The box grows as far as somebody painted; what the base has stored out there does not come to light."""
+    edit(dataset, lambda document: document["dataLayers"][0].update({"boundingBox": {"topLeft": [10, 10, 10], "width": 100, "height": 90, "depth": 40}}))
+    voxels = np.zeros((STEP,) * 3, int)
+    voxels[3:7, 4, 5] = 8
+    wkwdask.merge(dataset, write_annotation(tmp_path / "annotation.zip", {"1": {(5, 0, 0): voxels}}), tmp_path / "merged")
+    assert layer(tmp_path / "merged")["boundingBox"] == {"topLeft": [10, 4, 5], "width": 157, "height": 96, "depth": 45}
+    expected = np.zeros((157, 96, 45), int)
+    expected[:100, 6:, 5:] = whole(dataset)
+    expected[153:157, 0, 0] = 8
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), expected)
+
+
+def test_on_an_empty_layer(tmp_path):
+    """A layer without a file, as there is where an annotation was made on nothing."""
+    base = make_dataset(tmp_path / "ds")
+    for path in sorted((base / "seg" / "1").rglob("x*.wkw")):
+        path.unlink()
+    wkwdask.merge(base, write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS}), tmp_path / "merged")
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), put(np.zeros(SHAPE, int), BLOCKS))
+
+
+def test_another_mag_and_another_name(dataset, tmp_path):
+    wkwdask.build_pyramid(dataset, "seg", mags=["2-2-1"])
+    path = write_annotation(tmp_path / "annotation.zip", {"1": {}, "2-2-1": INSIDE}, block_len=32)
+    wkwdask.merge(dataset, path, tmp_path / "merged")
+    np.testing.assert_array_equal(whole(tmp_path / "merged", mag="2-2-1"), put(whole(dataset, mag="2-2-1"), INSIDE))
+    wkwdask.merge(dataset / "seg" / "2-2-1", path, dataset / "corrected" / "2-2-1")
+    np.testing.assert_array_equal(whole(dataset, "corrected", "2-2-1"), whole(tmp_path / "merged", mag="2-2-1"))
+    with pytest.raises(MissingError, match="no blocks of mag 1; there are some of 2-2-1"):
+        wkwdask.merge(dataset, path, tmp_path / "other", layer="seg", mag=1)
+    with pytest.raises(MissingError, match="has no mag 4"):
+        wkwdask.merge(dataset, write_annotation(tmp_path / "coarse.zip", {"4": BLOCKS}), tmp_path / "other", layer="seg")
+
+
+def test_several_volume_layers(dataset, tmp_path):
+    """The one that was made on the layer is meant."""
+    path = write_annotations(tmp_path / "annotation.zip", {"other": {"1": {(0, 0, 0): block(7)}}, "seg": {"1": BLOCKS}})
+    wkwdask.merge(dataset, path, tmp_path / "merged")
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
+    path = write_annotations(tmp_path / "annotation.zip", {"a": {"1": BLOCKS}, "b": {"1": BLOCKS}})
+    with pytest.raises(ValueError, match="several volume annotations, of which 0 were made on layer seg"):
+        wkwdask.merge(dataset, path, tmp_path / "other")
+
+
+def test_what_is_refused(dataset, tmp_path):
+    def zipped(name, files):
+        with zipfile.ZipFile(tmp_path / name, "w") as file:
+            for path, content in files.items():
+                file.writestr(path, content)
+        return tmp_path / name
+
+    (tmp_path / "text.zip").write_bytes(b"no zip at all")
+    whole_zip = write_data_zip(tmp_path / "whole.zip", {"1": BLOCKS})
+    raw = bytearray(whole_zip.read_bytes())
+    raw[1500:1600] = bytes(100)
+    (tmp_path / "damaged.zip").write_bytes(raw)
+    wkwdask.write(tmp_path / "large" / "1", (0, 0, 0), block().astype(np.uint32), block_len=16, file_len=2)
+    header = format_header(make_header(np.uint32, 1, block_len=32, file_len=1, block_type=BlockType.LZ4))
+    for path, error, message in (
+        (tmp_path / "nothing.zip", MissingError, "no such file"),
+        (tmp_path / "text.zip", CorruptError, "text.zip: a zip that cannot be read"),
+        (tmp_path / "damaged.zip", CorruptError, r"damaged.zip:1/z\d/y\d/x\d.wkw"),
+        (tmp_path / "large", UnsupportedError, r"files of 2\^3 blocks do not tell which"),
+        (zipped("other.zip", {"notes.txt": "mine"}), MissingError, "no volume annotation"),
+        (zipped("zarr.zip", {"volumeAnnotationData/1/.zarray": "{}"}), UnsupportedError, "are Zarr"),
+        (zipped("headless.zip", {"1/z0/y0/x0.wkw": b"WKW"}), MissingError, "header.wkw"),
+        (zipped("bomb.zip", {"1/header.wkw": header, "1/z0/y0/x0.wkw": bytes(1 << 20)}), CorruptError, "bomb.zip"),
+    ):
+        with pytest.raises(error, match=message):
+            wkwdask.merge(dataset, path, tmp_path / "merged")
+        assert not (tmp_path / "merged").exists()
+    with pytest.raises(ValueError, match="is the source"):
+        wkwdask.merge(dataset, whole_zip, dataset)
+    with pytest.raises(ValueError, match="existing must be"):
+        wkwdask.merge(dataset, whole_zip, tmp_path / "merged", existing="update")
+
+
+@pytest.mark.parametrize("options", [{}, {"block_len": 16}])
+def test_interrupted(dataset, tmp_path, options):
+    path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
+    call = (dataset, path, tmp_path / "merged")
+    with rechunks_of(64), stopping(tmp_path / "log", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        wkwdask.merge(*call, **options)
+    assert not (tmp_path / "merged" / "seg" / "1").exists()
+    before = path.read_bytes()
+    write_annotation(path, {"1": {(0, 0, 0): block(9)}})
+    with rechunks_of(64), pytest.raises(ResumeError, match="annotations was"):
+        wkwdask.merge(*call, **options)
+    path.write_bytes(before)
+    with rechunks_of(64):
+        report = wkwdask.merge(*call, **options, existing="overwrite")
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
+    with pytest.raises(ExistsError):
+        wkwdask.merge(*call, **options)
+    assert wkwdask.merge(*call, **options, existing="resume").note.startswith("nothing to do"), report
+
+
+@pytest.mark.parametrize("options", [{}, {"block_len": 16}])
+def test_by_processes(dataset, tmp_path, options):
+    """What a task carries can be pickled."""
+    path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
+    with rechunks_of(64), dask.config.set(scheduler="processes", num_workers=2):
+        wkwdask.merge(dataset, path, tmp_path / "merged", **options)
+        wkwdask.copy(tmp_path / "merged", tmp_path / "moved", translate=(32, 5, 0))
+        wkwdask.rm(tmp_path / "merged", layer="seg")
+    np.testing.assert_array_equal(whole(tmp_path / "moved"), put(whole(dataset), BLOCKS))
+    assert not (tmp_path / "merged" / "seg").exists()
+
+
+def test_an_annotation_that_is_replaced_meanwhile(dataset, tmp_path, monkeypatch):
+    path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
+    encode = wkw_splice.encode_from
+
+    def replaces(*args, **options):
+        write_annotation(path, {"1": {(0, 0, 0): block(9)}})
+        return encode(*args, **options)
+
+    monkeypatch.setattr(wkw_splice, "encode_from", replaces)
+    with pytest.raises(IncompleteWriteError, match=r"annotation.zip:data_0_Volume.zip: was replaced while it was read"):
+        wkwdask.merge(dataset, path, tmp_path / "merged")
+    assert not (tmp_path / "merged" / "seg" / "1").exists()
+
+
+def test_goes_on(dataset, tmp_path):
+    path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
+    call = (dataset, path, tmp_path / "merged")
+    with rechunks_of(64), stopping(tmp_path / "log", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        wkwdask.merge(*call)
+    with rechunks_of(64):
+        assert "3 tasks had been finished before" in wkwdask.merge(*call).note
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
+
+
+@given(
+    steps=st.tuples(st.sampled_from([4, 8, 16]), st.sampled_from([4, 8, 16])), lengths=st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 4])),
+    offset=st.tuples(*[st.integers(0, 20)] * 3), shape=st.tuples(*[st.integers(1, 30)] * 3),
+    indices=st.lists(st.sets(st.tuples(*[st.integers(0, 4)] * 3), max_size=5), min_size=1, max_size=3), seed=st.integers(0, 5),
+)  # fmt: skip
+def test_any_geometry(tmp_path_factory, steps, lengths, offset, shape, indices, seed):
+    """Blocks of the annotation larger and smaller than those of the base, anywhere."""
+    if not any(indices):
+        return
+    folder, random = tmp_path_factory.mktemp("merge"), np.random.default_rng(seed)
+    array = random.integers(0, 5, shape).astype(np.uint32)
+    wkwdask.write(folder / "seg" / "1", offset, array, block_len=steps[0], file_len=lengths[0], compression="lz4")
+    low, high = offset, [a + n for a, n in zip(offset, shape, strict=True)]
+    expected = np.zeros((96, 96, 96), np.uint32)
+    expected[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] = array
+    paths = []
+    for number, chosen in enumerate(indices):
+        blocks = {index: random.integers(0, 5, (steps[1],) * 3) for index in chosen}
+        paths.append(write_data_zip(folder / f"{number}.zip", {"1": blocks}, block_len=steps[1]))
+        expected = put(expected, blocks, steps[1])
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.merge(folder / "seg" / "1", paths, folder / "merged" / "1", file_len=lengths[1])
+    found = np.empty((1, 96, 96, 96), np.uint32)
+    WkwVolume.open(str(folder / "merged" / "1")).read_into(found, (0, 0, 0))
+    np.testing.assert_array_equal(found[0], expected)
+
+
+def test_command(dataset, tmp_path):
+    first = write_annotation(tmp_path / "first.zip", {"1": {(0, 0, 0): block(1)}})
+    second = write_annotation(tmp_path / "second.zip", {"1": {(0, 0, 0): block(2)}})
+    run = CliRunner().invoke(cli, ["merge", str(dataset), str(first), str(second), str(tmp_path / "merged"), "--layer", "seg", "--relabel"])
+    assert run.exit_code == 0, run.output
+    assert "became" in run.output
+    run = CliRunner().invoke(cli, ["merge", str(dataset), str(first), str(tmp_path / "other"), "--largest-id", "5"])
+    assert run.exit_code == 2

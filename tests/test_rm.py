@@ -1,0 +1,235 @@
+"""Removals: of datasets, layers and mags; what stays, what is refused, what was interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from faults.drivers import regions_of, stopping
+
+import wkwdask
+from wkwdask.cli import cli, copies
+from wkwdask.errors import LockedError, MissingError, UnsupportedError
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.jobs import remove as remove_module
+from wkwdask.storage import local
+from wkwdask.storage.locks import release_lock, take_lock
+from wkwdask.storage.owner import Owner
+
+ARRAY = np.random.default_rng(0).integers(0, 4, (50, 41, 30)).astype(np.uint32)
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    for layer in ("cells", "other"):
+        wkwdask.to_wkw(ARRAY, folder / layer / "1", block_len=8, file_len=2)
+        wkwdask.build_pyramid(folder, layer, mags=["2-2-1"])
+    return folder
+
+
+def listed(folder):
+    document = json.loads((folder / FILE_NAME).read_text())
+    return {layer["name"]: [mag["path"] for mag in layer["mags"]] for layer in document["dataLayers"]}
+
+
+def edit(folder, change):
+    document = json.loads((folder / FILE_NAME).read_text())
+    change(document)
+    (folder / FILE_NAME).write_text(format_datasource(document))
+
+
+def everything(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
+
+
+def test_a_mag(dataset):
+    before = everything(dataset)
+    found = wkwdask.rm(dataset / "cells" / "1", dry_run=True)
+    assert everything(dataset) == before
+    report = wkwdask.rm(dataset / "cells" / "1")
+    gone = {name: content for name, content in before.items() if name.startswith("cells/1/")}
+    assert (report.files, report.nbytes, report.paths) == (len(gone), sum(map(len, gone.values())), (f"{dataset}/cells/1",))
+    assert (found.files, found.nbytes, found.paths) == (report.files, report.nbytes, report.paths)
+    assert listed(dataset) == {"cells": ["./cells/2-2-1"], "other": ["./other/1", "./other/2-2-1"]}
+    after = everything(dataset)
+    assert {name for name in after if name != FILE_NAME} == {name for name in before if name not in gone and name != FILE_NAME}
+    assert not (dataset / "cells" / "1").exists()
+    with pytest.raises(MissingError):
+        wkwdask.rm(dataset / "cells" / "1")
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+def test_a_layer(dataset, scheduler):
+    with dask.config.set(scheduler=scheduler):
+        report = wkwdask.rm(dataset, layer="cells")
+    assert len(report.paths) == 2
+    assert listed(dataset) == {"other": ["./other/1", "./other/2-2-1"]}
+    assert sorted(os.listdir(dataset)) == [f".{FILE_NAME}.lock", FILE_NAME, "other"]
+    wkwdask.rm(dataset / "other", mags="1")
+    assert listed(dataset) == {"other": ["./other/2-2-1"]}
+
+
+def test_a_dataset(dataset):
+    wkwdask.rm(dataset)
+    assert not dataset.exists()
+
+
+def test_what_is_no_mag_stays(dataset):
+    (dataset / "cells" / "agglomerates").mkdir()
+    (dataset / "notes.txt").write_text("mine")
+    report = wkwdask.rm(dataset)
+    assert report.left == (f"{dataset}/cells/agglomerates", f"{dataset}/notes.txt")
+    assert {name for name in everything(dataset) if not name.startswith(".")} == {FILE_NAME, "notes.txt"}
+    assert os.listdir(dataset / "cells") == ["agglomerates"]
+    assert listed(dataset) == {}
+    os.unlink(dataset / "notes.txt")
+    os.rmdir(dataset / "cells" / "agglomerates")
+    os.rmdir(dataset / "cells")
+    wkwdask.rm(dataset)
+    assert not dataset.exists()
+
+
+def test_bare_folders(tmp_path):
+    """Without a JSON."""
+    for mag in ("1", "2"):
+        wkwdask.write(tmp_path / "layer" / mag, (0, 0, 0), ARRAY, block_len=8, file_len=2)
+    wkwdask.rm(tmp_path / "layer" / "2")
+    assert os.listdir(tmp_path / "layer") == ["1"]
+    wkwdask.rm(tmp_path / "layer")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_mag_that_only_the_json_knows(dataset):
+    edit(dataset, lambda document: document["dataLayers"][0]["mags"].append({"mag": [4, 4, 2], "path": "./cells/4-4-2"}))
+    wkwdask.rm(dataset, layer="cells", mags="4-4-2")
+    assert listed(dataset)["cells"] == ["./cells/1", "./cells/2-2-1"]
+
+
+def test_refused(dataset, tmp_path):
+    """And then nothing at all is removed."""
+    before = everything(dataset)
+    with pytest.raises(MissingError, match="no layer 'x'"):
+        wkwdask.rm(dataset, layer="x")
+    with pytest.raises(MissingError, match="has no mag 8"):
+        wkwdask.rm(dataset, layer="cells", mags=[8])
+    (dataset / "cells" / "2-2-1" / "notes.txt").write_text("mine")
+    with pytest.raises(UnsupportedError, match=r"2-2-1: is no mag, or holds something else"):
+        wkwdask.rm(dataset)
+    os.unlink(dataset / "cells" / "2-2-1" / "notes.txt")
+    owner = Owner.this_process("test")
+    take_lock(f"{dataset}/cells/2-2-1", owner)
+    with pytest.raises(LockedError, match="another job writes it: test"):
+        wkwdask.rm(dataset / "cells")
+    release_lock(f"{dataset}/cells/2-2-1", owner)
+    assert everything(dataset) == before
+    edit(dataset, lambda document: document["dataLayers"][1].update({"dataFormat": "zarr3"}))
+    with pytest.raises(UnsupportedError, match="stored as zarr3"):
+        wkwdask.rm(dataset, layer="other")
+    assert wkwdask.rm(dataset).left == (f"{dataset}/other",)
+    assert listed(dataset) == {"other": ["./other/1", "./other/2-2-1"]}
+
+
+def test_links_are_not_followed(dataset, tmp_path):
+    outside = tmp_path / "outside"
+    os.rename(dataset / "cells", outside)
+    os.symlink(outside, dataset / "cells")
+    with pytest.raises(UnsupportedError, match="outside the dataset"):
+        wkwdask.rm(dataset / "cells" / "1")
+    os.unlink(dataset / "cells")
+    (dataset / "cells").mkdir()
+    os.symlink(dataset / "other" / "1", dataset / "cells" / "1")
+    with pytest.raises(UnsupportedError, match="is a symbolic link"):
+        wkwdask.rm(dataset, layer="cells", mags="1")
+    os.unlink(dataset / "cells" / "1")
+    before = everything(outside)
+    os.symlink(outside / "1", dataset / "other" / "1" / "z9")
+    os.symlink(outside / "1" / "header.wkw", dataset / "other" / "1" / "z0" / "y9")
+    wkwdask.rm(dataset / "other" / "1")
+    assert everything(outside) == before
+    assert not (dataset / "other" / "1").exists()
+
+
+@pytest.mark.parametrize("again", ["", "cells", "cells/1"])
+def test_interrupted(dataset, monkeypatch, again):
+    """The same call deletes the rest, and so does the next job in the layer; what is out of sight never comes back."""
+    delete, calls = local.delete_tree, []
+
+    def stops(folder):
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        calls.append(folder)
+        return delete(folder)
+
+    monkeypatch.setattr(remove_module, "delete_tree", stops)
+    monkeypatch.setattr(remove_module, "_FOLDERS_PER_TASK", 1)
+    path = dataset / again if again else dataset
+    options = {} if again == "cells/1" else {"layer": "cells", "mags": "1"}
+    with pytest.raises(KeyboardInterrupt):
+        wkwdask.rm(path, **options)
+    monkeypatch.undo()
+    assert listed(dataset)["cells"] == ["./cells/2-2-1"]
+    assert not (dataset / "cells" / "1").exists()
+    assert [name for name in os.listdir(dataset / "cells") if name.startswith(".wkwdask-job-")]
+    wkwdask.to_wkw(ARRAY, dataset / "cells" / "4", block_len=8) if again == "cells" else wkwdask.rm(dataset / "cells" / "1")
+    assert not [name for name in os.listdir(dataset / "cells") if name.startswith(".")]
+    assert "./cells/2-2-1" in listed(dataset)["cells"]
+
+
+def test_an_interrupted_write_goes_too(dataset):
+    """What a dead job left for a mag that is removed."""
+    owner = Owner.this_process("test")
+    take_lock(f"{dataset}/cells/1", owner)
+    path = dataset / "cells" / ".1.wkwdask-lock"
+    path.write_text(path.read_text().replace(owner.process_start, "1"))
+    wkwdask.rm(dataset, layer="cells")
+    assert not (dataset / "cells").exists()
+
+
+def test_an_interrupted_job_goes_with_its_layer(dataset, tmp_path):
+    """A living one keeps the layer."""
+    with regions_of(16), stopping(tmp_path / "log", 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        wkwdask.build_pyramid(dataset, "cells", mags=["2-2-1"], method="max", existing="overwrite")
+    (job,) = (dataset / "cells").glob(".wkwdask-job-*")
+    owner = Owner(**json.loads((job / "owner.json").read_text()))
+    take_lock(f"{dataset}/cells/2-2-1", owner)
+    with pytest.raises(LockedError, match=f"another job works here: {owner.command}"):
+        wkwdask.rm(dataset / "cells")
+    release_lock(f"{dataset}/cells/2-2-1", owner)
+    wkwdask.rm(dataset / "cells")
+    assert not (dataset / "cells").exists()
+
+
+def test_command(dataset, monkeypatch):
+    def run(*arguments, **options):
+        return CliRunner().invoke(cli, ["rm", str(dataset), *arguments], **options)
+
+    shown = run("--layer", "cells", "--dry-run")
+    assert shown.exit_code == 0
+    assert f"{dataset}/cells/2-2-1" in shown.output
+    assert "nothing was removed" in shown.output
+    assert run("--layer", "cells").exit_code == 2
+    assert "cells" in listed(dataset)
+    monkeypatch.setattr(copies, "_is_terminal", lambda: True)
+    assert run("--layer", "cells", input="n\n").exit_code == 1
+    assert "cells" in listed(dataset)
+    assert run("--layer", "cells", input="y\n").exit_code == 0
+    assert "cells" not in listed(dataset)
+    done = subprocess.run([sys.executable, "-m", "wkwdask", "rm", str(dataset), "--yes"], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+    assert f"{dataset}/other/1" in done.stdout
+    assert not dataset.exists()

@@ -1,0 +1,58 @@
+"""Commands for volume annotations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_option, scheduler_option
+
+
+@click.command(short_help="Merge volume annotations into a segmentation.")
+@click.argument("base")
+@click.argument("annotations", nargs=-1, required=True)
+@click.argument("target")
+@click.option("--layer", help="The layer of BASE. Default: the only one, or the only segmentation.")
+@click.option("--mag", help="The mag. Default: the finest that an annotation holds blocks of.")
+@click.option("--relabel", is_flag=True, help="Give each annotation ids of its own for its new segments.")
+@click.option("--largest-id", type=int, metavar="ID", help="The largest id of BASE, with --relabel. Default: what its JSON states.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in BASE.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in BASE.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in BASE.")
+@click.option("--verify", is_flag=True, help="Compare all voxels before the mag appears.")
+@resume_option
+@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@scheduler_option
+def merge(
+    base: str,
+    annotations: tuple[str, ...],
+    target: str,
+    relabel: bool,
+    largest_id: int | None,
+    resume: bool,
+    overwrite: bool,
+    scheduler: str | None,
+    **options: Any,
+) -> None:
+    """Merge volume ANNOTATIONs, zips as WEBKNOSSOS exports them, into the segmentation BASE, and write one mag of TARGET.
+
+    A block that an annotation stores takes the place of the block, zeros included; of several annotations the last one counts.
+
+    \b
+    Examples:
+      wkwdask merge dataset annotation.zip corrected --layer segmentation
+      wkwdask merge dataset/segmentation/1 first.zip second.zip corrected/segmentation/1 --relabel
+    """
+    from wkwdask.api import merge as merge_annotations
+
+    if largest_id is not None and not relabel:
+        raise click.UsageError("--largest-id is for --relabel")
+    with cluster_at(scheduler):
+        report = merge_annotations(
+            base, annotations, target, relabel=relabel if largest_id is None else largest_id, existing=existing_of(resume, overwrite), **options
+        )
+    click.echo(str(report))
+
+
+COMMANDS = (merge,)

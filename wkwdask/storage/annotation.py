@@ -1,0 +1,240 @@
+"""Volume annotations as WEBKNOSSOS exports them: a zip with an NML and ``data*.zip`` in it, such a ``data*.zip``, or either of them unpacked.
+
+The data hold mags of WKW with files of one block, ``1/z0/y0/x0.wkw``, and only of blocks that somebody changed; of many mags there is but a header. A block
+that is stored counts as a whole, zeros included.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError, MissingError, UnsupportedError
+from wkwdask.formats.wkw.file import decode_file
+from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage.archive import ArchiveFile, Folder, Zip
+from wkwdask.storage.local import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+
+_BLOCK = re.compile(r"(?:(?P<prefix>.+)/)?(?P<mag>\d+(?:-\d+-\d+)?)/(?:header|z(?P<z>\d+)/y(?P<y>\d+)/x(?P<x>\d+))\.wkw")
+_DATA_ZIP = re.compile(r"(?:.*/)?data[^/]*\.zip")
+_NML_NBYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationMag:
+    """One mag of an annotation. Small to pickle: which blocks there are is looked up where it is needed."""
+
+    file: ArchiveFile
+    """Where its files are."""
+    folder: str
+    """Its folder there."""
+    mag: Mag
+    """The mag."""
+    header: WkwHeader
+    """What its ``header.wkw`` says."""
+    state: tuple[int, int]
+    """Size and time of the archive when it was opened."""
+    last_known: int = 0
+    """Ids above are moved by ``moved_by``."""
+    moved_by: int = 0
+    """What is added to new ids."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        return f"{self.file.name}:{self.folder}"
+
+    def _open(self) -> Folder | Zip:
+        """Open the archive.
+
+        Raises
+        ------
+        IncompleteWriteError
+            It is another one by now.
+        """
+        if self.file.state != self.state:
+            raise IncompleteWriteError(f"{self.file.name}: was replaced while it was read")
+        return self.file.open()
+
+    def blocks(self) -> npt.NDArray[np.int64]:
+        """Give the indices of the stored blocks, shape (n, 3), ordered by z."""
+        return _contents(self.file, self._open())[self.folder].indices
+
+    def blocks_in(self, box: BoundingBox) -> npt.NDArray[np.int64]:
+        """Give the indices of the stored blocks that touch a box, shape (n, 3)."""
+        blocks, step = self.blocks(), self.header.block_len
+        low = [a // step for a in box.topleft]
+        high = [-(-b // step) for b in box.bottomright]
+        first, last = np.searchsorted(blocks[:, 2], (low[2], high[2]))
+        near = blocks[first:last]
+        found: npt.NDArray[np.int64] = near[((near >= low) & (near < high)).all(axis=1)]
+        return found
+
+    def read_block(self, index: Vec3, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Decode one stored block.
+
+        Parameters
+        ----------
+        index : tuple of 3 int
+            Index of the block.
+        dtype : dtype
+            What to give, no smaller than what is stored.
+
+        Returns
+        -------
+        ndarray, shape (c, x, y, z)
+
+        Raises
+        ------
+        FormatError
+            It is broken.
+        IncompleteWriteError
+            The annotation was replaced meanwhile.
+        MissingError
+            It is gone.
+        """
+        name = f"{self.folder}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
+        most = 2 * self.header.block_nbytes + self.header.smallest_data_offset
+        raw = self._open().read(name, most)
+        source = f"{self.file.name}:{name}"
+        if len(raw) > most:
+            raise CorruptError(f"{source}: more than {most} bytes, expected one block of {self.header.block_nbytes} bytes")
+        self.header.check_same_mag(parse_header(raw[:HEADER_NBYTES], source, is_data_file=True), source)
+        voxels = decode_file(raw, source).astype(dtype, copy=False)
+        return np.where(voxels > self.last_known, voxels + dtype.type(self.moved_by), voxels) if self.moved_by else voxels
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """What is stored of one mag."""
+
+    mag: Mag
+    indices: npt.NDArray[np.int64]
+
+
+def open_annotation(url: str | os.PathLike[str], fallback: str | None = None) -> list[AnnotationMag]:
+    """Open an annotation.
+
+    Parameters
+    ----------
+    url : str or path
+        A zip or a folder.
+    fallback : str, optional
+        Of an annotation with several volume layers, the one is opened that was made on this layer.
+
+    Returns
+    -------
+    list of AnnotationMag
+        The mags that hold blocks, finest first.
+
+    Raises
+    ------
+    MissingError
+        There is no volume annotation in it.
+    CorruptError
+        A zip or a header is broken.
+    UnsupportedError
+        Its data are not WKW with files of one block.
+    ValueError
+        Several volume layers could be meant.
+    """
+    file = _data_file(ArchiveFile(local_path(url)), fallback)
+    opened = file.open()
+    contents = _contents(file, opened)
+    mags = []
+    for folder, stored in sorted(contents.items(), key=lambda item: (item[1].mag.maximum, item[1].mag.factors)):
+        if len(stored.indices):
+            header = parse_header(opened.read(f"{folder}/header.wkw", HEADER_NBYTES)[:HEADER_NBYTES], f"{file.name}:{folder}/header.wkw", is_data_file=False)
+            if header.file_len != 1:
+                raise UnsupportedError(f"{file.name}:{folder}: files of {header.file_len}^3 blocks do not tell which blocks were annotated, expected 1")
+            mags.append(AnnotationMag(file, folder, stored.mag, header, file.state))
+    return mags
+
+
+def _data_file(file: ArchiveFile, fallback: str | None) -> ArchiveFile:
+    """Find what holds the mags."""
+    opened = file.open()
+    names = list(opened.names())
+    if any(_BLOCK.fullmatch(name) for name in names):
+        return file
+    inner = sorted(name for name in names if _DATA_ZIP.fullmatch(name))
+    if len(inner) > 1:
+        inner = [name for name in inner if os.path.basename(name) in _locations(opened, names, fallback, file)]
+        if len(inner) != 1:
+            raise ValueError(f"{file.path}: several volume annotations, of which {len(inner)} were made on layer {fallback}; unpack it and name one data*.zip")
+    if not inner:
+        what = "its volume data are Zarr, only WKW can be read" if any(name.endswith((".zarray", "zarr.json")) for name in names) else "no volume annotation"
+        raise (UnsupportedError if "Zarr" in what else MissingError)(f"{file.name}: {what} (neither 1/z0/y0/x0.wkw nor data*.zip)")
+    found = ArchiveFile(f"{file.path}/{inner[0]}") if os.path.isdir(file.path) else ArchiveFile(file.path, inner[0])
+    if not any(_BLOCK.fullmatch(name) for name in found.open().names()) and any(True for _ in found.open().names()):
+        raise UnsupportedError(f"{found.name}: its data are not WKW, such as 1/z0/y0/x0.wkw; export the annotation as WKW")
+    return found
+
+
+def _locations(opened: Folder | Zip, names: list[str], fallback: str | None, file: ArchiveFile) -> set[str]:
+    """Read in the NML which data were made on a layer."""
+    found = set()
+    for name in names:
+        if name.endswith(".nml"):
+            try:
+                root = ElementTree.fromstring(opened.read(name, _NML_NBYTES))
+            except ElementTree.ParseError as error:
+                raise CorruptError(f"{file.name}:{name}: no NML: {error}") from None
+            found |= {str(volume.get("location")) for volume in root.iter("volume") if volume.get("fallbackLayer") == fallback}
+    return found
+
+
+def _contents(file: ArchiveFile, opened: Folder | Zip) -> dict[str, _Contents]:
+    """List the mags and their blocks; of a zip that stays open, once."""
+    if isinstance(opened, Folder):
+        return _listed(file, opened.names())
+    if opened.index is None:
+        opened.index = _listed(file, opened.names())
+    index: dict[str, _Contents] = opened.index
+    return index
+
+
+def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _Contents]:
+    found: dict[str, list[tuple[int, int, int]]] = {}
+    mags: dict[str, Mag] = {}
+    for name in names:
+        match = _BLOCK.fullmatch(name)
+        if match is None:
+            continue
+        folder = name[: match.end("mag")]
+        mags[folder] = Mag.parse(match["mag"])
+        blocks = found.setdefault(folder, [])
+        if match["x"] is not None:
+            blocks.append((int(match["z"]), int(match["y"]), int(match["x"])))
+    if len(set(mags.values())) != len(mags):
+        raise FormatError(f"{file.name}: holds a mag twice: {', '.join(sorted(mags))}")
+    return {folder: _Contents(mags[folder], np.array(sorted(blocks), np.int64).reshape(-1, 3)[:, ::-1]) for folder, blocks in found.items()}
+
+
+def check_not_missing(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
+    """Find one mag of an annotation, None where it holds no blocks at all.
+
+    Raises
+    ------
+    MissingError
+        It holds blocks of other mags.
+    """
+    found = next((mag for mag in mags if mag.mag == wanted), None)
+    if found is None and mags:
+        raise MissingError(f"{mags[0].file.name}: no blocks of mag {wanted}; there are some of {', '.join(str(mag.mag) for mag in mags)}")
+    return found

@@ -1,0 +1,192 @@
+"""Files by name, in a folder, in a zip, or in a zip inside a zip, which are read where they are.
+
+Zips stay open for a while, each in one state: one that was replaced is opened anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import shutil
+import tempfile
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import CorruptError, MissingError
+from wkwdask.storage.lru import Lru
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OPEN_ZIPS = 16
+_MEMORY_NBYTES = 64 << 20  # what a packed inner zip may take of memory before it goes to a temporary file
+_LOCAL_HEADER_NBYTES = 30
+_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveFile:
+    """Where files are: a folder, a zip, or one inside it. Small to pickle."""
+
+    path: str
+    """The folder or zip."""
+    member: str | None = None
+    """Name of the inner zip."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        return self.path if self.member is None else f"{self.path}:{self.member}"
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """Size [bytes] and time of modification [ns]; 0 and that of the folder for a folder."""
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            raise MissingError(f"{self.path}: no such file") from None
+        return (0 if os.path.isdir(self.path) else status.st_size), status.st_mtime_ns
+
+    def open(self) -> Folder | Zip:
+        """Open it, or give what is open already.
+
+        Raises
+        ------
+        CorruptError
+            It is no zip.
+        MissingError
+            It is not there.
+        """
+        state = self.state
+        if os.path.isdir(self.path):
+            return Folder(self.path)
+        kept = _zips.get((self, state))
+        if kept is None:
+            kept = Zip(self)
+            _zips.put((self, state), kept)
+        return kept
+
+
+class Folder:
+    """Files in a folder.
+
+    Parameters
+    ----------
+    path : str
+        The folder.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def names(self) -> Iterator[str]:
+        """List all files below it, by their relative paths."""
+        for folder, _, names in os.walk(self._path):
+            yield from (os.path.relpath(f"{folder}/{name}", self._path) for name in names)
+
+    def read(self, name: str, most: int) -> bytes:
+        """Read a file; of one that is too large, no more than one byte too many."""
+        with open(f"{self._path}/{name}", "rb") as file:
+            return file.read(most + 1)
+
+
+class Zip:
+    """Files in a zip.
+
+    Parameters
+    ----------
+    file : ArchiveFile
+        Which zip.
+    """
+
+    def __init__(self, file: ArchiveFile) -> None:
+        self._file = file
+        self._unpacked: Any = None
+        self._fd = -1
+        self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        with self._damages_told(file.path):
+            self._zip = zipfile.ZipFile(_Section(self._fd, 0, os.fstat(self._fd).st_size))
+            if file.member is not None:
+                self._zip = zipfile.ZipFile(self._inner(self._zip.getinfo(file.member)))
+        self.index: Any = None
+        """Room for whoever wants to keep what the names say."""
+
+    def __del__(self) -> None:
+        if self._unpacked is not None:
+            self._unpacked.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def _inner(self, info: zipfile.ZipInfo) -> Any:
+        """Open a zip inside the zip: in its place where it is stored, else unpacked."""
+        if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
+            head = os.pread(self._fd, _LOCAL_HEADER_NBYTES, info.header_offset)
+            skipped = _LOCAL_HEADER_NBYTES + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+            return _Section(self._fd, info.header_offset + skipped, info.file_size)
+        self._unpacked = tempfile.SpooledTemporaryFile(max_size=_MEMORY_NBYTES)  # noqa: SIM115 - lives as long as this object
+        with self._zip.open(info) as packed:
+            shutil.copyfileobj(packed, self._unpacked, 1 << 20)
+        return self._unpacked
+
+    def names(self) -> Iterator[str]:
+        """List all files."""
+        return (info.filename for info in self._zip.infolist() if not info.is_dir())
+
+    def read(self, name: str, most: int) -> bytes:
+        """Read a file; of one that is too large, no more than one byte too many.
+
+        Raises
+        ------
+        CorruptError
+            The zip is damaged there, or packed in a way that is not known.
+        """
+        with self._damages_told(f"{self._file.name}:{name}"), self._zip.open(name) as file:
+            return file.read(most + 1)
+
+    @contextlib.contextmanager
+    def _damages_told(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except KeyError as error:
+            raise MissingError(f"{name}: {error.args[0]}") from None
+        except _DAMAGES as error:
+            raise CorruptError(f"{name}: a zip that cannot be read: {error}") from None
+
+
+class _Section(io.RawIOBase):
+    """A part of an open file as a file; it has a position of its own, which forks do not share."""
+
+    def __init__(self, fd: int, offset: int, nbytes: int) -> None:
+        self._fd, self._offset, self._nbytes, self._place = fd, offset, nbytes, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._place, os.SEEK_END: self._nbytes}[whence]
+        self._place = max(0, base + offset)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def read(self, nbytes: int | None = -1) -> bytes:
+        left = max(0, self._nbytes - self._place)
+        wanted = left if nbytes is None or nbytes < 0 else min(nbytes, left)
+        parts = []
+        while wanted:
+            part = os.pread(self._fd, wanted, self._offset + self._place)
+            if not part:
+                break
+            parts.append(part)
+            wanted, self._place = wanted - len(part), self._place + len(part)
+        return b"".join(parts)
+
+
+_zips: Lru[Zip] = Lru(_OPEN_ZIPS)

@@ -1,0 +1,144 @@
+"""A volume moved by a vector: the same voxels at other places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import numpy as np
+
+from wkwdask.geometry.grid import cell_range
+from wkwdask.storage.volume import Volume
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.states import States
+
+V = TypeVar("V", bound=Volume)
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedVolume(Generic[V]):
+    """A volume moved by a vector, open for reading.
+
+    Its shards are cells of the same grid as before, so one may hold parts of up to eight stored files.
+    """
+
+    volume: V
+    """What is moved."""
+    shift: Vec3
+    """What is added to the place of each voxel [voxels of its mag]."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel."""
+        return self.volume.dtype
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+        return self.volume.num_channels
+
+    @property
+    def box(self) -> BoundingBox:
+        """Where the voxels have come to lie."""
+        return moved(self.volume.box, self.shift)
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """The smallest encoded box along x, y, z [voxels]."""
+        return self.volume.chunk_shape
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """One stored file along x, y, z [voxels]."""
+        return self.volume.shard_shape
+
+    @property
+    def name(self) -> str:
+        """The name of what is moved."""
+        return self.volume.name
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the volume is another one."""
+        return ("translated", self.shift, *self.volume.token)
+
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+        """Fill an array with voxels, see :meth:`wkwdask.storage.volume.Volume.read_into`."""
+        return self.volume.read_into(out, self._back(topleft), first_channel, fill_zeros=fill_zeros)
+
+    def _back(self, place: Vec3) -> Vec3:
+        (x, y, z), (a, b, c) = place, self.shift
+        return x - a, y - b, z - c
+
+    def shard_exists(self, index: Vec3) -> bool:
+        """Tell whether any of the stored files that a shard holds parts of is there."""
+        return any(self.volume.shard_exists(stored) for stored in self._stored_shards(index))
+
+    def _stored_shards(self, index: Vec3) -> Iterator[Vec3]:
+        """Go through the stored files that a shard holds parts of."""
+        ranges = [range((n * edge - s) // edge, -(-((n + 1) * edge - s) // edge)) for n, edge, s in zip(index, self.shard_shape, self.shift, strict=True)]
+        return ((x, y, z) for z in ranges[2] for y in ranges[1] for x in ranges[0])
+
+    def shard_path(self, index: Vec3) -> str:
+        """Name the stored file that holds a shard's first voxel."""
+        return self.volume.shard_path(next(self._stored_shards(index)))
+
+    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+        """Tell which cells of a grid have voxels of the box in a stored file, see :meth:`wkwdask.storage.volume.Volume.occupied`."""
+        shards = self.shard_shape
+        if all(s % n == 0 for s, n in zip(self.shift, cell_shape, strict=True)):
+            return self.volume.occupied(cell_shape)
+        found = self.volume.occupied(shards)
+        before = cell_range(self.volume.box, shards)
+        for axis, cells in enumerate(cell_range(self.box, cell_shape)):
+            edge, first = shards[axis], before[axis].start
+            low, high = self.volume.box.topleft[axis], self.volume.box.bottomright[axis]
+            starts = [max(low, n * cell_shape[axis] - self.shift[axis]) // edge - first for n in cells]
+            stops = [-(-min(high, (n + 1) * cell_shape[axis] - self.shift[axis]) // edge) - first for n in cells]
+            counts = np.insert(np.cumsum(found, axis=axis, dtype=np.int64), 0, 0, axis=axis)
+            found = np.take(counts, stops, axis=axis) > np.take(counts, starts, axis=axis)
+        return found
+
+    def shard_states(self, box: BoundingBox) -> States:
+        """Look at the stored files that a part of the volume touches; a file has a row for each shard that holds a part of it.
+
+        Returns
+        -------
+        ndarray of int64, shape (n, 5)
+            See ``wkwdask.storage.states``.
+        """
+        return self._moved_states(self.volume.shard_states(moved(box, self._back((0, 0, 0)))))
+
+    def stored_states(self) -> States:
+        """Look at all stored files that the box touches."""
+        return self._moved_states(self.volume.stored_states())
+
+    def _moved_states(self, states: States) -> States:
+        for axis, (edge, shift) in enumerate(zip(self.shard_shape, self.shift, strict=True)):
+            first, rest = divmod(shift, edge)
+            shards = (first, first + 1) if rest else (first,)
+            rows = np.repeat(states, len(shards), axis=0)
+            rows[:, axis] += np.tile(shards, len(states))
+            states = rows
+        return states
+
+
+def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
+    """Give a box that lies elsewhere.
+
+    Parameters
+    ----------
+    box : BoundingBox
+        The box.
+    shift : tuple of 3 int
+        What is added to its place [voxels of its mag].
+    """
+    (x, y, z), (a, b, c) = box.topleft, shift
+    return replace(box, topleft=(x + a, y + b, z + c))
