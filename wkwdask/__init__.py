@@ -12,21 +12,28 @@ _NAMES = {
     "BoundingBox": "geometry.bounding_box",
     "BoundsError": "errors",
     "CorruptError": "errors",
+    "Diff": "jobs.wkw_diff",
     "ExistsError": "errors",
+    "Fault": "formats.faults",
     "FormatError": "errors",
     "IncompleteWriteError": "errors",
     "LockedError": "errors",
     "Mag": "geometry.mag",
+    "ManifestReport": "jobs.manifest",
     "MissingError": "errors",
     "PyramidPlan": "jobs.estimate",
+    "RepairReport": "jobs.repair",
     "Report": "jobs.report",
     "ResumeError": "errors",
     "TaskFailedError": "errors",
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
+    "VerifyReport": "jobs.verify",
     "WkwDaskError": "errors",
     "build_pyramid": "api.pyramids",
+    "check_manifest": "api.checks",
     "compress": "api.reshape",
+    "diff": "api.checks",
     "info": "api.access",
     "make_demo": "viewer.demo",
     "open": "api.access",
@@ -34,10 +41,13 @@ _NAMES = {
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
+    "repair": "api.checks",
     "sample": "api.access",
     "to_wkw": "api.access",
     "upsample": "api.pyramids",
+    "verify": "api.checks",
     "write": "api.access",
+    "write_manifest": "api.checks",
 }
 
 __all__ = [
@@ -45,21 +55,28 @@ __all__ = [
     "BoundingBox",
     "BoundsError",
     "CorruptError",
+    "Diff",
     "ExistsError",
+    "Fault",
     "FormatError",
     "IncompleteWriteError",
     "LockedError",
     "Mag",
+    "ManifestReport",
     "MissingError",
     "PyramidPlan",
+    "RepairReport",
     "Report",
     "ResumeError",
     "TaskFailedError",
     "TruncatedError",
     "UnsupportedError",
+    "VerifyReport",
     "WkwDaskError",
     "build_pyramid",
+    "check_manifest",
     "compress",
+    "diff",
     "info",
     "make_demo",
     "open",
@@ -67,14 +84,18 @@ __all__ = [
     "preview",
     "read",
     "rechunk",
+    "repair",
     "sample",
     "to_wkw",
     "upsample",
+    "verify",
     "write",
+    "write_manifest",
 ]
 
 if TYPE_CHECKING:
     from wkwdask.api.access import info, open, read, sample, to_wkw, write
+    from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (
@@ -92,10 +113,15 @@ if TYPE_CHECKING:
         UnsupportedError,
         WkwDaskError,
     )
+    from wkwdask.formats.faults import Fault
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.estimate import PyramidPlan
+    from wkwdask.jobs.manifest import ManifestReport
+    from wkwdask.jobs.repair import RepairReport
     from wkwdask.jobs.report import Report
+    from wkwdask.jobs.verify import VerifyReport
+    from wkwdask.jobs.wkw_diff import Diff
     from wkwdask.viewer.demo import make_demo
     from wkwdask.viewer.preview import preview
 

@@ -1,7 +1,25 @@
 """The verbs that people type."""
 
 from wkwdask.api.access import info, open, read, sample, to_wkw, write
+from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
 
-__all__ = ["build_pyramid", "compress", "info", "open", "plan_pyramid", "read", "rechunk", "sample", "to_wkw", "upsample", "write"]
+__all__ = [
+    "build_pyramid",
+    "check_manifest",
+    "compress",
+    "diff",
+    "info",
+    "open",
+    "plan_pyramid",
+    "read",
+    "rechunk",
+    "repair",
+    "sample",
+    "to_wkw",
+    "upsample",
+    "verify",
+    "write",
+    "write_manifest",
+]

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import commands, reshape
+from wkwdask.cli import checks, commands, reshape
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -22,17 +22,19 @@ def cli(debug: bool) -> None:
     Make finer mags            wkwdask upsample DATASET --layer prediction
     Store it in another way    wkwdask rechunk DATASET --file-len 32
     Compress it                wkwdask compress DATASET
+    Check it, mend it          wkwdask verify DATASET, wkwdask repair DATASET
+    Compare two of them        wkwdask diff DATASET OTHER
     Try all of it              wkwdask demo
     """
 
 
-for module in (commands, reshape):
+for module in (commands, reshape, checks):
     for command in module.COMMANDS:
         cli.add_command(command)
 
 
 def main() -> None:
-    """Run the command line: errors become one line on standard error and the exit code 1."""
+    """Run the command line: errors become one line on standard error and the exit code 1, or the one that they carry."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) != len(sys.argv) - 1
     try:
@@ -50,4 +52,4 @@ def main() -> None:
             raise
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         click.echo(f"error: {error or type(error).__name__}{notes}", err=True)
-        sys.exit(1)
+        sys.exit(getattr(error, "exit_code", 1))

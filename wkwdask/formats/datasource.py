@@ -182,9 +182,8 @@ def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, st
         A changed copy; a layer in the legacy form stays in it.
     """
     changed = copy.deepcopy(document)
-    entry = next(entry for entry in changed["dataLayers"] if entry["name"] == layer)
-    legacy = "mags" not in entry and "wkwResolutions" in entry
-    key, mag_key = ("wkwResolutions", "resolution") if legacy else ("mags", "mag")
+    key, mag_key, entry = _mag_entries(changed, layer)
+    legacy = key == "wkwResolutions"
     known = {Mag.parse(item[mag_key]): item for item in entry.get(key, [])}
     for mag, path, file_len_vx in mags:
         item = dict(known.get(mag, {}))
@@ -278,3 +277,65 @@ def _mags(entry: dict[str, Any], path: str, problems: _Problems) -> Iterator[Mag
             yield MagRecord(Mag.parse(item[mag_key]), item.get("path"))
         except (KeyError, TypeError, ValueError, AttributeError):
             problems.add(f"{path}.{key}[{index}].{mag_key}", "a mag of powers of two", item)
+
+
+def largest_segment_id(attributes: dict[str, Any]) -> int | None:
+    """Read the largest id that a layer says it has, None where it does not; large ones are wrapped as text."""
+    value = attributes.get("largestSegmentId")
+    if isinstance(value, dict):
+        value = value.get("value")
+    try:
+        return None if value is None else int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def format_segment_id(value: int) -> Any:
+    """Write a segment id as webknossos does: what JavaScript's numbers cannot hold goes into a text."""
+    return value if value < 1 << 53 else {"customJsonEncoding": "bigint", "value": str(value)}
+
+
+def cube_lengths(document: dict[str, Any], layer: str) -> dict[Mag, int]:
+    """List the edges of files that a layer's mags say they have [voxels]."""
+    key, mag_key, entry = _mag_entries(document, layer)
+    return {Mag.parse(item[mag_key]): item["cubeLength"] for item in entry.get(key, []) if isinstance(item.get("cubeLength"), int)}
+
+
+def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag]) -> dict[str, Any]:
+    """Take mags off a layer; everything else is kept."""
+    changed = copy.deepcopy(document)
+    key, mag_key, entry = _mag_entries(changed, layer)
+    entry[key] = [item for item in entry.get(key, []) if Mag.parse(item[mag_key]) not in mags]
+    return changed
+
+
+def with_fields(document: dict[str, Any], layer: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Set what a layer says about itself; everything else is kept."""
+    changed = copy.deepcopy(document)
+    _mag_entries(changed, layer)[2].update(fields)
+    return changed
+
+
+def sound_layers(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Save what can be saved of a document that is broken.
+
+    Returns
+    -------
+    head : dict
+        Everything but the layers, without a scale that makes no sense.
+    layers : list of dict
+        The layers that can be read.
+    """
+    if not isinstance(document, dict):
+        return {}, []
+    head = {key: value for key, value in document.items() if key != "dataLayers"}
+    if _voxel_size(head.get("scale"), _Problems()) is None:
+        head.pop("scale", None)
+    entries = document.get("dataLayers")
+    return head, [entry for entry in (entries if isinstance(entries, list) else []) if _layer(entry, "", _Problems()) is not None]
+
+
+def _mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:
+    """Find a layer's entry, and how its list of mags and their mag are called there."""
+    entry = next(entry for entry in document["dataLayers"] if entry["name"] == layer)
+    return ("wkwResolutions", "resolution", entry) if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag", entry)

@@ -158,7 +158,9 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
         return report
 
     def compare() -> None:
-        run_job(CompareJob(source, rechunking.target.as_volume(), rechunking.plan), f"comparing {staged.folders[0]}")
+        job = CompareJob(source, rechunking.target.as_volume(), rechunking.plan)
+        run_job(job, f"comparing {staged.folders[0]}")
+        job.check_equal()
 
     with _attempt(staged):
         return _go_on(staged, rechunking.job(), source, f"rechunking {source.folder}", compare if verify else None)

@@ -13,9 +13,10 @@ import os
 import secrets
 import time
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, ResumeError
+from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.storage.journal import has_journal
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_tree
@@ -59,6 +60,15 @@ class UnfinishedJob:
     """What it does."""
     plan: dict[str, Any]
     """What it decided at its first start."""
+
+
+class JobState(Enum):
+    """What became of a job whose folder is there."""
+
+    RUNNING = "its process lives, or may live on another machine"
+    UNPUBLISHED = "ended while its mags appeared"
+    CAN_GO_ON = "interrupted, can go on"
+    DEAD = "ended"
 
 
 class JobFolder:
@@ -249,6 +259,11 @@ class JobFolder:
             release_lock(target, self.owner)
 
 
+def is_job_folder(name: str) -> bool:
+    """Tell whether a folder is that of a job, by its name."""
+    return name.startswith(_FOLDER_PREFIX)
+
+
 def job_root(parent: str, job: str) -> str:
     """Name the folder of a job."""
     return f"{parent}/{_FOLDER_PREFIX}{job}"
@@ -262,6 +277,25 @@ def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None
             if record is not None and set(_targets_of(root)) & set(targets):
                 return UnfinishedJob(job, root, tuple(_targets_of(root)), record["settings"], record["plan"] or {})
     return None
+
+
+def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
+    """Go through the folders of all jobs in a layer, and tell what became of each; nothing is changed."""
+    for root, job in _job_folders(parent):
+        try:
+            owner = read_owner(f"{root}/{_OWNER_NAME}")
+        except LockedError:
+            owner = None
+        if owner is not None and not owner.is_gone() and _holds_locks(root, job):
+            yield root, JobState.RUNNING
+        elif os.path.exists(f"{root}/{_RECORD_NAME}"):
+            yield root, JobState.UNPUBLISHED
+        elif _can_go_on(root):
+            yield root, JobState.CAN_GO_ON
+        elif owner is None and time.time() - os.stat(root).st_mtime <= _OWNERLESS_SECONDS:
+            yield root, JobState.RUNNING  # it may be about to say whose it is
+        else:
+            yield root, JobState.DEAD
 
 
 def is_untouched(parent: str, targets: Sequence[str]) -> bool:
@@ -330,7 +364,7 @@ def _job_folders(parent: str) -> Iterator[tuple[str, str]]:
     """Go through the folders of all jobs in a layer: path and job."""
     try:
         with os.scandir(parent) as entries:
-            found = [entry for entry in entries if entry.name.startswith(_FOLDER_PREFIX) and entry.is_dir(follow_symlinks=False)]
+            found = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in found:

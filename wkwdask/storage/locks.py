@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _LOCK_SUFFIX = ".wkwdask-lock"
-_GUARD_NAME = ".wkwdask-guard"
+GUARD_NAME = ".wkwdask-guard"
 
 
 def lock_path(target: str) -> str:
     """Name the lock of a folder."""
     folder, name = os.path.split(target)
     return f"{folder}/.{name}{_LOCK_SUFFIX}"
+
+
+def is_lock(name: str) -> bool:
+    """Tell whether a file is the lock of a folder, by its name."""
+    return name.startswith(".") and name.endswith(_LOCK_SUFFIX)
 
 
 def lock_holder(target: str) -> Owner | None:
@@ -128,7 +133,7 @@ def guarded(folder: str) -> Iterator[None]:
 
     A file is locked that is open for writing, which NFS asks for. It goes with the last who holds it.
     """
-    path = f"{folder}/{_GUARD_NAME}"
+    path = f"{folder}/{GUARD_NAME}"
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):
