@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import MagLike, parsed_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.manifest import Hashes, ManifestReport
-from wkwdask.jobs.repair import RepairOptions, RepairReport
+from wkwdask.jobs.repair import REBUILD, RepairOptions, RepairReport
 from wkwdask.jobs.wkw_diff import Diff, stage_diff
 from wkwdask.jobs.wkw_verify import StagedVerify
 from wkwdask.kernels.window import METHODS
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.jobs.verify import VerifyReport
+
+_MOST_MAGS = 16  # of a layer that somebody would make
 
 
 def verify(
@@ -152,8 +155,17 @@ def repair(
     if size is not None and (len(size) != 3 or min(size) <= 0):
         raise ValueError(f"voxel_size must be three positive lengths in nanometres, got {voxel_size!r}")
     options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than)
-    staged = _staged(url, layer, mags, decode=True, pyramid=rebuild_differing, method=method)
-    return checks.repair(staged, options, dry_run=dry_run)
+
+    def once() -> RepairReport:
+        return checks.repair(_staged(url, layer, mags, decode=True, pyramid=rebuild_differing, method=method), options, dry_run=dry_run)
+
+    report = last = once()
+    for _ in range(_MOST_MAGS if rebuild_differing and not dry_run else 0):
+        if not any(action.verb == REBUILD for action in last.actions):
+            break
+        last = once()  # still coarser files may differ from what was rebuilt just now
+        report = replace(last, actions=(*report.actions, *last.actions))
+    return report
 
 
 def _staged(

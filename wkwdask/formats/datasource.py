@@ -316,7 +316,7 @@ def with_fields(document: dict[str, Any], layer: str, fields: dict[str, Any]) ->
     return changed
 
 
-def sound_layers(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, dict[str, Any]]]:
     """Save what can be saved of a document that is broken.
 
     Returns
@@ -325,14 +325,24 @@ def sound_layers(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         Everything but the layers, without a scale that makes no sense.
     layers : list of dict
         The layers that can be read.
+    others : dict
+        What can be kept of the other layers, by their names: all but their boxes and mags.
     """
     if not isinstance(document, dict):
-        return {}, []
+        return {}, [], {}
     head = {key: value for key, value in document.items() if key != "dataLayers"}
     if _voxel_size(head.get("scale"), _Problems()) is None:
         head.pop("scale", None)
     entries = document.get("dataLayers")
-    return head, [entry for entry in (entries if isinstance(entries, list) else []) if _layer(entry, "", _Problems()) is not None]
+    layers, others = [], {}
+    for entry in entries if isinstance(entries, list) else []:
+        if _layer(entry, "", _Problems()) is not None:
+            layers.append(entry)
+        elif isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            others[entry["name"]] = {key: value for key, value in entry.items() if key not in ("boundingBox", "mags", "wkwResolutions")}
+            if entry.get("category") not in ("color", "segmentation"):
+                others[entry["name"]].pop("category", None)
+    return head, layers, others
 
 
 def _mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:

@@ -184,14 +184,11 @@ def stage_diff(
             raise ValueError(f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: mags are compared with equal ones")
         chosen = mag or mag_a or mag_b
         there = [[m for m in one.mags if (chosen is None or m == chosen) and _is_openable(one, m)] for one in (a, b)]
-        for n, folder in ((0, a.folder), (1, b.folder)):
-            if chosen is not None and not there[n]:
-                raise MissingError(f"{folder}: no mag {chosen}")
         staged += [_stage(f"{name}/{m.name}", a, b, m, box) for m in there[0] if m in there[1]]
         for n in (0, 1):
             alone[n].extend(f"{name}/{m.name}" for m in there[n] if m not in there[1 - n])
     if not staged:
-        raise MissingError(f"{first} and {second} have no mag in common")
+        raise MissingError(f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " "))
     return staged, Diff((), tuple(alone[0]), tuple(alone[1]))
 
 

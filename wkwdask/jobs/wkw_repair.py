@@ -21,7 +21,7 @@ from wkwdask.jobs.pyramid import RegionTask
 from wkwdask.jobs.repair import CUT, FINISH, HEADER, QUARANTINE, REBUILD, REMOVE, REWRITE, SALVAGE, Action, Left, RepairOptions, matter
 from wkwdask.jobs.verify import RecomputeTask
 from wkwdask.jobs.wkw_repair_json import JsonRepair
-from wkwdask.jobs.wkw_verify import Made, check_of, files_below, how_made, recompute_tasks, volume_of
+from wkwdask.jobs.wkw_verify import Made, check_of, files_below, how_made, recompute_tasks
 from wkwdask.kernels.window import METHODS
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.storage.dataset_check import UNREADABLE_LOCK, header_votes
@@ -365,7 +365,7 @@ class StagedRepair:
         scope = plan.scope
         if scope.header is None:
             return None
-        finer = volume_of(made.finer)
+        finer = made.source
         box = finer.box.in_mag(scope.mag)
         factor = finer.box.mag.step_to(scope.mag)
         edge = scope.header.file_len_vx

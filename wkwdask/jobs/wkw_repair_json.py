@@ -10,7 +10,7 @@ from wkwdask.formats.datasource import (
     format_datasource,
     format_segment_id,
     new_document,
-    sound_layers,
+    sound_parts,
     with_fields,
     with_layer,
     with_mags,
@@ -150,7 +150,7 @@ class JsonRepair:
 
     def _plan_new(self, fault: Fault) -> None:
         """Make a new document of what is there: with all that can be read of the old one."""
-        head, kept = sound_layers(_parsed(self._scope.json_path))
+        head, kept, others = sound_parts(_parsed(self._scope.json_path))
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
             self.left.append(Left(fault, "no file says how large a voxel is: give voxel_size (--voxel-size X,Y,Z in nanometres)"))
@@ -159,18 +159,20 @@ class JsonRepair:
         known = {entry["name"] for entry in kept}
         fresh = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.mags)]
         for layer in fresh:
-            document = self._with_layer(document, layer)
+            document = self._with_layer(document, layer, others.get(layer.name))
         self._new = document
         how = f"written anew with layers {', '.join(layer.name for layer in fresh)} from their files" if fresh else "written anew"
         what = f"; layers {', '.join(sorted(known))} as they were" if known else ""
         self.actions.append(Action(JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how + what))
 
-    def _with_layer(self, document: Document, layer: LayerScope) -> Document:
+    def _with_layer(self, document: Document, layer: LayerScope, before: Document | None = None) -> Document:
         mags = [scope for scope in layer.mags if scope.header is not None]
         header = mags[0].header
         if header is None:
             return document
         elements = element_class(header.dtype, header.num_channels)
+        if before is not None:
+            document = {**document, "dataLayers": [*document["dataLayers"], {"category": default_category(header), **before}]}
         document = with_layer(document, layer.name, default_category(header), _box_of(mags), elements, header.num_channels)
         entries = [(scope.mag, self._relative(scope.folder), scope.header.file_len_vx) for scope in mags if scope.header is not None]
         return with_mags(document, layer.name, entries)

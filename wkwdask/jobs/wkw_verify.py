@@ -12,6 +12,7 @@ from wkwdask.formats.datasource import FILE_NAME, largest_segment_id
 from wkwdask.formats.faults import Fault
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.job import FlatJob
 from wkwdask.jobs.verify import CheckTask, MagFindings, RecomputeTask, VerifyReport, outside_fault, sorted_faults
 from wkwdask.plans.pyramid import plan_pass
@@ -42,7 +43,15 @@ class Made:
     ignore_zero: bool
     """Whether zeros do not count."""
     is_known: bool
-    """Whether the mag's provenance says so, or it is what most software does."""
+    """Whether the mag's provenance or the user says so; else it is what most software does."""
+    box: BoundingBox | None = None
+    """Where the finer mag had data then [voxels of the finer mag], None where nothing says so."""
+
+    @property
+    def source(self) -> WkwVolume:
+        """The finer mag: with the box that the JSON says, else with the one that it had then."""
+        volume = volume_of(self.finer)
+        return volume if self.finer.box is not None or self.box is None else replace(volume, box=self.box)
 
 
 class StagedVerify:
@@ -182,7 +191,9 @@ def how_made(layer: LayerScope, scope: MagScope, method: str | None) -> Made | N
         before = ladder[ladder.index(scope.mag.name) - 1] if scope.mag.name in ladder[1:] else ""
         origin = next((other for mag, other in finer.items() if mag.name == before), None)
         if origin is not None:
-            return Made(origin, settings["method"], bool(settings["ignore_zero"]), is_known=True)
+            noted = BoundingBox.parse(settings["box"])
+            box = BoundingBox(noted.topleft, noted.size, Mag.parse(settings["source"])).in_mag(origin.mag)
+            return Made(origin, settings["method"], bool(settings["ignore_zero"]), is_known=True, box=box)
     nearest = max(finer.values(), key=lambda other: (other.mag.maximum, other.mag.factors))
     chosen = method or _METHOD_OF_CATEGORY.get(scope.category)
     return None if chosen is None else Made(nearest, chosen, ignore_zero=False, is_known=method is not None)
@@ -209,7 +220,7 @@ def volume_of(scope: MagScope) -> WkwVolume:
 
 def recompute_tasks(scope: MagScope, made: Made, broken: set[str]) -> Iterator[RecomputeTask]:
     """Give a task for each file of a coarser mag that is there, or should be since a finer one is; files that are broken, or made from such, are left out."""
-    finer = volume_of(made.finer)
+    finer = made.source
     coarser = replace(volume_of(scope), box=finer.box.in_mag(scope.mag))
     factor = finer.box.mag.step_to(scope.mag)
     footprint = (coarser.shard_shape[0] * factor[0], coarser.shard_shape[1] * factor[1], coarser.shard_shape[2] * factor[2])

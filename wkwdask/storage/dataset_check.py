@@ -260,7 +260,7 @@ def _look_at_mag(layer: Layer, mag: Mag, folder: str, faults: list[Fault]) -> Ma
     faults += listing.faults
     header = _check_header(folder, listing, faults)
     if not len(listing.shards):
-        faults.append(Fault("mag.empty", folder, "no data files"))
+        faults.append(Fault("mag.empty", folder, "0 files"))
     record = None
     try:
         record = read_record(folder)

@@ -215,6 +215,7 @@ class _FileCheck:
         self._fd = fd
         self._nbytes = os.fstat(fd).st_size
         self._corner = tuple(n * check.header.file_len_vx for n in shard)
+        self._cube = None if check.box is None else cell_box(shard, (check.header.file_len_vx,) * 3, check.box)
         self._faults = _FaultList()
         self._blocks = self._nonzero = 0
         self._largest: int | None = None
@@ -231,10 +232,8 @@ class _FileCheck:
                 self._check_blocks(self.header)
             except (OSError, TruncatedError) as error:
                 self._faults.add(Fault("file.unreadable", self._path, str(error).removeprefix(f"{self._path}: ")))
-        shard = tuple(n // self._check.header.file_len_vx for n in self._corner)
-        box = self._check.box
-        if box is not None and cell_box((shard[0], shard[1], shard[2]), (self._check.header.file_len_vx,) * 3, box).intersection(box).is_empty:
-            self._faults.add(Fault("file.outside", self._path, "voxels from {}, {}, {} on".format(*self._corner), str(box)))
+        if self._cube is not None and self._check.box is not None and self._cube.intersection(self._check.box).is_empty:
+            self._faults.add(Fault("file.outside", self._path, "voxels from {}, {}, {} on".format(*self._corner), str(self._check.box)))
         return Findings(self._faults.to_tuple(), 1, self._nbytes, self._blocks, self._largest, self._outside)
 
     def _check_blocks(self, header: WkwHeader) -> None:
@@ -283,7 +282,10 @@ class _FileCheck:
                 offset, nbytes = slice_range(first, count)
                 raw = np.empty(nbytes, np.uint8)
                 pread_into(self._fd, raw, offset, self._path)
-                yield first, raw.view("<u8").astype(np.uint64)
+                bounds = raw.view("<u8").astype(np.uint64)
+                if first == 0:
+                    bounds[0] = header.data_offset
+                yield first, bounds
             else:
                 yield first, (header.data_offset + np.arange(first, first + count + 1) * header.block_nbytes).astype(np.uint64)
 
@@ -342,7 +344,7 @@ class _FileCheck:
     def _look_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
         """Find voxels that are not zero outside the layer's box, in the blocks that are not wholly inside."""
         box = self._check.box
-        if box is None:
+        if box is None or self._cube is None or box.contains(self._cube):
             return
         corners = morton.decode(table[:, CODE]) * edge + self._corner
         is_cut = (corners < box.topleft).any(axis=1) | (corners + edge > box.bottomright).any(axis=1)
