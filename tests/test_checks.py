@@ -58,7 +58,8 @@ IN_PLACE = (".wkwdask-files.npy", f".{FILE_NAME}.lock")  # what a repair keeps u
 
 
 @pytest.fixture(autouse=True)
-def _in_this_thread():
+def _in_this_thread(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # no machine goes down here
     with dask.config.set(scheduler="synchronous"):
         yield
 
