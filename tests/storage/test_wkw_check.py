@@ -180,6 +180,15 @@ def test_lengths_that_the_reference_library_misreads(tmp_path):
     assert [fault.kind for fault in look_at(tmp_path).faults] == ["header.lengths", "mag.empty"]
 
 
+def test_sizes_are_not_believed(tmp_path):
+    """Headers that speak of petabytes take neither time nor memory."""
+    header = make_header("uint8", block_len=1, file_len=1 << 15, block_type=BlockType.RAW, any_length=True)
+    stored(tmp_path, format_header(header.for_data_file()) + bytes(5))
+    (fault,) = check_of(tmp_path, header).check_shard(SHARD).faults
+    assert (fault.kind, fault.block) == ("file.truncated", 5)
+    assert check_of(tmp_path, header).sound_blocks(SHARD).num_sound == 0
+
+
 def test_a_file_that_vanishes_is_no_fault(tmp_path):
     """A mag may be written while it is checked."""
     assert check_of(tmp_path, make_header("uint8")).check_shard(SHARD).files == 0

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _PAGE_ENTRIES = PAGE_LEN**3
 _BATCH_NBYTES = 8 << 20
+_MOST_BLOCKS = 1 << 24  # of a file that can be mended: eight times what every reader understands
 _LISTED = 20  # faults of one kind in one file; the others are counted
 
 
@@ -131,14 +132,17 @@ class WkwCheck:
         header : WkwHeader, optional
             To be used in place of the file's own.
         """
+        if self.header.blocks_per_file > _MOST_BLOCKS:
+            return SoundBlocks(None, np.zeros((0, 2), np.int64), is_whole=False)
         path = file_path(self.folder, shard)
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             check = _FileCheck(replace(self, decode=True), shard, path, fd, header)
+            bounds = check.sound_bounds = np.zeros((self.header.blocks_per_file, 2), np.int64)
             faults = check.run().faults
         finally:
             os.close(fd)
-        return SoundBlocks(check.header, check.sound_bounds, is_whole=not [fault for fault in faults if fault.severity != NOTE])
+        return SoundBlocks(check.header, bounds, is_whole=not [fault for fault in faults if fault.severity != NOTE])
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +152,7 @@ class SoundBlocks:
     header: WkwHeader | None
     """The header that was gone by, None where it is broken or of another mag."""
     bounds: npt.NDArray[np.int64]
-    """First byte of each block and the one behind its last; (0, 0) for a broken one. Shape (blocks_per_file, 2), or (0, 2) without a jump table."""
+    """First byte of each block and the one behind its last; (0, 0) for a broken one. Shape (blocks_per_file, 2)."""
     is_whole: bool
     """Whether nothing at all is wrong by that header."""
 
@@ -220,7 +224,7 @@ class _FileCheck:
         self._blocks = self._nonzero = 0
         self._largest: int | None = None
         self._outside: BoundingBox | None = None
-        self.sound_bounds = np.zeros((0, 2), np.int64)
+        self.sound_bounds: npt.NDArray[np.int64] | None = None
         self.header = header
 
     def run(self) -> Findings:
@@ -241,27 +245,35 @@ class _FileCheck:
             self._faults.add(Fault("table.truncated", self._path, f"{self._nbytes} bytes", f"{header.smallest_data_offset} for header and jump table"))
             return
         end = self._end(header)
-        if self._check.decode:
-            self.sound_bounds = np.zeros((header.blocks_per_file, 2), np.int64)
-        is_cut, lost = end > self._nbytes, 0
-        first_lost = -1
-        for first, bounds in self._pages(header):
-            judged = check_bounds(bounds, header, self._nbytes) if header.is_compressed else np.where(bounds[1:] > self._nbytes, BEYOND, GOOD)
-            for at in np.flatnonzero(judged != GOOD).tolist():
-                if is_cut and judged[at] == BEYOND:
-                    first_lost = first + at if lost == 0 else first_lost
-                    lost += 1
-                else:
-                    self._add_table_fault(first, int(judged[at]), bounds, at)
+        self._check_places(header, end)
+        if header.smallest_data_offset <= end < self._nbytes:
+            self._faults.add(Fault("file.trailing", self._path, f"{self._nbytes} bytes", f"{end} bytes", offset=end))
+        if self._check.decode and not self._nonzero and not self._faults:
+            self._faults.add(Fault("file.zeros", self._path, f"{self._nbytes} bytes, no voxel that is not zero"))
+
+    def _check_places(self, header: WkwHeader, end: int) -> None:
+        """Judge the place of every block, and decode those whose place makes sense."""
+        there = self._num_there(header)
+        lost, first_lost = header.blocks_per_file - there, there
+        for first, bounds in self._pages(header, there):
+            judged = check_bounds(bounds, header, self._nbytes)
+            if end > self._nbytes:  # blocks behind the end are told together, as what was cut off
+                beyond = np.flatnonzero(judged == BEYOND)
+                first_lost = min(first_lost, first + int(beyond[0])) if len(beyond) else first_lost
+                lost += len(beyond)
+            for at in np.flatnonzero((judged != GOOD) & ((judged != BEYOND) | (end <= self._nbytes))).tolist():
+                self._add_table_fault(first, int(judged[at]), bounds, at)
             if self._check.decode:
                 self._decode_good(header, first, bounds.astype(np.int64), judged == GOOD)
         if lost:
             found = f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end beyond"
             self._faults.add(self._at_block("file.truncated", first_lost, found, f"{end} bytes", None))
-        elif header.smallest_data_offset <= end < self._nbytes:
-            self._faults.add(Fault("file.trailing", self._path, f"{self._nbytes} bytes", f"{end} bytes", offset=end))
-        if self._check.decode and not self._nonzero and not self._faults:
-            self._faults.add(Fault("file.zeros", self._path, f"{self._nbytes} bytes, no voxel that is not zero"))
+
+    def _num_there(self, header: WkwHeader) -> int:
+        """Count the blocks that can be there: in a raw file, those that end within it."""
+        if header.is_compressed:
+            return header.blocks_per_file
+        return min(header.blocks_per_file, max(0, self._nbytes - header.data_offset) // header.block_nbytes)
 
     def _add_table_fault(self, first: int, judgement: int, bounds: npt.NDArray[np.uint64], at: int) -> None:
         fault = table_fault(first + at, judgement, bounds, at, self._nbytes, self._path)
@@ -274,10 +286,10 @@ class _FileCheck:
             return header.data_offset + header.blocks_per_file * header.block_nbytes
         return int.from_bytes(os.pread(self._fd, ENTRY_NBYTES, header.smallest_data_offset - ENTRY_NBYTES), "little")
 
-    def _pages(self, header: WkwHeader) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
-        """Go through the places of all blocks: first block of a page, boundaries."""
-        for first in range(0, header.blocks_per_file, _PAGE_ENTRIES):
-            count = min(_PAGE_ENTRIES, header.blocks_per_file - first)
+    def _pages(self, header: WkwHeader, num_blocks: int) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
+        """Go through the places of the first blocks: first block of a page, boundaries."""
+        for first in range(0, num_blocks, _PAGE_ENTRIES):
+            count = min(_PAGE_ENTRIES, num_blocks - first)
             if header.is_compressed:
                 offset, nbytes = slice_range(first, count)
                 raw = np.empty(nbytes, np.uint8)
@@ -321,7 +333,8 @@ class _FileCheck:
             self._add_broken(header, table[at], decoded.broken_nbytes, memory)
             first = at + 1
         self._blocks += int(is_good.sum())
-        self.sound_bounds[codes[is_good]] = np.stack([starts, starts + sizes], axis=1)[is_good]
+        if self.sound_bounds is not None:
+            self.sound_bounds[codes[is_good]] = np.stack([starts, starts + sizes], axis=1)[is_good]
         if self._check.find_largest:
             self._largest = max(int(out.max()), self._largest or 0)
         self._look_outside(out, table, edge)
