@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "header.data_offset": (ERROR, "the reference library looks for a jump table here and fails"),
     "header.long": (NOTE, "bytes behind the header are read by nobody"),
     "header.differs": (ERROR, "reads of the files fail, since most of them say something else than header.wkw"),
+    "header.other_block_type": (WARNING, "read well here; the WEBKNOSSOS server goes by header.wkw and misreads the files"),
     "header.unreadable": (ERROR, "nothing can open the mag"),
     # the header of a data file
     "file.empty": (ERROR, _GONE),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import CorruptError, FormatError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, LockedError, UnsupportedError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, format_header, parse_header
 from wkwdask.jobs.job import FlatJob, Result
@@ -24,13 +24,13 @@ from wkwdask.jobs.wkw_repair_json import JsonRepair
 from wkwdask.jobs.wkw_verify import Made, check_of, files_below, how_made, recompute_tasks
 from wkwdask.kernels.window import METHODS
 from wkwdask.plans.pyramid import plan_pass
-from wkwdask.storage.dataset_check import UNREADABLE_LOCK, header_votes
+from wkwdask.storage.dataset_check import UNREADABLE_LOCK, check_header, header_votes
 from wkwdask.storage.job_folder import JobFolder, job_root, read_provenance
 from wkwdask.storage.local import publish_bytes, remove_tree
-from wkwdask.storage.locks import is_lock
+from wkwdask.storage.locks import guarded, is_lock, remove_stale_lock
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import HEADER_NAME, file_path
-from wkwdask.storage.wkw_listing import age_seconds, is_foreign_temporary
+from wkwdask.storage.wkw_listing import age_seconds, is_foreign_temporary, list_mag
 from wkwdask.storage.wkw_mend import mend_file, patch_record, set_aside
 from wkwdask.storage.wkw_target import WkwTarget
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from wkwdask.storage.wkw_check import WkwCheck
 
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
-_HEADER_KINDS = ("missing", "short", "magic", "version", "block_type", "voxel_type", "voxel_size", "block_nbytes", "data_offset", "differs")
+_HEADER_KINDS = ("other_block_type", "missing", "short", "magic", "version", "block_type", "voxel_type", "voxel_size", "block_nbytes", "data_offset", "differs")
 _DAMAGED_HEADERS = {f"file.{name}" for name in ("magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset")}
 _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_type", "channels")}
 _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its disk mounted?"}
@@ -158,6 +158,8 @@ class MagPlan:
     """What is set aside first: path, index, why."""
     copied_aside: list[tuple[str, Vec3, str]] = field(default_factory=list)
     """What is set aside and stays in its place until it is replaced."""
+    kinds: dict[Vec3, set[str]] = field(default_factory=dict)
+    """What is wrong with the files that are dealt with."""
 
     @property
     def is_empty(self) -> bool:
@@ -192,6 +194,7 @@ class StagedRepair:
         self.left: list[Left] = []
         self.plans: dict[str, list[MagPlan]] = {}
         self._removed: dict[str, list[str]] = defaultdict(list)
+        self._cleaned: set[str] = set()
         self.json = JsonRepair(staged, options)
 
     # ------------------------------------------------------------------ looking
@@ -274,6 +277,7 @@ class StagedRepair:
             return plan
         for shard, faults in sorted(self._broken_files(scope).items(), key=lambda item: item[0][::-1]):
             self._plan_file(layer, plan, shard, faults)
+            plan.kinds[shard] = {fault.kind for fault in faults}
             handled.add(file_path(scope.folder, shard))
         for path, faults in self._by_path.items():
             if path.startswith(f"{scope.folder}/z") and faults[0].kind == "folder.no_folder" and self._options.quarantine:
@@ -414,6 +418,8 @@ class StagedRepair:
         """Decide about what processes left."""
         missing = {os.path.dirname(fault.path) for fault in self._faults if fault.kind in ("mag.missing", "header.missing")}
         for fault in self._faults:
+            if not self._is_inside(fault.path):
+                continue
             if fault.kind == "job.unpublished":
                 self._leftover(FINISH, fault, handled, "its mags are complete")
             elif fault.kind in ("job.dead", "record.broken"):
@@ -429,14 +435,21 @@ class StagedRepair:
         """Tell whether the writer of a left-over may still be alive: that of our own in a mag is not, once the mag's lock is held."""
         if fault.kind == "leftover.lock" and fault.found != UNREADABLE_LOCK:
             return False
-        is_known = fault.kind == "leftover.temporary" and not is_foreign_temporary(fault.path) and os.path.dirname(fault.path) != self.scope.dataset_folder
+        is_known = fault.kind == "leftover.temporary" and not is_foreign_temporary(fault.path) and self._mag_of(fault.path) is not None
         return not is_known and age_seconds(fault.path) < self._options.older_than_seconds
+
+    def _mag_of(self, path: str) -> str | None:
+        """Name the mag that a file lies in, None where it lies in none."""
+        folders = (scope.folder for layer in self.scope.layers for scope in layer.mags)
+        return next((folder for folder in folders if path.startswith(f"{folder}/")), None)
 
     def _leftover(self, verb: str, fault: Fault, handled: set[str], how: str = "") -> None:
         handled.add(fault.path)
         self.actions.append(Action(verb, fault.path, _why([fault]), how))
         owner = next((layer.folder for layer in self.scope.layers if fault.path.startswith(f"{layer.folder}/")), self.scope.path)
-        self._removed[owner].append(fault.path)
+        self._cleaned.add(owner)
+        if not fault.kind.startswith("job."):  # these are for the job that holds the locks to end
+            self._removed[owner].append(fault.path)
 
     # ------------------------------------------------------------------ doing
 
@@ -456,25 +469,31 @@ class StagedRepair:
             An interrupted job that can go on writes one of the mags.
         """
         for layer in self.scope.layers:
-            if self.plans.get(layer.folder) or self._removed.get(layer.folder):
+            if self.plans.get(layer.folder) or layer.folder in self._cleaned:
                 self._repair_layer(layer, run_job)
         for path in self._removed.get(self.scope.path, []) if self.scope.path not in {layer.folder for layer in self.scope.layers} else []:
             _remove(path)
         self.json.run()
 
     def _repair_layer(self, layer: LayerScope, run_job: Callable[[FlatJob, str], None]) -> None:
-        plans = self.plans.get(layer.folder, [])
-        folders = [plan.scope.folder for plan in plans] or [scope.folder for scope in layer.mags if self._is_inside(scope.folder)][:1]
-        removed = self._removed.get(layer.folder, [])
-        for path in removed:  # a lock that cannot be read would stop the next step
-            if is_lock(os.path.basename(path)):
-                _remove(path)
+        plans, removed = self.plans.get(layer.folder, []), self._removed.get(layer.folder, [])
+        folders = {plan.scope.folder for plan in plans} | {folder for folder in map(self._mag_of, removed) if folder is not None}
+        if not folders:
+            folders = {scope.folder for scope in layer.mags[:1]}
+        locks = [path for path in removed if is_lock(os.path.basename(path))]
+        if locks:  # one that cannot be read would stop the next step
+            with guarded(layer.folder):
+                for path in locks:
+                    remove_stale_lock(path)
         owner = Owner.this_process(f"repair of {layer.folder}")
-        hold = JobFolder(layer.folder, owner, folders)
+        hold = JobFolder(layer.folder, owner, sorted(folders))
         hold.start("update", {"command": "repair"})
         try:
+            for plan in plans:
+                _check_unchanged(plan)
             for path in removed:
-                _remove(path)
+                if path not in locks:
+                    _remove(path)
             for plan in plans:
                 self._repair_mag(plan, run_job, job_root(layer.folder, owner.job))
         finally:
@@ -503,6 +522,33 @@ class StagedRepair:
             run_job(FlatJob(lambda: iter(tasks), len(tasks), take), f"repairing {folder}")
         finally:
             patch_record(folder, states)
+
+
+def _check_unchanged(plan: MagPlan) -> None:
+    """Make sure, now that nobody else can write the mag, that it is still as it was when it was checked.
+
+    Raises
+    ------
+    LockedError
+        It is not.
+    """
+    scope = plan.scope
+    again: list[Fault] = []
+    header = check_header(scope.folder, list_mag(scope.folder), again)
+    is_same = header == scope.header and (plan.header is None) == (not [fault for fault in again if fault.kind.removeprefix("header.") in _HEADER_KINDS])
+    is_same = is_same and all(_is_still(scope, shard, kinds) for shard, kinds in plan.kinds.items())
+    if not is_same:
+        raise LockedError(f"{scope.folder}: was changed since it was checked; start again")
+
+
+def _is_still(scope: MagScope, shard: Vec3, kinds: set[str]) -> bool:
+    """Tell whether what was wrong with a file is so still; one that only differs from a finer mag is made anew from what that is now."""
+    check = check_of(scope, decode=True)
+    if check is None or kinds == {"pyramid.differs"}:
+        return True
+    if not os.path.lexists(file_path(scope.folder, shard)):
+        return "file.lost" in kinds
+    return not kinds.isdisjoint(fault.kind for fault in check.check_shard(shard).faults)
 
 
 def _with_scratch(task: Task, scratch: str) -> Task:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,10 @@ class JsonRepair:
 
     def _plan_type(self, layer: LayerScope, fault: Fault) -> None:
         headers = {(scope.header.dtype, scope.header.num_channels) for scope in layer.mags if scope.header is not None}
+        there = {scope.mag for scope in layer.mags}
+        if layer.record is not None and not {entry.mag for entry in layer.record.mags} <= there:
+            self.left.append(Left(fault, "not all mags that the JSON lists were looked at"))
+            return
         if len(headers) != 1:
             self.left.append(Left(fault, "the mags differ among themselves"))
             return
@@ -210,8 +215,8 @@ def _parsed(path: str) -> Any:
 def _box_of(mags: list[MagScope]) -> BoundingBox:
     """Find the box of a layer [voxels of mag 1]: what a job noted that made one of its mags, else the extent of the files of the finest."""
     for scope in mags:
-        settings = read_provenance(scope.folder).get("settings", {})
-        if "box" in settings and "source" in settings:
+        settings: Any = read_provenance(scope.folder).get("settings")
+        with contextlib.suppress(KeyError, TypeError, ValueError):
             noted = BoundingBox.parse(settings["box"])
             return BoundingBox(noted.topleft, noted.size, Mag.parse(settings["source"])).in_mag(MAG_1)
     return volume_of(mags[0]).box.in_mag(MAG_1)

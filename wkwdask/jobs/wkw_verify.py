@@ -6,7 +6,7 @@ import hashlib
 import time
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.datasource import FILE_NAME, largest_segment_id
 from wkwdask.formats.faults import Fault
@@ -15,6 +15,7 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.job import FlatJob
 from wkwdask.jobs.verify import CheckTask, MagFindings, RecomputeTask, VerifyReport, outside_fault, sorted_faults
+from wkwdask.kernels.window import METHODS
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.storage.job_folder import read_provenance
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
@@ -185,18 +186,27 @@ def how_made(layer: LayerScope, scope: MagScope, method: str | None) -> Made | N
     finer = {other.mag: other for other in finer_mags(layer, scope)}
     if not finer or scope.header is None:
         return None
-    settings = read_provenance(scope.folder).get("settings", {})
-    if settings.get("command") == "build_pyramid":
-        ladder = [settings["source"], *settings["mags"].split(",")]
-        before = ladder[ladder.index(scope.mag.name) - 1] if scope.mag.name in ladder[1:] else ""
-        origin = next((other for mag, other in finer.items() if mag.name == before), None)
-        if origin is not None:
-            noted = BoundingBox.parse(settings["box"])
-            box = BoundingBox(noted.topleft, noted.size, Mag.parse(settings["source"])).in_mag(origin.mag)
-            return Made(origin, settings["method"], bool(settings["ignore_zero"]), is_known=True, box=box)
+    noted = _noted(scope, finer)
+    if noted is not None:
+        return noted
     nearest = max(finer.values(), key=lambda other: (other.mag.maximum, other.mag.factors))
     chosen = method or _METHOD_OF_CATEGORY.get(scope.category)
     return None if chosen is None else Made(nearest, chosen, ignore_zero=False, is_known=method is not None)
+
+
+def _noted(scope: MagScope, finer: dict[Mag, MagScope]) -> Made | None:
+    """Read from a mag's provenance how it was made; None where it has none, or one that makes no sense."""
+    settings: Any = read_provenance(scope.folder).get("settings")
+    try:
+        if settings["command"] != "build_pyramid":
+            return None
+        ladder = [Mag.parse(name) for name in (settings["source"], *settings["mags"].split(","))]
+        origin = finer[ladder[ladder.index(scope.mag, 1) - 1]]
+        box = BoundingBox.parse(settings["box"])
+        box = BoundingBox(box.topleft, box.size, ladder[0]).in_mag(origin.mag)
+        return Made(origin, str(settings["method"]), bool(settings["ignore_zero"]), is_known=True, box=box) if settings["method"] in METHODS else None
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
 
 
 def finer_mags(layer: LayerScope, scope: MagScope) -> list[MagScope]:

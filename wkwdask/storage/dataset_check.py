@@ -258,7 +258,7 @@ def _gaps(layer: Layer, mags: Sequence[Mag]) -> Iterator[Fault]:
 def _look_at_mag(layer: Layer, mag: Mag, folder: str, faults: list[Fault]) -> MagScope:
     listing = list_mag(folder)
     faults += listing.faults
-    header = _check_header(folder, listing, faults)
+    header = check_header(folder, listing, faults)
     if not len(listing.shards):
         faults.append(Fault("mag.empty", folder, "0 files"))
     record = None
@@ -279,8 +279,23 @@ def _lost(folder: str, listing: Listing, record: npt.NDArray[np.int64]) -> Itera
             yield Fault("file.lost", file_path(folder, (x, y, z)), "no such file", f"{nbytes} bytes")
 
 
-def _check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeader | None:
-    """Check header.wkw, and go by most of the files where it cannot be right."""
+def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeader | None:
+    """Check ``header.wkw``, and go by most of the files where it cannot be right.
+
+    Parameters
+    ----------
+    folder : str
+        The mag's folder.
+    listing : Listing
+        Its files.
+    faults : list of Fault
+        Takes what is wrong.
+
+    Returns
+    -------
+    WkwHeader or None
+        What its files should be like, None where nothing says so.
+    """
     path = f"{folder}/{HEADER_NAME}"
     header = None
     try:
@@ -297,10 +312,13 @@ def _check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHead
     (most, count), total = votes.most_common(1)[0], votes.total()
     if header is None:
         return most if 2 * count > total else None
-    if most != _as_vote(header) and count >= _LEAST_VOTES and 2 * count > total:
+    if most == _as_vote(header) or count < _LEAST_VOTES or 2 * count <= total:
+        return header
+    if most != replace(_as_vote(header), block_type=most.block_type):
         faults.append(Fault("header.differs", path, _describe(header), f"{_describe(most)} as in {count} of {total} files"))
-        return most
-    return header
+    elif most.is_compressed != header.is_compressed:
+        faults.append(Fault("header.other_block_type", path, header.block_type.label, f"{most.block_type.label} as in {count} of {total} files", offset=5))
+    return most
 
 
 def header_votes(folder: str, listing: Listing) -> Iterator[WkwHeader]:

@@ -110,6 +110,17 @@ def release_locks_of(job: str, targets: Iterable[str]) -> None:
                 os.unlink(path)
 
 
+def remove_stale_lock(path: str) -> None:
+    """Remove a lock that a dead job left, or that cannot be read; to be called inside :func:`guarded`."""
+    try:
+        holder = read_owner(path)
+    except LockedError:
+        holder = None
+    if holder is None or holder.is_gone():
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 def read_owner(path: str) -> Owner | None:
     """Read who owns a lock or a job's folder, None where there is no such file.
 
