@@ -407,6 +407,7 @@ CASES = [
     Case("header.wkw: blocks beyond LZ4", overwrite(HEADER, 4, b"\x1f"), {"header.block_nbytes": HEADER}, ("write header.wkw",)),
     Case("header.wkw: data offset", overwrite(HEADER, 8, b"\x10"), {"header.data_offset": HEADER}, ("write header.wkw",)),
     Case("header.wkw of another mag", overwrite(HEADER, 4, b"\x14"), {"header.differs": HEADER}, ("write header.wkw",)),
+    Case("header.wkw: raw, but the files are compressed", overwrite(HEADER, 5, b"\1"), {"header.other_block_type": HEADER}, ("write header.wkw",)),
     Case("header.wkw longer than 16 bytes", add(HEADER), {"header.long": HEADER}),
     # headers of data files
     Case("data file empty", cut(FINE, 0), {"file.empty": FINE}, stays=("file.empty",)),

@@ -49,6 +49,7 @@ from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError,
 from wkwdask.formats.faults import KINDS
 from wkwdask.formats.manifest import MANIFEST_NAME
 from wkwdask.jobs import job as job_module
+from wkwdask.jobs import wkw_repair
 from wkwdask.storage.locks import lock_path
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME
@@ -355,6 +356,128 @@ def test_an_interrupted_job_keeps_its_mags(dataset):
         wkwdask.repair(dataset, salvage=True)
     assert [action.verb for action in wkwdask.repair(dataset / "cells" / "1", salvage=True).actions] == ["salvage"]
     assert root.exists()
+
+
+def test_a_job_that_ended_while_it_published_is_finished(dataset):
+    """Its mag is complete: it appears."""
+    before = voxels(dataset, mag="4")
+    root = dataset / "cells" / ".wkwdask-job-dead"
+    root.mkdir()
+    shutil.copytree(dataset / "cells" / "4", root / "8")
+    for name in (".wkwdask.json", ".wkwdask-files.npy"):
+        (root / "8" / name).unlink()
+    (root / "8" / ".wkwdask.json").write_text(json.dumps({"publication": "p"}))
+    (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
+    (root / "plan.json").write_text(json.dumps({"targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
+    mag = {"staged": "8", "folder": str(dataset / "cells" / "8")}
+    (root / "publish.json").write_text(json.dumps({"job": "dead", "publication": "p", "mags": [mag], "edit": None}))
+    assert kinds(wkwdask.verify(dataset).faults) == ["job.unpublished"]
+    assert [action.verb for action in wkwdask.repair(dataset).actions] == ["finish"]
+    assert not root.exists()
+    np.testing.assert_array_equal(voxels(dataset, mag="8"), before)
+    assert kinds(wkwdask.verify(dataset).faults) == ["mag.unlisted"]
+
+
+def test_a_job_that_cannot_be_finished_keeps_its_folder(dataset):
+    """What it holds may be the only copy."""
+    root = dataset / "cells" / ".wkwdask-job-dead"
+    (root / "8").mkdir(parents=True)
+    (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
+    mag = {"staged": "not there", "folder": str(dataset / "cells" / "8")}
+    (root / "publish.json").write_text(json.dumps({"job": "dead", "publication": "p", "mags": [mag], "edit": None}))
+    wkwdask.repair(dataset)
+    assert (root / "8").exists()
+
+
+def test_temporaries_of_a_running_job_stay(dataset):
+    """Its lock is on the mag that they are in."""
+    path = "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"
+    both(running_job, add(path))(dataset)
+    with pytest.raises(LockedError):
+        wkwdask.repair(dataset)
+    assert (dataset / path).exists()
+
+
+@pytest.mark.parametrize("damage", [cut(FINE, 40), cut(COARSE, -20), remove("cells/1/header.wkw")], ids=["finest", "coarser", "header"])
+def test_what_changed_since_the_check_is_left_alone(dataset, sound, monkeypatch, damage):
+    """Somebody may have mended it meanwhile."""
+    damage(dataset)
+    start = wkw_repair.JobFolder.start
+
+    def start_late(hold, *args):
+        done = start(hold, *args)
+        for name in ("cells/1", "cells/2"):
+            shutil.copytree(sound / name, dataset / name, dirs_exist_ok=True)
+        return done
+
+    monkeypatch.setattr(wkw_repair.JobFolder, "start", start_late)
+    with pytest.raises(LockedError, match="was changed since it was checked"):
+        wkwdask.repair(dataset, quarantine=True)
+    monkeypatch.undo()
+    assert wkwdask.verify(dataset).faults == ()
+    assert not (dataset / "cells" / QUARANTINE_NAME).exists()
+
+
+@pytest.mark.parametrize("num_done", range(4))
+def test_an_interrupted_repair_goes_on(dataset, sound, tmp_path, num_done):
+    """What it had done stays done, and nothing is lost."""
+    both(cut(COARSE, -20), cut("cells/4/z0/y0/x0.wkw", 9), add(FINE), blocks(BROKEN_BLOCK, "cells/1/z0/y0/x0.wkw"))(dataset)
+    broken = (dataset / "cells/1/z0/y0/x0.wkw").read_bytes()
+    run_task, left = job_module.run_task, [num_done]
+
+    def stopping(task):
+        if type(task).__name__ in ("MendTask", "RegionTask"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+        return run_task(task)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_module, "run_task", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            wkwdask.repair(dataset, salvage=True)
+    assert [name for name in os.listdir(dataset / "cells") if name.startswith(".wkwdask-job") or name.endswith("-lock")] == []
+    assert wkwdask.repair(dataset, salvage=True).is_sound
+    assert kinds(wkwdask.verify(dataset).faults) == []
+    aside = dataset / "cells" / QUARANTINE_NAME / "1/z0/y0/x0.wkw"
+    assert aside.read_bytes() == broken
+    for mag in MAGS:
+        np.testing.assert_array_equal(voxels(dataset, mag=mag), voxels(sound, mag=mag))
+
+
+def test_what_is_not_checked_is_said(dataset):
+    """Mags elsewhere, and layers of other formats."""
+    edit(dataset, lambda layers: layers["cells"]["mags"][2].update(path="s3://bucket/cells/4"))
+    edit(dataset, lambda layers: layers["color"].update(dataFormat="zarr3"))
+    shutil.rmtree(dataset / "cells" / "4")
+    assert kinds(wkwdask.verify(dataset).faults, notes=True) == ["layer.format", "mag.remote"]
+    shutil.rmtree(dataset / "cells" / "1" / "z0")
+    (dataset / "cells" / "1" / ".wkwdask-files.npy").unlink()
+    for z in (1, 2):
+        shutil.rmtree(dataset / "cells" / "1" / f"z{z}")
+    assert "mag.empty" in kinds(wkwdask.verify(dataset).faults, notes=True)
+
+
+def test_a_pyramid_of_unknown_kind(dataset):
+    """Nothing says how it was made, not even a category."""
+    strangers_mag()(dataset)
+    (dataset / FILE_NAME).unlink()
+    assert kinds(wkwdask.verify(dataset / "cells", pyramid=True).faults, notes=True) == ["pyramid.unknown"]
+    (dataset / "cells" / "2" / ".wkwdask.json").write_text('{"settings": {"command": "build_pyramid", "source": 7}}')
+    assert kinds(wkwdask.verify(dataset / "cells", pyramid=True).faults, notes=True) == ["pyramid.unknown"]
+    assert not wkwdask.verify(dataset / "cells", pyramid=True, method="mode").count("error")
+
+
+def test_one_mag_does_not_speak_for_its_layer(dataset):
+    """Its type is not written to the JSON."""
+    shutil.rmtree(dataset / "cells" / "4")
+    wkwdask.write(dataset / "elsewhere" / "4", (0, 0, 0), np.ones((11, 9, 9), np.uint16), block_len=8, file_len=2)
+    shutil.copytree(dataset / "elsewhere" / "4", dataset / "cells" / "4")
+    before = (dataset / FILE_NAME).read_text()
+    report = wkwdask.repair(dataset / "cells" / "4")
+    assert "not all mags" in str(report)
+    assert "differ among themselves" in str(wkwdask.repair(dataset / "cells"))
+    assert (dataset / FILE_NAME).read_text() == before
 
 
 def test_a_mag_outside_the_dataset_is_left_alone(dataset, tmp_path):
