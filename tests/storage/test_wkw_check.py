@@ -18,7 +18,7 @@ from wkwdask.formats.wkw.block import decode_block
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs.wkw_repair import ProbeTask
+from wkwdask.jobs.wkw_mend import ProbeTask
 from wkwdask.storage import wkw_check, wkw_mend
 from wkwdask.storage.dataset_check import look_at
 from wkwdask.storage.wkw import file_path

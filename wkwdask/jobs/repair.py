@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.faults import NOTE, Fault
@@ -108,3 +109,8 @@ class RepairReport:
 def matter(faults: Iterable[Fault]) -> list[Fault]:
     """Leave out notes."""
     return [fault for fault in faults if fault.severity != NOTE]
+
+
+def why(faults: Iterable[Fault]) -> str:
+    """Name what is wrong with a file."""
+    return "; ".join(dict.fromkeys(f"{fault.kind}{f' ({fault.place})' if fault.place else ''}" for fault in islice(faults, 5)))

@@ -133,6 +133,11 @@ def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, ma
     return Scope(path, dataset, datasource, scopes, faults)
 
 
+def is_inside(scope: Scope, path: str) -> bool:
+    """Tell whether a file or folder lies in the dataset; what a path in the JSON leads to elsewhere belongs to somebody else."""
+    return scope.dataset_folder is None or os.path.realpath(path).startswith(f"{os.path.realpath(scope.dataset_folder)}/")
+
+
 def _find(path: str, faults: list[Fault]) -> tuple[list[Layer], str | None, DataSource | None, Mag | None]:
     """Find the layers that a path means, with or without a JSON; a mag where it is one."""
     if not os.path.isdir(path):
