@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -699,7 +700,27 @@ def test_diff_command(dataset, sound):
     result = run("diff", dataset, sound, "--layer", "color", "--json")
     assert result.exit_code == 1
     assert json.loads(result.output)["voxels_different"] == np.count_nonzero(voxels(sound, "color"))
-    command = ["wkwdask", "diff", str(dataset), str(dataset.parent / "nothing")]
-    done = subprocess.run([os.sys.executable, "-m", *command], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "no such folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("verify", "damaged"), 1, "NOT SOUND"),
+        (("verify", "sound"), 0, "sound: 0 errors"),
+        (("repair", "damaged", "--dry-run"), 1, "1 errors and 0 warnings stay"),
+        (("diff", "damaged", "sound", "--layer", "color"), 0, "equal"),
+        (("diff", "sound", "other"), 1, "only the first has cells"),
+        (("diff", "sound", "nothing"), 2, "no such folder"),
+        (("verify", "sound", "--manifest", "check"), 1, "write it first"),
+    ],
+)
+def test_exit_codes(dataset, sound, arguments, code, message):
+    """Of the real command."""
+    cut(FINE, 40)(dataset)
+    dataset.rename(dataset.parent / "damaged")
+    for name in ("sound", "other"):
+        shutil.copytree(sound, dataset.parent / name)
+    edit(dataset.parent / "other", lambda layers: layers["cells"].update(name="ids"))
+    done = subprocess.run([sys.executable, "-m", "wkwdask", *arguments], cwd=dataset.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert message in done.stdout + done.stderr

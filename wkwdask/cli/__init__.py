@@ -38,7 +38,8 @@ def main() -> None:
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) != len(sys.argv) - 1
     try:
-        cli.main(arguments, prog_name="wkwdask", standalone_mode=False)
+        code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)  # what a command exits with comes back as a number
+        sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
