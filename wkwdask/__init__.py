@@ -12,25 +12,32 @@ _NAMES = {
     "BoundingBox": "geometry.bounding_box",
     "BoundsError": "errors",
     "CorruptError": "errors",
+    "Diff": "jobs.wkw_diff",
     "ExistsError": "errors",
+    "Fault": "formats.faults",
     "FormatError": "errors",
     "IncompleteWriteError": "errors",
     "LockedError": "errors",
     "Mag": "geometry.mag",
+    "ManifestReport": "jobs.manifest",
     "MissingError": "errors",
     "PyramidPlan": "jobs.estimate",
+    "RepairReport": "jobs.repair",
     "Report": "jobs.report",
     "ResumeError": "errors",
     "RmReport": "jobs.report",
     "TaskFailedError": "errors",
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
+    "VerifyReport": "jobs.verify",
     "WkwDaskError": "errors",
     "apply": "api.functions",
     "build_pyramid": "api.pyramids",
+    "check_manifest": "api.checks",
     "compress": "api.reshape",
     "copy": "api.copies",
     "create": "api.access",
+    "diff": "api.checks",
     "info": "api.access",
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
@@ -39,11 +46,14 @@ _NAMES = {
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
+    "repair": "api.checks",
     "rm": "api.copies",
     "sample": "api.access",
     "to_wkw": "api.access",
     "upsample": "api.pyramids",
+    "verify": "api.checks",
     "write": "api.access",
+    "write_manifest": "api.checks",
 }
 
 __all__ = [
@@ -51,25 +61,32 @@ __all__ = [
     "BoundingBox",
     "BoundsError",
     "CorruptError",
+    "Diff",
     "ExistsError",
+    "Fault",
     "FormatError",
     "IncompleteWriteError",
     "LockedError",
     "Mag",
+    "ManifestReport",
     "MissingError",
     "PyramidPlan",
+    "RepairReport",
     "Report",
     "ResumeError",
     "RmReport",
     "TaskFailedError",
     "TruncatedError",
     "UnsupportedError",
+    "VerifyReport",
     "WkwDaskError",
     "apply",
     "build_pyramid",
+    "check_manifest",
     "compress",
     "copy",
     "create",
+    "diff",
     "info",
     "make_demo",
     "merge",
@@ -78,16 +95,20 @@ __all__ = [
     "preview",
     "read",
     "rechunk",
+    "repair",
     "rm",
     "sample",
     "to_wkw",
     "upsample",
+    "verify",
     "write",
+    "write_manifest",
 ]
 
 if TYPE_CHECKING:
     from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
     from wkwdask.api.annotations import merge
+    from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
     from wkwdask.api.copies import copy, rm
     from wkwdask.api.functions import apply
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
@@ -107,10 +128,15 @@ if TYPE_CHECKING:
         UnsupportedError,
         WkwDaskError,
     )
+    from wkwdask.formats.faults import Fault
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.estimate import PyramidPlan
+    from wkwdask.jobs.manifest import ManifestReport
+    from wkwdask.jobs.repair import RepairReport
     from wkwdask.jobs.report import Report, RmReport
+    from wkwdask.jobs.verify import VerifyReport
+    from wkwdask.jobs.wkw_diff import Diff
     from wkwdask.viewer.demo import make_demo
     from wkwdask.viewer.preview import preview
 

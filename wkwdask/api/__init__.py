@@ -2,6 +2,7 @@
 
 from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
 from wkwdask.api.annotations import merge
+from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
 from wkwdask.api.copies import copy, rm
 from wkwdask.api.functions import apply
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
@@ -10,18 +11,23 @@ from wkwdask.api.reshape import compress, rechunk
 __all__ = [
     "apply",
     "build_pyramid",
+    "check_manifest",
     "compress",
     "copy",
     "create",
+    "diff",
     "info",
     "merge",
     "open",
     "plan_pyramid",
     "read",
     "rechunk",
+    "repair",
     "rm",
     "sample",
     "to_wkw",
     "upsample",
+    "verify",
     "write",
+    "write_manifest",
 ]

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import apply, commands, copies, merging, reshape
+from wkwdask.cli import apply, checks, commands, copies, merging, reshape
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -26,21 +26,24 @@ def cli(debug: bool) -> None:
     Copy it, or a part of it   wkwdask copy DATASET TARGET
     Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
     Remove it                  wkwdask rm DATASET
+    Check it, mend it          wkwdask verify DATASET, wkwdask repair DATASET
+    Compare two of them        wkwdask diff DATASET OTHER
     Try all of it              wkwdask demo
     """
 
 
-for module in (commands, reshape, copies, merging, apply):
+for module in (commands, reshape, copies, merging, apply, checks):
     for command in module.COMMANDS:
         cli.add_command(command)
 
 
 def main() -> None:
-    """Run the command line: errors become one line on standard error and the exit code 1."""
+    """Run the command line: errors become one line on standard error and the exit code 1, or the one that they carry."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) != len(sys.argv) - 1
     try:
-        cli.main(arguments, prog_name="wkwdask", standalone_mode=False)
+        code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)  # what a command exits with comes back as a number
+        sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
@@ -54,4 +57,4 @@ def main() -> None:
             raise
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         click.echo(f"error: {error or type(error).__name__}{notes}", err=True)
-        sys.exit(1)
+        sys.exit(getattr(error, "exit_code", 1))

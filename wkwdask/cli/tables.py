@@ -9,13 +9,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from wkwdask.formats.faults import SEVERITIES
 from wkwdask.jobs.report import format_nbytes
 
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.jobs.verify import VerifyReport
     from wkwdask.storage.summary import DatasetSummary, LayerSummary, MagSummary
 
 _LOG_WIDTH = 160
+_STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
 
 
 def print_summary(summary: DatasetSummary) -> None:
@@ -46,6 +49,37 @@ def print_summary(summary: DatasetSummary) -> None:
     console.print(table)
     for problem in problems:
         console.print(f"[red]problem:[/red] {escape(problem)}", soft_wrap=True)
+
+
+def print_verification(report: VerifyReport, limit: int) -> None:
+    """Print what a check found: a table of the mags, then the faults.
+
+    Parameters
+    ----------
+    report : VerifyReport
+        What was found.
+    limit : int
+        How many faults are printed.
+    """
+    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+    console.print(f"[bold]{escape(report.path)}[/bold]", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("layer", "mag"):
+        table.add_column(name)
+    for name in ("files", "bytes", "blocks decoded", "files compared", "errors", "warnings", "notes"):
+        table.add_column(name, justify="right")
+    for mag in report.mags:
+        mine = [fault for fault in report.faults if fault.path.startswith(f"{mag.folder}/") or fault.path == mag.folder]
+        counts = [sum(1 + fault.more for fault in mine if fault.severity == severity) for severity in SEVERITIES]
+        cells = (f"{mag.files:,}", format_nbytes(mag.nbytes), f"{mag.blocks:,}" if report.decoded else "-", f"{mag.compared:,}" if mag.compared else "-")
+        table.add_row(escape(mag.layer), mag.mag, *cells, *(f"{count:,}" if count else "-" for count in counts))
+    console.print(table)
+    for fault in report.faults[:limit]:
+        style = _STYLES[fault.severity]
+        console.print(f"[{style}]{fault.severity}[/{style}]{escape(str(fault).removeprefix(fault.severity))}", soft_wrap=True)
+    if len(report.faults) > limit:
+        console.print(f"... and {len(report.faults) - limit:,} more (--limit, --json)")
+    console.print(f"[bold]{escape(report.verdict)}[/bold]", soft_wrap=True)
 
 
 def _layer_cells(layer: LayerSummary, *, first: bool) -> tuple[str, str, str]:

@@ -183,9 +183,8 @@ def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, st
         A changed copy; a layer in the legacy form stays in it.
     """
     changed = copy.deepcopy(document)
-    entry = next(entry for entry in changed["dataLayers"] if entry["name"] == layer)
-    legacy = "mags" not in entry and "wkwResolutions" in entry
-    key, mag_key = ("wkwResolutions", "resolution") if legacy else ("mags", "mag")
+    key, mag_key, entry = _mag_entries(changed, layer)
+    legacy = key == "wkwResolutions"
     known = {Mag.parse(item[mag_key]): item for item in entry.get(key, [])}
     for mag, path, file_len_vx in mags:
         item = dict(known.get(mag, {}))
@@ -199,8 +198,8 @@ def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, st
     return changed
 
 
-def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag]) -> dict[str, Any]:
-    """Remove mags from a layer, and the layer with its last mag; everything else is kept.
+def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag], *, keep_layer: bool = True) -> dict[str, Any]:
+    """Take mags off a layer; everything else is kept.
 
     Parameters
     ----------
@@ -210,6 +209,8 @@ def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag]) -> d
         Name of a layer; where it is not there, nothing changes.
     mags : sequence of Mag
         The mags.
+    keep_layer : bool
+        Whether the layer stays when its last mag goes.
 
     Returns
     -------
@@ -221,17 +222,19 @@ def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag]) -> d
     for entry in [entry for entry in layers if entry.get("name") == layer]:
         key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
         entry[key] = [item for item in entry.get(key, []) if Mag.parse(item[mag_key]) not in mags]
-        if not entry[key]:
+        if not entry[key] and not keep_layer:
             layers.remove(entry)
     return changed
 
 
 def largest_segment_id(attributes: dict[str, Any]) -> int | None:
-    """Read the largest id of a layer, None where it does not say; ids that JavaScript cannot hold stand in a string."""
+    """Read the largest id that a layer says it has, None where it does not; ids that JavaScript cannot hold stand in a string."""
     value = attributes.get("largestSegmentId")
+    if isinstance(value, dict):
+        value = value.get("value")
     try:
-        return None if value is None else int(value["value"] if isinstance(value, dict) else value)
-    except (KeyError, TypeError, ValueError):
+        return None if value is None else int(value)
+    except (TypeError, ValueError):
         return None
 
 
@@ -331,3 +334,51 @@ def _mags(entry: dict[str, Any], path: str, problems: _Problems) -> Iterator[Mag
             yield MagRecord(Mag.parse(item[mag_key]), item.get("path"))
         except (KeyError, TypeError, ValueError, AttributeError):
             problems.add(f"{path}.{key}[{index}].{mag_key}", "a mag of powers of two", item)
+
+
+def cube_lengths(document: dict[str, Any], layer: str) -> dict[Mag, int]:
+    """List the edges of files that a layer's mags say they have [voxels]."""
+    key, mag_key, entry = _mag_entries(document, layer)
+    return {Mag.parse(item[mag_key]): item["cubeLength"] for item in entry.get(key, []) if isinstance(item.get("cubeLength"), int)}
+
+
+def with_fields(document: dict[str, Any], layer: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Set what a layer says about itself; everything else is kept."""
+    changed = copy.deepcopy(document)
+    _mag_entries(changed, layer)[2].update(fields)
+    return changed
+
+
+def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, dict[str, Any]]]:
+    """Save what can be saved of a document that is broken.
+
+    Returns
+    -------
+    head : dict
+        Everything but the layers, without a scale that makes no sense.
+    layers : list of dict
+        The layers that can be read.
+    others : dict
+        What can be kept of the other layers, by their names: all but their boxes and mags.
+    """
+    if not isinstance(document, dict):
+        return {}, [], {}
+    head = {key: value for key, value in document.items() if key != "dataLayers"}
+    if _voxel_size(head.get("scale"), _Problems()) is None:
+        head.pop("scale", None)
+    entries = document.get("dataLayers")
+    layers, others = [], {}
+    for entry in entries if isinstance(entries, list) else []:
+        if _layer(entry, "", _Problems()) is not None:
+            layers.append(entry)
+        elif isinstance(entry, dict) and isinstance(entry.get("name"), str):
+            others[entry["name"]] = {key: value for key, value in entry.items() if key not in ("boundingBox", "mags", "wkwResolutions")}
+            if entry.get("category") not in ("color", "segmentation"):
+                others[entry["name"]].pop("category", None)
+    return head, layers, others
+
+
+def _mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:
+    """Find a layer's entry, and how its list of mags and their mag are called there."""
+    entry = next(entry for entry in document["dataLayers"] if entry["name"] == layer)
+    return ("wkwResolutions", "resolution", entry) if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag", entry)

@@ -186,7 +186,9 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
         return report
 
     def compare() -> None:
-        run_job(CompareJob(rechunking.volume, rechunking.target.as_volume(), rechunking.plan), f"comparing {staged.folders[0]}")
+        job = CompareJob(rechunking.volume, rechunking.target.as_volume(), rechunking.plan)
+        run_job(job, f"comparing {staged.folders[0]}")
+        job.check_equal()
 
     with _attempt(staged):
         return _go_on(staged, rechunking.job(), source, staged.owner.command, compare if verify else None)

@@ -3,24 +3,95 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
+from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from wkwdask.geometry.bounding_box import BoundingBox
+    import numpy.typing as npt
+
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.storage.volume import Volume
 
 _BRICK_NBYTES = 16 << 20
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One voxel of one channel that differs."""
+
+    voxel: Vec3
+    """Absolute voxel of the mag along x, y, z."""
+    channel: int
+    """The channel."""
+    first: float | int
+    """Its value in the one volume."""
+    second: float | int
+    """Its value in the other."""
+
+    def __str__(self) -> str:
+        return "voxel ({}, {}, {}) of channel {}: {} and {}".format(*self.voxel, self.channel, self.first, self.second)
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """What a comparison found; those of two parts of a volume can be added."""
+
+    compared: int = 0
+    """Voxels that were compared."""
+    different: int = 0
+    """Voxels of which a channel differs."""
+    listed: tuple[Difference, ...] = ()
+    """The first of them, in the order of z, y, x and the channel."""
+    box: BoundingBox | None = None
+    """Smallest box around all of them [voxels of the mag]."""
+
+    def __add__(self, other: Differences) -> Differences:
+        listed = sorted((*self.listed, *other.listed), key=lambda one: (*reversed(one.voxel), one.channel))
+        box = self.box if other.box is None else other.box if self.box is None else self.box.union(other.box)
+        return Differences(self.compared + other.compared, self.different + other.different, tuple(listed[:_LISTED]), box)
+
+
+def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: BoundingBox) -> Differences:
+    """Compare two arrays bit by bit, so that NaN equals itself.
+
+    Parameters
+    ----------
+    first, second : ndarray, shape (c, x, y, z)
+        The arrays, of one type.
+    box : BoundingBox
+        Where their voxels are.
+
+    Returns
+    -------
+    Differences
+    """
+    unsigned = f"u{first.dtype.itemsize}"
+    differs = first.view(unsigned) != second.view(unsigned)
+    if not differs.any():
+        return Differences(box.volume)
+    voxels = differs.any(axis=0)
+    low, high = [], []
+    for axis, corner in enumerate(box.topleft):
+        hit = np.flatnonzero(voxels.any(axis=tuple(n for n in range(3) if n != axis)))
+        low.append(int(hit[0]) + corner)
+        high.append(int(hit[-1]) + 1 + corner)
+    listed = []
+    for at in np.flatnonzero(differs.ravel(order="F"))[:_LISTED]:
+        channel, *place = (int(n) for n in np.unravel_index(at, differs.shape, order="F"))
+        x, y, z = (n + corner for n, corner in zip(place, box.topleft, strict=True))
+        listed.append(Difference((x, y, z), channel, first[(channel, *place)].item(), second[(channel, *place)].item()))
+    return Differences(box.volume, int(voxels.sum()), tuple(listed), BoundingBox.from_corners(low, high, box.mag))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +118,23 @@ class CompareTask:
         return "compare {},{},{}".format(*self.region)
 
     def run(self) -> Result:
-        """Read both, piece by piece.
-
-        Raises
-        ------
-        IncompleteWriteError
-            A voxel differs.
-        """
+        """Read both, piece by piece; the value of the result is what differs."""
         region = self.plan.region_box(self.region)
         edge = max(self.first.chunk_shape)
         while 8 * edge**3 * self.first.num_channels * self.first.dtype.itemsize <= _BRICK_NBYTES:
             edge *= 2
-        for index in cells(region, (edge,) * 3):
-            self._compare(cell_box(index, (edge,) * 3, region).intersection(region))
-        return Result(())
+        bricks = (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
+        return Result((), value=sum((self._compare(box) for box in bricks), Differences()))
 
-    def _compare(self, box: BoundingBox) -> None:
-        unsigned = f"u{self.first.dtype.itemsize}"  # every bit, so that NaN equals itself
+    def _compare(self, box: BoundingBox) -> Differences:
         first, second = (np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (self.first, self.second))
         self.first.read_into(first, box.topleft)
         self.second.read_into(second, box.topleft)
-        differs = first.view(unsigned) != second.view(unsigned)
-        if differs.any():
-            channel, *voxel = (int(n) for n in np.argwhere(differs)[0])
-            place = tuple(a + b for a, b in zip(voxel, box.topleft, strict=True))
-            raise IncompleteWriteError(
-                f"{self.second.name}: voxel {place} of channel {channel} is {second[(channel, *voxel)]}, "
-                f"but {first[(channel, *voxel)]} in {self.first.name}; nothing was replaced"
-            )
+        return find_differences(first, second, box)
 
 
 class CompareJob:
-    """Two volumes that must be equal.
+    """Two volumes that are compared where one of them has a file.
 
     Parameters
     ----------
@@ -92,11 +148,27 @@ class CompareJob:
         self._first, self._second, self._plan = first, second, plan
         self._occupied = first.occupied(plan.region_shape) | second.occupied(plan.region_shape)
         self.num_tasks = int(self._occupied.sum())
+        self.found = Differences()
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions of which one of the two has a file."""
         return (CompareTask(self._first, self._second, self._plan, region) for region in self._plan.regions(self._occupied))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take note of nothing: a difference is an error."""
+        """Add up what differs."""
+        self.found += result.value
         return ()
+
+    def check_equal(self) -> None:
+        """Make sure that nothing differs.
+
+        Raises
+        ------
+        IncompleteWriteError
+            A voxel does.
+        """
+        if self.found.listed:
+            one = self.found.listed[0]
+            raise IncompleteWriteError(
+                f"{self._second.name}: voxel {one.voxel} of channel {one.channel} is {one.second}, but {one.first} in {self._first.name}; nothing was replaced"
+            )

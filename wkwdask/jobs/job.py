@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from wkwdask.storage.receipts import Receipt
 
@@ -50,6 +50,34 @@ class Job(Protocol):
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take the result of a task and give the tasks that can start now."""
+
+
+class FlatJob:
+    """A job whose tasks are all known and lead to no others; what they find out is handed on.
+
+    Parameters
+    ----------
+    tasks : callable
+        Gives the tasks.
+    num_tasks : int
+        How many there are.
+    take : callable
+        Takes each task and its result.
+    """
+
+    def __init__(self, tasks: Callable[[], Iterator[Task]], num_tasks: int, take: Callable[[Task, Result], None]) -> None:
+        self._tasks = tasks
+        self._take = take
+        self.num_tasks = num_tasks
+
+    def tasks(self) -> Iterator[Task]:
+        """Give all tasks."""
+        return self._tasks()
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Hand on a result."""
+        self._take(task, result)
+        return ()
 
 
 def run_task(task: Task) -> Result:

@@ -90,6 +90,11 @@ def check_inside_dataset(layer: Layer, folder: str) -> None:
         )
 
 
+def default_category(header: WkwHeader) -> str:
+    """Guess what a layer is that nobody named: integers of 32 bits and more are a segmentation."""
+    return "segmentation" if header.dtype.kind in "iu" and header.dtype.itemsize >= 4 and header.num_channels == 1 else "color"
+
+
 def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | None) -> LayerEdit | None:
     """Decide what the JSON is to say once a mag is there.
 
@@ -122,9 +127,7 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
     elements = element_class(header.dtype, header.num_channels)
     record = layer.record
     if record is None:
-        if category is None:
-            category = "segmentation" if header.dtype.kind in "iu" and header.dtype.itemsize >= 4 and header.num_channels == 1 else "color"
-        return LayerEdit(layer.dataset_folder, layer.name, mags, (category, own_box, elements, header.num_channels))
+        return LayerEdit(layer.dataset_folder, layer.name, mags, (category or default_category(header), own_box, elements, header.num_channels))
     stays = [entry.mag for entry in record.mags if entry.mag != place.mag]
     if not stays:
         return LayerEdit(layer.dataset_folder, layer.name, mags, (record.category, own_box, elements, header.num_channels))

@@ -13,6 +13,7 @@ import os
 import secrets
 import time
 from dataclasses import asdict, dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
@@ -63,6 +64,15 @@ class UnfinishedJob:
     """What it does."""
     plan: dict[str, Any]
     """What it decided at its first start."""
+
+
+class JobState(Enum):
+    """What became of a job whose folder is there."""
+
+    RUNNING = "its process lives, or may live on another machine"
+    UNPUBLISHED = "ended while its mags appeared"
+    CAN_GO_ON = "interrupted, can go on"
+    DEAD = "ended"
 
 
 class JobFolder:
@@ -287,6 +297,11 @@ class JobFolder:
             release_lock(target, self.owner)
 
 
+def is_job_folder(name: str) -> bool:
+    """Tell whether a folder is that of a job, by its name."""
+    return name.startswith(_FOLDER_PREFIX)
+
+
 def job_root(parent: str, job: str) -> str:
     """Name the folder of a job."""
     return f"{parent}/{_FOLDER_PREFIX}{job}"
@@ -390,6 +405,25 @@ def _region_of(root: str) -> ShardBox | None:
     return None if region is None else ShardBox(vec3(region[0]), vec3(region[1]))
 
 
+def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
+    """Go through the folders of all jobs in a layer, and tell what became of each; nothing is changed."""
+    for root, job in _job_folders(parent):
+        try:
+            owner = read_owner(f"{root}/{_OWNER_NAME}")
+        except LockedError:
+            owner = None
+        if owner is not None and not owner.is_gone() and _holds_locks(root, job):
+            yield root, JobState.RUNNING
+        elif os.path.exists(f"{root}/{_RECORD_NAME}"):
+            yield root, JobState.UNPUBLISHED
+        elif _can_go_on(root):
+            yield root, JobState.CAN_GO_ON
+        elif owner is None and time.time() - os.stat(root).st_mtime <= _OWNERLESS_SECONDS:
+            yield root, JobState.RUNNING  # it may be about to say whose it is
+        else:
+            yield root, JobState.DEAD
+
+
 def is_untouched(parent: str, targets: Sequence[str]) -> bool:
     """Tell whether no job of a layer is running, was interrupted, or ended while it published, and none left its lock on some folders."""
     return next(_job_folders(parent), None) is None and not any(locks_of(target) for target in targets)
@@ -458,7 +492,7 @@ def _job_folders(parent: str) -> Iterator[tuple[str, str]]:
     """Go through the folders of all jobs in a layer: path and job."""
     try:
         with os.scandir(parent) as entries:
-            found = [entry for entry in entries if entry.name.startswith(_FOLDER_PREFIX) and entry.is_dir(follow_symlinks=False)]
+            found = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
         return
     for entry in found:

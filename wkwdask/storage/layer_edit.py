@@ -74,7 +74,7 @@ class MagRemoval:
 
     def apply(self) -> None:
         """Change the JSON."""
-        update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags))
+        update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags, keep_layer=False))
 
     def to_json(self) -> dict[str, Any]:
         """Give the form that a record holds."""

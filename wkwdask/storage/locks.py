@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LOCK_SUFFIX = ".wkwdask-lock"
 _REGION_SUFFIX = ".wkwdask-region-lock"
-_GUARD_NAME = ".wkwdask-guard"
+GUARD_NAME = ".wkwdask-guard"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,11 @@ def _region_lock(path: str) -> Lock | None:
         return Lock(path, Owner(**record), ShardBox(vec3(low), vec3(high)))
     except (KeyError, TypeError, ValueError):
         raise _unreadable(path) from None
+
+
+def is_lock(name: str) -> bool:
+    """Tell whether a file is the lock of a folder, or of some of its shards, by its name."""
+    return name.startswith(".") and name.endswith((_LOCK_SUFFIX, _REGION_SUFFIX))
 
 
 def lock_holder(target: str) -> Owner | None:
@@ -180,6 +185,17 @@ def locked_folders(folder: str) -> list[tuple[str, Owner]]:
     return [(target, holder) for target, holder in holders if holder is not None]
 
 
+def remove_stale_lock(path: str) -> None:
+    """Remove a lock that a dead job left, or that cannot be read; to be called inside :func:`guarded`."""
+    try:
+        holder = read_owner(path)
+    except LockedError:
+        holder = None
+    if holder is None or holder.is_gone():
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
 def read_owner(path: str) -> Owner | None:
     """Read who owns a lock or a job's folder, None where there is no such file.
 
@@ -190,7 +206,7 @@ def read_owner(path: str) -> Owner | None:
     """
     record = _read(path)
     try:
-        return None if record is None else Owner(**record)
+        return None if record is None else Owner(**{name: value for name, value in record.items() if name != "region"})
     except TypeError:
         raise _unreadable(path) from None
 
@@ -218,7 +234,7 @@ def guarded(folder: str) -> Iterator[None]:
 
     A file is locked that is open for writing, which NFS asks for. It goes with the last who holds it.
     """
-    path = f"{folder}/{_GUARD_NAME}"
+    path = f"{folder}/{GUARD_NAME}"
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         with contextlib.suppress(OSError):

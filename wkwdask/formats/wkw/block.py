@@ -96,3 +96,11 @@ def encode_raw_block(raw: bytes, block_type: BlockType, level: int) -> bytes:
     options = {} if block_type is BlockType.LZ4 else {"mode": "high_compression", "compression": level}
     encoded: bytes = lz4.block.compress(raw, store_size=False, **options)
     return encoded
+
+
+def decoded_nbytes(raw: bytes, most: int) -> int:
+    """Give the bytes that a stored LZ4 block decodes to, -1 where it does not decode to at most so many."""
+    try:
+        return len(lz4.block.decompress(raw, uncompressed_size=most))
+    except lz4.block.LZ4BlockError:
+        return -1

@@ -20,7 +20,7 @@ HEADER_NBYTES = 16
 _LAYOUT = struct.Struct("<3sBBBBBQ")  # magic, version, perDimLog2, blockType, voxelType, voxelSize, dataOffset
 _MAGIC = b"WKW"
 _VERSION = 1
-_INTEROPERABLE_LEN = 128  # the reference library holds the lengths in a byte: 256 and above do not survive it
+INTEROPERABLE_LEN = 128  # the reference library holds the lengths in a byte: 256 and above do not survive it
 MAX_VOXEL_NBYTES = 255
 MAX_LZ4_NBYTES = 0x7E000000  # LZ4_MAX_INPUT_SIZE
 
@@ -171,7 +171,7 @@ def make_header(
         A block is too large for LZ4.
     """
     voxel_type = by_dtype(dtype)
-    limit = 1 << 15 if any_length else _INTEROPERABLE_LEN
+    limit = 1 << 15 if any_length else INTEROPERABLE_LEN
     for what, value in (("block_len", block_len), ("file_len", file_len)):
         if not 1 <= value <= limit or value & (value - 1):
             raise ValueError(f"{what} must be a power of two in 1..{limit}, got {value}")

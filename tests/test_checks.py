@@ -1,0 +1,726 @@
+"""Checks, repairs, comparisons and manifests of whole datasets: the damage matrix, what is never touched, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from damage_matrix import (
+    CASES,
+    COARSE,
+    FILE_NAME,
+    FINE,
+    MAGS,
+    OFFSET,
+    RAW,
+    SHAPE,
+    add,
+    blocks,
+    both,
+    cut,
+    edit,
+    ended_owner,
+    hashes,
+    labels,
+    make_dataset,
+    matches,
+    prepare,
+    remove,
+    set_block,
+    strangers_mag,
+    voxels,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import VOXEL_KINDS, voxel_array
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError, ResumeError
+from wkwdask.formats.faults import KINDS
+from wkwdask.formats.manifest import MANIFEST_NAME
+from wkwdask.jobs import job as job_module
+from wkwdask.jobs import wkw_repair
+from wkwdask.storage.locks import lock_path
+from wkwdask.storage.owner import Owner
+from wkwdask.storage.wkw_listing import QUARANTINE_NAME
+
+BROKEN_BLOCK = set_block(5, b"\xff" * 90)
+IN_PLACE = (".wkwdask-files.npy", f".{FILE_NAME}.lock")  # what a repair keeps up to date beside the data
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda fd: None)  # no machine goes down here
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory):
+    with dask.config.set(scheduler="synchronous"):
+        return make_dataset(tmp_path_factory.mktemp("checks") / "ds")
+
+
+@pytest.fixture
+def dataset(sound, tmp_path):
+    return Path(shutil.copytree(sound, tmp_path / "ds"))
+
+
+def kinds(faults, *, notes=False):
+    return sorted({fault.kind for fault in faults if notes or fault.severity != "note"})
+
+
+def test_the_dataset_is_sound(sound):
+    """Before anything is done to it: what the matrix finds comes from the damage alone."""
+    report = wkwdask.verify(sound, pyramid=True)
+    assert report.faults == ()
+    assert report.is_sound
+    assert {(mag.layer, mag.mag, mag.files) for mag in report.mags} == {("cells", "1", 25), ("cells", "2", 8), ("cells", "4", 1), ("color", "1", 27)}
+    assert sum(mag.blocks for mag in report.mags) == 8 * (25 + 8 + 1 + 27)
+    assert sum(mag.compared for mag in report.mags) == 9
+    assert [mag.largest for mag in report.mags if mag.mag == "1"] == [labels().max(), None]
+    assert wkwdask.repair(sound).actions == ()
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_damage(sound, tmp_path, case):
+    """Exactly what is damaged is named; a dry run changes nothing; a repair leaves everything alone that is good."""
+    if case.needs_user and os.geteuid() == 0:
+        pytest.skip("a superuser can read every file")
+    folder = prepare(sound, tmp_path / "ds", case)
+    damaged = hashes(folder) if not case.needs_user else None
+    report = wkwdask.verify(folder, **case.verify)
+    _check_what_is_said(folder, case, report)
+    planned = wkwdask.repair(folder, dry_run=True, **case.options)
+    assert damaged is None or hashes(folder) == damaged
+    done = wkwdask.repair(folder, **case.options)
+    assert not planned.is_dry_run or [action.verb for action in planned.actions] == [action.verb for action in done.actions][: len(planned.actions)]
+    assert [action.verb for action in done.actions] == list(case.does)
+    _check_what_stays(kinds([left.fault for left in done.left]), case.stays)
+    _check_what_stays(kinds(wkwdask.verify(folder, **case.verify).faults), case.stays)
+    if damaged is not None:
+        _check_nothing_else_was_touched(sound, folder, case, report, damaged)
+    if not case.stays and not case.zeros and case.restored:
+        for layer, mag in (("cells", "1"), ("color", "1"), *(("cells", mag) for mag in MAGS)):
+            if (folder / layer / mag).exists():
+                np.testing.assert_array_equal(voxels(folder, layer, mag), voxels(sound, layer, mag))
+
+
+def _check_what_is_said(folder, case, report):
+    found = Counter((fault.kind, os.path.relpath(fault.path, folder)) for fault in report.faults)
+    for pattern, paths in case.says.items():
+        here = {path for kind, path in found if matches(kind, pattern)}
+        assert here, f"{pattern} was not found: {found}"
+        if paths is not None:
+            assert here == ({paths} if isinstance(paths, str) else set(paths))
+    others = [kind for kind, _ in found if not any(matches(kind, pattern) for pattern in case.says)]
+    assert others == []
+    assert all(fault.meaning and fault.found for fault in report.faults)
+    assert report.is_sound == (not any(KINDS[kind][0] == "error" for kind, _ in found))
+
+
+def _check_what_stays(found, stays):
+    assert all(any(matches(kind, pattern) for pattern in stays) for kind in found), found
+    assert all(any(matches(kind, pattern) for kind in found) for pattern in stays), found
+
+
+def _check_nothing_else_was_touched(sound, folder, case, report, damaged):
+    """Every file that was as in the sound dataset is so still, but for files that are rebuilt since they differ, and the JSON."""
+    before, after = hashes(sound), hashes(folder)
+    named = {os.path.relpath(fault.path, folder) for fault in report.faults}
+    for name, digest in before.items():
+        if damaged.get(name) == digest and not name.endswith(IN_PLACE) and name not in (FILE_NAME, *named):
+            assert after.get(name) == digest, name
+    fresh = {name for name in after if name not in damaged and name not in before}
+    assert all(QUARANTINE_NAME in name or name.endswith(IN_PLACE) for name in fresh), fresh
+
+
+def test_the_matrix_covers_the_kinds():
+    """All kinds but those that a dataset of its own tests."""
+    elsewhere = {
+        "header.unreadable", "header.lengths", "file.block_nbytes", "file.lz4_level", "file.bad_voxel_type", "mag.remote", "mag.empty", "layer.format",
+        "job.running", "job.unpublished", "quarantine", "pyramid.unknown", "folder.unreadable", "file.size_changed",
+    }  # fmt: skip
+    covered = {kind for case in CASES for kind in KINDS for pattern in case.says if matches(kind, pattern)}
+    assert set(KINDS) - covered <= elsewhere
+    assert len(CASES) >= 80
+
+
+# ----------------------------------------------------------------------------- what stands behind single kinds of damage
+
+
+def test_every_broken_block_is_listed(dataset):
+    """Up to a limit for each file, and the others are counted."""
+    header = wkwdask.Fault("block.undecodable", "", "").severity
+    blocks(lambda stored: [set_block(n, b"\xff" * 50)(stored) for n in (1, 2, 6)])(dataset)
+    report = wkwdask.verify(dataset)
+    assert [(fault.block, fault.voxel) for fault in report.faults] == [(1, (24, 0, 16)), (2, (16, 8, 16)), (6, (16, 8, 24))]
+    assert header == "error"
+    assert report.count("error") == 3
+
+
+def test_many_broken_blocks_are_counted(tmp_path):
+    wkwdask.write(tmp_path / "1", (0, 0, 0), np.random.default_rng(1).integers(0, 255, (64, 64, 64)).astype(np.uint8), block_len=8, file_len=8)
+    path = tmp_path / "1" / "z0" / "y0" / "x0.wkw"
+    raw = path.read_bytes()
+    path.write_bytes(raw[: 16 + 8 * 512] + b"\xff" * (len(raw) - 16 - 8 * 512))
+    report = wkwdask.verify(tmp_path / "1")
+    assert len(report.faults) == 20
+    assert report.count("error") == 512
+    assert "(and 492 more)" in str(report)
+
+
+def test_salvage_keeps_all_other_blocks(dataset, sound):
+    blocks(BROKEN_BLOCK)(dataset)
+    broken = (dataset / FINE).read_bytes()
+    wkwdask.repair(dataset, salvage=True)
+    expected = voxels(sound).copy()
+    expected[24:32, 0:8, 24:32] = 0  # block 5 of the file (1, 0, 1)
+    np.testing.assert_array_equal(voxels(dataset), expected)
+    aside = dataset / "cells" / QUARANTINE_NAME / FINE.removeprefix("cells/")
+    assert aside.read_bytes() == broken
+    text = Path(f"{aside}.txt").read_text()
+    assert "block.undecodable" in text
+    assert "1 of its 8 blocks became zeros" in text
+    report = wkwdask.verify(dataset)
+    assert kinds(report.faults, notes=True) == ["quarantine"]
+
+
+def test_what_is_set_aside_twice_is_kept_twice(dataset):
+    for _ in range(2):
+        (dataset / FINE).parent.mkdir(exist_ok=True)
+        (dataset / FINE).write_bytes(b"rubbish")
+        wkwdask.repair(dataset, quarantine=True)
+    folder = (dataset / "cells" / QUARANTINE_NAME / FINE.removeprefix("cells/")).parent
+    assert sorted(path.name for path in folder.iterdir()) == ["x1.wkw", "x1.wkw.1", "x1.wkw.1.txt", "x1.wkw.txt"]
+
+
+def test_an_update_remakes_what_lies_above_a_salvage(dataset):
+    """The record of the mag tells the next update which file is another one."""
+    blocks(BROKEN_BLOCK)(dataset)
+    wkwdask.repair(dataset, salvage=True)
+    report = wkwdask.build_pyramid(dataset, "cells", update=True)
+    assert "2 files were made anew" in report.note
+    assert wkwdask.verify(dataset, pyramid=True).is_sound
+    assert kinds(wkwdask.verify(dataset, pyramid=True).faults) == []
+
+
+def test_an_update_has_nothing_to_do_after_a_rebuild(dataset):
+    cut(COARSE, -20)(dataset)
+    wkwdask.repair(dataset)
+    report = wkwdask.build_pyramid(dataset, "cells", mags=["2"], update=True)
+    assert "nothing to do" in report.note
+
+
+def test_the_method_is_that_of_intact_files(dataset):
+    """Nothing says how the mag was made, and the usual method would be wrong."""
+    wkwdask.build_pyramid(dataset, "cells", mags=MAGS, method="max", existing="overwrite")
+    before = voxels(dataset, mag="2")
+    strangers_mag(cut(COARSE, -20))(dataset)
+    report = wkwdask.repair(dataset)
+    assert "by max, as intact files of the mag show" in str(report)
+    np.testing.assert_array_equal(voxels(dataset, mag="2"), before)
+    assert (dataset / "cells" / QUARANTINE_NAME / COARSE.removeprefix("cells/")).exists()
+
+
+def test_no_method_fits(dataset):
+    """A mag that was made by nothing that we know is not rebuilt, unless the user says how."""
+    noise = np.random.default_rng(3).integers(1, 9, (20, 18, 16)).astype(np.uint32)
+    shutil.rmtree(dataset / "cells" / "2")
+    wkwdask.write(dataset / "cells" / "2", (2, 0, 2), noise, block_len=8, file_len=2, compression="lz4")
+    (dataset / "cells" / "2" / ".wkwdask-files.npy").unlink(missing_ok=True)
+    cut(COARSE, -20)(dataset)
+    report = wkwdask.repair(dataset)
+    assert report.actions == ()
+    assert not report.is_sound
+    report = wkwdask.repair(dataset, method="mode")
+    assert "by mode, as you say" in str(report)
+    assert wkwdask.verify(dataset).is_sound
+
+
+def test_pyramid_samples(dataset):
+    """The same files in each run, of any share."""
+    wkwdask.build_pyramid(dataset, "cells", mags=MAGS, method="nearest", existing="overwrite")
+    strangers_mag()(dataset)
+    everything = {fault.path for fault in wkwdask.verify(dataset, pyramid=1.0).faults}
+    assert len(everything) > 4
+    half = [{fault.path for fault in wkwdask.verify(dataset, pyramid=0.5).faults} for _ in range(2)]
+    assert half[0] == half[1]
+    assert half[0] < everything
+    assert wkwdask.verify(dataset, pyramid=0).faults == ()
+    assert wkwdask.verify(dataset, pyramid=True, method="nearest").faults == ()
+
+
+def test_quick_reads_no_block(dataset):
+    both(blocks(BROKEN_BLOCK), cut(RAW, -5))(dataset)
+    report = wkwdask.verify(dataset, quick=True)
+    assert {fault.kind for fault in report.faults} == {"file.truncated", "file.size_changed"}  # the record knows the size of the one
+    assert {mag.blocks for mag in report.mags} == {0}
+
+
+@pytest.mark.parametrize(("path", "folders"), [("cells", 3), ("cells/1", 1), ("cells/2", 1), ("", 4)])
+def test_parts_of_a_dataset(dataset, path, folders):
+    report = wkwdask.verify(dataset / path)
+    assert len(report.mags) == folders
+    assert report.faults == ()
+    cut(FINE, -20)(dataset)
+    assert wkwdask.verify(dataset / path).is_sound == (path == "cells/2")
+
+
+def test_a_mag_without_a_header_is_found_by_its_path(dataset):
+    """Where nothing else could open it."""
+    (dataset / "cells" / "1" / "header.wkw").unlink()
+    for path in (dataset / "cells" / "1", dataset / "cells"):
+        assert kinds(wkwdask.verify(path).faults) == ["header.missing"]
+    assert wkwdask.repair(dataset / "cells" / "1").is_sound
+    assert wkwdask.verify(dataset).faults == ()
+
+
+def test_bare_mags(dataset, tmp_path):
+    """Without a JSON: no box, no category."""
+    shutil.copytree(dataset / "cells" / "1", tmp_path / "alone")
+    assert wkwdask.verify(tmp_path / "alone").faults == ()
+    shutil.copytree(dataset / "cells", tmp_path / "layer")
+    assert wkwdask.verify(tmp_path / "layer", pyramid=True).faults == ()
+    (tmp_path / "layer" / "2" / COARSE.removeprefix("cells/2/")).write_bytes(b"")
+    assert wkwdask.repair(tmp_path / "layer").is_sound
+    assert wkwdask.verify(tmp_path / "layer", pyramid=True).faults == ()
+
+
+def test_choices(dataset):
+    cut(FINE, -20)(dataset)
+    assert wkwdask.verify(dataset, layer="color").is_sound
+    assert wkwdask.verify(dataset, mags=["2", 4]).is_sound
+    assert not wkwdask.verify(dataset, layer=["cells", "color"], mags="1").is_sound
+    with pytest.raises(MissingError, match="no layer 'x'; there are cells, color"):
+        wkwdask.verify(dataset, layer="x")
+    with pytest.raises(MissingError, match="no such folder"):
+        wkwdask.verify(dataset / "nothing")
+    (dataset.parent / "empty").mkdir()
+    with pytest.raises(MissingError, match="no dataset"):
+        wkwdask.verify(dataset.parent / "empty")
+    for options, message in (({"pyramid": 2}, "pyramid must be"), ({"method": "median!"}, "method must be")):
+        with pytest.raises(ValueError, match=message):
+            wkwdask.verify(dataset, **options)
+    with pytest.raises(ValueError, match="voxel_size must be"):
+        wkwdask.repair(dataset, voxel_size=(1, 2))
+
+
+# ----------------------------------------------------------------------------- other jobs
+
+
+def running_job(folder):
+    """Let somebody who lives write a mag: this process."""
+    Path(lock_path(f"{folder}/cells/1")).write_text(json.dumps({**ended_owner("here"), **_this_process()}))
+
+
+def _this_process():
+    owner = Owner.this_process("a test", "here")
+    return {name: getattr(owner, name) for name in ("host", "boot", "pid", "process_start", "namespace")}
+
+
+def test_a_running_job_is_not_disturbed(dataset):
+    both(running_job, blocks(BROKEN_BLOCK))(dataset)
+    report = wkwdask.verify(dataset)
+    assert kinds(report.faults, notes=True) == ["block.undecodable", "job.running"]
+    before = hashes(dataset)
+    with pytest.raises(LockedError, match="another job writes it"):
+        wkwdask.repair(dataset, salvage=True)
+    assert hashes(dataset) == before
+
+
+def test_an_interrupted_job_keeps_its_mags(dataset):
+    """Those that it writes; others are repaired beside it."""
+    root = dataset / "cells" / ".wkwdask-job-dead"
+    root.mkdir()
+    (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
+    (root / "plan.json").write_text(json.dumps({"targets": ["2"], "existing": "overwrite", "settings": {}, "plan": None}))
+    (root / "journal-0.jsonl").write_text('{"task": "region 0 0,0,0"}\n')
+    cut(COARSE, -20)(dataset)
+    with pytest.raises(ResumeError, match="can go on"):
+        wkwdask.repair(dataset)
+    (dataset / "cells" / "2").rename(dataset / "kept")
+    shutil.copytree(dataset / "kept", dataset / "cells" / "2")
+    blocks(BROKEN_BLOCK)(dataset)
+    with pytest.raises(ResumeError, match="can go on"):
+        wkwdask.repair(dataset, salvage=True)
+    assert [action.verb for action in wkwdask.repair(dataset / "cells" / "1", salvage=True).actions] == ["salvage"]
+    assert root.exists()
+
+
+def test_a_job_that_ended_while_it_published_is_finished(dataset):
+    """Its mag is complete: it appears."""
+    before = voxels(dataset, mag="4")
+    root = dataset / "cells" / ".wkwdask-job-dead"
+    root.mkdir()
+    shutil.copytree(dataset / "cells" / "4", root / "8")
+    for name in (".wkwdask.json", ".wkwdask-files.npy"):
+        (root / "8" / name).unlink()
+    (root / "8" / ".wkwdask.json").write_text(json.dumps({"publication": "p"}))
+    (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
+    (root / "plan.json").write_text(json.dumps({"targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
+    mag = {"staged": "8", "folder": str(dataset / "cells" / "8")}
+    (root / "publish.json").write_text(json.dumps({"job": "dead", "publication": "p", "mags": [mag], "edit": None}))
+    assert kinds(wkwdask.verify(dataset).faults) == ["job.unpublished"]
+    assert [action.verb for action in wkwdask.repair(dataset).actions] == ["finish"]
+    assert not root.exists()
+    np.testing.assert_array_equal(voxels(dataset, mag="8"), before)
+    assert kinds(wkwdask.verify(dataset).faults) == ["mag.unlisted"]
+
+
+def test_a_job_that_cannot_be_finished_keeps_its_folder(dataset):
+    """What it holds may be the only copy."""
+    root = dataset / "cells" / ".wkwdask-job-dead"
+    (root / "8").mkdir(parents=True)
+    (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
+    mag = {"staged": "not there", "folder": str(dataset / "cells" / "8")}
+    (root / "publish.json").write_text(json.dumps({"job": "dead", "publication": "p", "mags": [mag], "edit": None}))
+    wkwdask.repair(dataset)
+    assert (root / "8").exists()
+
+
+def test_temporaries_of_a_running_job_stay(dataset):
+    """Its lock is on the mag that they are in."""
+    path = "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"
+    both(running_job, add(path))(dataset)
+    with pytest.raises(LockedError):
+        wkwdask.repair(dataset)
+    assert (dataset / path).exists()
+
+
+@pytest.mark.parametrize("damage", [cut(FINE, 40), cut(COARSE, -20), remove("cells/1/header.wkw")], ids=["finest", "coarser", "header"])
+def test_what_changed_since_the_check_is_left_alone(dataset, sound, monkeypatch, damage):
+    """Somebody may have mended it meanwhile."""
+    damage(dataset)
+    start = wkw_repair.JobFolder.start
+
+    def start_late(hold, *args):
+        done = start(hold, *args)
+        for name in ("cells/1", "cells/2"):
+            shutil.copytree(sound / name, dataset / name, dirs_exist_ok=True)
+        return done
+
+    monkeypatch.setattr(wkw_repair.JobFolder, "start", start_late)
+    with pytest.raises(LockedError, match="was changed since it was checked"):
+        wkwdask.repair(dataset, quarantine=True)
+    monkeypatch.undo()
+    assert wkwdask.verify(dataset).faults == ()
+    assert not (dataset / "cells" / QUARANTINE_NAME).exists()
+
+
+@pytest.mark.parametrize("num_done", range(4))
+def test_an_interrupted_repair_goes_on(dataset, sound, tmp_path, num_done):
+    """What it had done stays done, and nothing is lost."""
+    both(cut(COARSE, -20), cut("cells/4/z0/y0/x0.wkw", 9), add(FINE), blocks(BROKEN_BLOCK, "cells/1/z0/y0/x0.wkw"))(dataset)
+    broken = (dataset / "cells/1/z0/y0/x0.wkw").read_bytes()
+    run_task, left = job_module.run_task, [num_done]
+
+    def stopping(task):
+        if type(task).__name__ in ("MendTask", "RegionTask"):
+            left[0] -= 1
+            if left[0] < 0:
+                raise KeyboardInterrupt
+        return run_task(task)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(job_module, "run_task", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            wkwdask.repair(dataset, salvage=True)
+    assert [name for name in os.listdir(dataset / "cells") if name.startswith(".wkwdask-job") or name.endswith("-lock")] == []
+    assert wkwdask.repair(dataset, salvage=True).is_sound
+    assert kinds(wkwdask.verify(dataset).faults) == []
+    aside = dataset / "cells" / QUARANTINE_NAME / "1/z0/y0/x0.wkw"
+    assert aside.read_bytes() == broken
+    for mag in MAGS:
+        np.testing.assert_array_equal(voxels(dataset, mag=mag), voxels(sound, mag=mag))
+
+
+def test_what_is_not_checked_is_said(dataset):
+    """Mags elsewhere, and layers of other formats."""
+    edit(dataset, lambda layers: layers["cells"]["mags"][2].update(path="s3://bucket/cells/4"))
+    edit(dataset, lambda layers: layers["color"].update(dataFormat="zarr3"))
+    shutil.rmtree(dataset / "cells" / "4")
+    assert kinds(wkwdask.verify(dataset).faults, notes=True) == ["layer.format", "mag.remote"]
+    shutil.rmtree(dataset / "cells" / "1" / "z0")
+    (dataset / "cells" / "1" / ".wkwdask-files.npy").unlink()
+    for z in (1, 2):
+        shutil.rmtree(dataset / "cells" / "1" / f"z{z}")
+    assert "mag.empty" in kinds(wkwdask.verify(dataset).faults, notes=True)
+
+
+def test_a_pyramid_of_unknown_kind(dataset):
+    """Nothing says how it was made, not even a category."""
+    strangers_mag()(dataset)
+    (dataset / FILE_NAME).unlink()
+    assert kinds(wkwdask.verify(dataset / "cells", pyramid=True).faults, notes=True) == ["pyramid.unknown"]
+    (dataset / "cells" / "2" / ".wkwdask.json").write_text('{"settings": {"command": "build_pyramid", "source": 7}}')
+    assert kinds(wkwdask.verify(dataset / "cells", pyramid=True).faults, notes=True) == ["pyramid.unknown"]
+    assert not wkwdask.verify(dataset / "cells", pyramid=True, method="mode").count("error")
+
+
+def test_one_mag_does_not_speak_for_its_layer(dataset):
+    """Its type is not written to the JSON."""
+    shutil.rmtree(dataset / "cells" / "4")
+    wkwdask.write(dataset / "elsewhere" / "4", (0, 0, 0), np.ones((11, 9, 9), np.uint16), block_len=8, file_len=2)
+    shutil.copytree(dataset / "elsewhere" / "4", dataset / "cells" / "4")
+    before = (dataset / FILE_NAME).read_text()
+    report = wkwdask.repair(dataset / "cells" / "4")
+    assert "not all mags" in str(report)
+    assert "differ among themselves" in str(wkwdask.repair(dataset / "cells"))
+    assert (dataset / FILE_NAME).read_text() == before
+
+
+def test_a_mag_outside_the_dataset_is_left_alone(dataset, tmp_path):
+    """Its data belong to somebody else."""
+    shutil.move(dataset / "cells" / "1", tmp_path / "elsewhere")
+    edit(dataset, lambda layers: layers["cells"]["mags"][0].update(path="../elsewhere"))
+    path = tmp_path / "elsewhere" / FINE.removeprefix("cells/1/")
+    add(os.path.relpath(path, dataset))(dataset)
+    before = path.read_bytes()
+    report = wkwdask.repair(dataset)
+    assert "outside the dataset" in str(report)
+    assert path.read_bytes() == before
+    assert wkwdask.repair(tmp_path / "elsewhere").actions[0].verb == "cut off"
+    assert wkwdask.verify(dataset).is_sound
+
+
+def test_tasks_and_results_are_picklable(dataset, monkeypatch):
+    """As they go to the workers of a cluster and back."""
+    both(cut(COARSE, -20), blocks(BROKEN_BLOCK), add(RAW))(dataset)
+    seen = set()
+
+    def elsewhere(task):
+        seen.add(type(task).__name__)
+        return pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(task)).run()))
+
+    monkeypatch.setattr(job_module, "run_task", elsewhere)
+    wkwdask.verify(dataset, pyramid=True)
+    assert wkwdask.repair(dataset, salvage=True).is_sound
+    assert wkwdask.diff(dataset, dataset).equal
+    wkwdask.write_manifest(dataset)
+    assert seen == {"CheckTask", "RecomputeTask", "ProbeTask", "MendTask", "RegionTask", "CompareTask", "HashTask"}
+    assert wkwdask.verify(dataset).is_sound
+
+
+# ----------------------------------------------------------------------------- comparisons
+
+
+@settings(max_examples=12)
+@given(data=st.data())
+def test_differences_against_numpy(tmp_path_factory, data):
+    """Counts, places and box of what differs, whatever the files are like."""
+    folder = tmp_path_factory.mktemp("diff")
+    dtype = data.draw(st.sampled_from(["uint8", "uint16", "float32", "int64"]))
+    shape = data.draw(st.tuples(st.integers(1, 3), *[st.integers(1, 20)] * 3))
+    offset = np.array(data.draw(st.tuples(*[st.integers(0, 20)] * 3)))
+    first = voxel_array(dtype, shape, data.draw(st.integers(0, 99)), data.draw(st.sampled_from(VOXEL_KINDS)))
+    second = first.copy()
+    bits = second.view(f"u{second.dtype.itemsize}")
+    for _ in range(data.draw(st.integers(0, 15))):
+        bits[tuple(data.draw(st.integers(0, n - 1)) for n in shape)] ^= 1
+    for name, array in (("a", first), ("b", second)):
+        lengths = {"block_len": data.draw(st.sampled_from([2, 4, 8])), "file_len": data.draw(st.sampled_from([1, 2, 4]))}
+        wkwdask.write(folder / name / "1", offset, array, compression=data.draw(st.sampled_from(["raw", "lz4", "lz4hc"])), **lengths)
+    found = wkwdask.diff(folder / "a" / "1", folder / "b" / "1")
+    (volume,) = found.volumes
+    differs = first.view(bits.dtype) != bits
+    assert found.equal == (not differs.any())
+    assert found.voxels_different == differs.any(axis=0).sum()
+    order = np.argwhere(differs.transpose(3, 2, 1, 0))[:10]  # z, y, x, channel
+    assert [(*one.voxel, one.channel) for one in volume.listed] == [(x + offset[0], y + offset[1], z + offset[2], c) for z, y, x, c in order.tolist()]
+    for one, (z, y, x, c) in zip(volume.listed, order.tolist(), strict=True):
+        np.testing.assert_array_equal([one.first, one.second], [first[c, x, y, z].item(), second[c, x, y, z].item()])
+    if differs.any():
+        places = np.argwhere(differs.any(axis=0)) + offset
+        assert volume.box_of_differences == wkwdask.BoundingBox.from_corners(places.min(axis=0).tolist(), (places.max(axis=0) + 1).tolist())
+
+
+def test_datasets_that_differ(dataset, sound, tmp_path):
+    assert wkwdask.diff(dataset, sound).equal
+    wkwdask.rechunk(dataset, tmp_path / "other", block_len=4, file_len=8, compression="lz4hc")
+    assert wkwdask.diff(dataset, tmp_path / "other").equal
+    wkwdask.write(tmp_path / "other" / "cells" / "8", (0, 0, 0), np.ones((6, 5, 5), np.uint32))
+    shutil.rmtree(dataset / "cells" / "4")
+    found = wkwdask.diff(dataset, tmp_path / "other")
+    assert not found.equal
+    assert found.only_second == ("cells/4", "cells/8")
+    assert found.voxels_different == 0
+    assert wkwdask.diff(dataset, tmp_path / "other", mag=2).equal
+    assert wkwdask.diff(dataset, tmp_path / "other", layer="color").equal
+    edit(dataset, lambda layers: layers.update(layers["color"].update(name="image") or {}))
+    found = wkwdask.diff(dataset, tmp_path / "other")
+    assert (found.only_first, found.only_second[0]) == (("image",), "color")
+
+
+def test_boxes_types_and_channels_that_differ(dataset, sound, tmp_path):
+    edit(dataset, lambda layers: layers["cells"]["boundingBox"].update(width=30))
+    found = wkwdask.diff(dataset / "cells" / "1", sound / "cells" / "1")
+    assert not found.equal
+    assert found.voxels_different == 0
+    assert found.voxels_compared == 30 * SHAPE[1] * SHAPE[2]
+    assert "only voxels in both are compared" in str(found)
+    assert wkwdask.diff(dataset / "cells" / "1", sound / "cells" / "1", bounding_box=(*OFFSET, 30, 10, 10)).equal
+    found = wkwdask.diff(sound / "cells" / "1", sound / "color" / "1")
+    assert (found.equal, found.voxels_compared) == (False, 0)
+    assert "uint32 and uint8" in str(found)
+    wkwdask.write(tmp_path / "1", OFFSET, np.zeros((3, *SHAPE), np.uint8))
+    assert "3 and 1 channels" in str(wkwdask.diff(tmp_path / "1", sound / "color" / "1"))
+
+
+def test_comparisons_that_cannot_be_made(dataset, sound):
+    with pytest.raises(ValueError, match="mags are compared with equal ones"):
+        wkwdask.diff(dataset / "cells" / "1", sound / "cells" / "2")
+    with pytest.raises(MissingError, match="have no mag 8 in common"):
+        wkwdask.diff(dataset, sound, mag=8)
+    with pytest.raises(BoundsError, match="lies outside"):
+        wkwdask.diff(dataset, sound, layer="cells", bounding_box=(900, 0, 0, 1, 1, 1))
+    cut(FINE, -20)(dataset)
+    with pytest.raises(wkwdask.FormatError):
+        wkwdask.diff(dataset, sound, layer="cells")
+
+
+# ----------------------------------------------------------------------------- manifests
+
+
+def sha256sum(folder):
+    return subprocess.run(["sha256sum", "--check", "--strict", "--quiet", MANIFEST_NAME], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_manifest(dataset):
+    """The standard tool agrees, before and after damage."""
+    odd = dataset / "cells" / "back\\slash and\nline"
+    odd.write_text("a name that is escaped")
+    report = wkwdask.write_manifest(dataset)
+    assert report.files == sum(path.is_file() for path in dataset.rglob("*")) - 2  # itself, and the file that edits of the JSON lock
+    assert sha256sum(dataset).returncode == 0
+    assert wkwdask.check_manifest(dataset).is_equal
+    both(cut(FINE, -1), remove(RAW), add("cells/new.txt"))(dataset)
+    found = wkwdask.check_manifest(dataset)
+    assert (found.missing, found.changed, found.additional) == ((RAW,), (FINE,), ("cells/new.txt",))
+    assert not found.is_equal
+    failed = sha256sum(dataset)
+    assert failed.returncode == 1
+    assert f"{FINE}: FAILED" in failed.stdout
+    assert f"{RAW}: FAILED open or read" in failed.stdout
+
+
+def test_a_manifest_of_the_standard_tool(dataset):
+    lines = subprocess.run(
+        "find . -type f ! -name '.datasource*' -print0 | xargs -0 sha256sum", shell=True, cwd=dataset, capture_output=True, check=True
+    ).stdout
+    (dataset / MANIFEST_NAME).write_bytes(lines)
+    assert wkwdask.check_manifest(dataset).is_equal
+
+
+def test_manifests_leave_jobs_out_and_follow_links(dataset, tmp_path):
+    shutil.move(dataset / "color", tmp_path / "elsewhere")
+    (dataset / "color").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "round").symlink_to(dataset)  # never ends, if followed twice
+    before = wkwdask.write_manifest(dataset)
+    assert RAW in (dataset / MANIFEST_NAME).read_text()
+    both(running_job, add("cells/1/.x.wkw.00.wkwdask-tmp"), add("cells/.wkwdask-job-1/owner.json"))(dataset)
+    assert wkwdask.check_manifest(dataset).is_equal
+    assert wkwdask.write_manifest(dataset).files == before.files
+
+
+def test_broken_manifests(dataset):
+    with pytest.raises(MissingError, match="write it first"):
+        wkwdask.check_manifest(dataset)
+    (dataset / MANIFEST_NAME).write_text("no hash\n")
+    with pytest.raises(CorruptError, match="line 1"):
+        wkwdask.check_manifest(dataset)
+
+
+# ----------------------------------------------------------------------------- commands
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+def test_verify_command(dataset):
+    result = run("verify", dataset)
+    assert result.exit_code == 0
+    assert "sound: 0 errors" in result.output
+    add(FINE)(dataset)
+    assert run("verify", dataset).exit_code == 0
+    assert run("verify", dataset, "--strict").exit_code == 1
+    blocks(BROKEN_BLOCK)(dataset)
+    result = run("verify", dataset, "--pyramid", "--sample", "0.5")
+    assert result.exit_code == 1
+    assert "block 5" in result.output
+    assert "NOT SOUND" in result.output
+    assert "block.undecodable" not in run("verify", dataset, "--limit", "0").output
+    found = json.loads(run("verify", dataset, "--json").output)
+    assert [(fault["kind"], fault["block"], fault["voxel"]) for fault in found["faults"] if fault["severity"] == "error"] == [
+        ("block.undecodable", 5, [24, 0, 24])
+    ]
+    assert found["sound"] is False
+
+
+def test_repair_command(dataset):
+    blocks(BROKEN_BLOCK)(dataset)
+    result = run("repair", dataset, "--dry-run", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output)["left"][0]["kind"] == "block.undecodable"
+    result = run("repair", dataset, "--salvage", "--dry-run")
+    assert "would salvage" in result.output
+    assert "nothing was changed" in result.output
+    result = run("repair", dataset, "--salvage")
+    assert result.exit_code == 0
+    assert "nothing stays" in result.output
+    (dataset / FILE_NAME).unlink()
+    assert run("repair", dataset, "--voxel-size", "11.24,11.24,28").exit_code == 0
+    assert wkwdask.info(dataset).voxel_size_nm == (11.24, 11.24, 28)
+
+
+def test_manifest_command(dataset):
+    assert run("verify", dataset, "--manifest", "write").exit_code == 0
+    assert run("verify", dataset, "--manifest", "check").exit_code == 0
+    cut(FINE, -1)(dataset)
+    result = run("verify", dataset, "--manifest", "check", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output)["changed"] == [FINE]
+
+
+def test_diff_command(dataset, sound):
+    assert run("diff", dataset, sound).exit_code == 0
+    wkwdask.write(dataset / "color" / "1", OFFSET, np.zeros(SHAPE, np.uint8), existing="overwrite")
+    result = run("diff", dataset, sound, "--layer", "color", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.output)["voxels_different"] == np.count_nonzero(voxels(sound, "color"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (("verify", "damaged"), 1, "NOT SOUND"),
+        (("verify", "sound"), 0, "sound: 0 errors"),
+        (("repair", "damaged", "--dry-run"), 1, "1 errors and 0 warnings stay"),
+        (("diff", "damaged", "sound", "--layer", "color"), 0, "equal"),
+        (("diff", "sound", "other"), 1, "only the first has cells"),
+        (("diff", "sound", "nothing"), 2, "no such folder"),
+        (("verify", "sound", "--manifest", "check"), 1, "write it first"),
+    ],
+)
+def test_exit_codes(dataset, sound, arguments, code, message):
+    """Of the real command."""
+    cut(FINE, 40)(dataset)
+    dataset.rename(dataset.parent / "damaged")
+    for name in ("sound", "other"):
+        shutil.copytree(sound, dataset.parent / name)
+    edit(dataset.parent / "other", lambda layers: layers["cells"].update(name="ids"))
+    done = subprocess.run([sys.executable, "-m", "wkwdask", *arguments], cwd=dataset.parent, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert message in done.stdout + done.stderr

@@ -1,0 +1,205 @@
+"""The jobs that check stored files and compare coarser mags with finer ones, and what they find."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from wkwdask.formats.faults import ERROR, SEVERITIES, WARNING, Fault
+from wkwdask.geometry.grid import cell_box
+from wkwdask.jobs.compare import Differences, find_differences
+from wkwdask.jobs.job import Result
+from wkwdask.jobs.report import format_nbytes
+from wkwdask.streams.pyramid import PyramidStream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.pyramid import Pass
+    from wkwdask.storage.volume import Volume
+
+_SHOWN = 50
+
+
+class Check(Protocol):
+    """How shards of one mag are checked; picklable."""
+
+    @property
+    def folder(self) -> str:
+        """The mag."""
+
+    def check_shards(self, shards: Sequence[Vec3], nbytes: Sequence[int]) -> Any:
+        """Check several shards, with the size that each should have or 0; what is found can be added."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckTask:
+    """Check a group of files."""
+
+    check: Check
+    """How."""
+    shards: tuple[Vec3, ...]
+    """Which."""
+    nbytes: tuple[int, ...]
+    """The size that each had when it was written, 0 where nobody knows."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"check of {len(self.shards)} files of {self.check.folder} from {self.shards[0]} on"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "check {} {},{},{}".format(self.check.folder, *self.shards[0])
+
+    def run(self) -> Result:
+        """Read the files; the value of the result is what was found."""
+        return Result((), value=self.check.check_shards(self.shards, self.nbytes))
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputeTask:
+    """Compute a shard of a coarser mag anew and compare it with what is stored."""
+
+    finer: Volume
+    """What it is made from."""
+    coarser: Volume
+    """What is stored."""
+    plan: Pass
+    """One level, whose regions are shards."""
+    method: str
+    """How a window becomes a voxel."""
+    ignore_zero: bool
+    """Whether zeros do not count in a window."""
+    shard: Vec3
+    """Which shard."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"comparison of {self.coarser.shard_path(self.shard)} with mag {self.finer.box.mag}"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "recompute {} {},{},{}".format(self.coarser.name, *self.shard)
+
+    def run(self) -> Result:
+        """Stream the finer mag; the value of the result is what differs."""
+        stream = PyramidStream(self.plan, self.method, self.finer.dtype, self.finer.num_channels, ignore_zero=self.ignore_zero)
+        found = Differences()
+        try:
+            for brick in self.plan.bricks(self.shard):
+                nonzero = self.finer.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
+                for done in stream.push(brick, nonzero == 0):
+                    box = cell_box(done.index, self.plan.levels[0].brick_shape, self.coarser.box).intersection(self.coarser.box)
+                    stored = np.empty((self.coarser.num_channels, *box.size), self.coarser.dtype, order="F")
+                    self.coarser.read_into(stored, box.topleft)
+                    made = np.zeros_like(stored) if done.voxels is None else np.asfortranarray(done.voxels)
+                    found += find_differences(made, stored, box)
+        finally:
+            stream.close()
+        return Result((), value=found)
+
+
+@dataclass(frozen=True, slots=True)
+class MagFindings:
+    """What was found of one mag."""
+
+    layer: str
+    """Name of its layer."""
+    mag: str
+    """The mag."""
+    folder: str
+    """Its folder."""
+    files: int
+    """Data files."""
+    nbytes: int
+    """Their bytes."""
+    blocks: int
+    """Blocks that were decoded."""
+    largest: int | None
+    """Largest value of a segmentation, None where it was not looked for."""
+    compared: int = 0
+    """Files that were compared with the finer mag."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What a check found."""
+
+    path: str
+    """What was checked."""
+    decoded: bool
+    """Whether all blocks were decoded."""
+    mags: tuple[MagFindings, ...]
+    """The mags, layer by layer, finest first."""
+    faults: tuple[Fault, ...]
+    """All that is wrong: errors first."""
+    seconds: float
+    """Wall time."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether there is no error; warnings and notes may be there."""
+        return not self.count(ERROR)
+
+    @property
+    def files(self) -> int:
+        """Data files that were checked."""
+        return sum(mag.files for mag in self.mags)
+
+    @property
+    def nbytes(self) -> int:
+        """Their bytes."""
+        return sum(mag.nbytes for mag in self.mags)
+
+    def count(self, severity: str) -> int:
+        """Count the faults of a severity, those that are not listed one by one too."""
+        return sum(1 + fault.more for fault in self.faults if fault.severity == severity)
+
+    def kinds(self) -> Counter[str]:
+        """Count the faults of each kind."""
+        counts: Counter[str] = Counter()
+        for fault in self.faults:
+            counts[fault.kind] += 1 + fault.more
+        return counts
+
+    @property
+    def verdict(self) -> str:
+        """All of it in one line."""
+        how = "every block was decoded" if self.decoded else "headers, tables, names and JSON; no block was decoded"
+        counts = ", ".join(f"{self.count(severity)} {severity}s" for severity in SEVERITIES)
+        state = "sound" if self.is_sound else "NOT SOUND"
+        return f"{state}: {counts}; {self.files:,} files, {format_nbytes(self.nbytes)}, {self.seconds:.1f} s ({how})"
+
+    def __str__(self) -> str:
+        lines = [str(fault) for fault in self.faults[:_SHOWN]]
+        if len(self.faults) > _SHOWN:
+            lines.append(f"... and {len(self.faults) - _SHOWN} more")
+        return "\n".join([*lines, self.verdict])
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        return {
+            "path": self.path, "sound": self.is_sound, "errors": self.count(ERROR), "warnings": self.count(WARNING), "decoded": self.decoded,
+            "seconds": round(self.seconds, 3),
+            "mags": [{name: getattr(mag, name) for name in MagFindings.__slots__} for mag in self.mags],
+            "faults": [fault.to_json() for fault in self.faults],
+        }  # fmt: skip
+
+
+def sorted_faults(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    """Bring faults into an order: errors first, then by place."""
+    return tuple(sorted(faults, key=lambda fault: (SEVERITIES.index(fault.severity), fault.path, fault.block or 0, fault.offset or 0, fault.kind)))
+
+
+def outside_fault(json_path: str, layer: str, box: BoundingBox, outside: BoundingBox) -> Fault:
+    """Say that voxels lie outside a layer's box."""
+    return Fault("json.box_smaller", json_path, f"layer {layer}: box {box}", f"voxels that are not zero in {outside} too")

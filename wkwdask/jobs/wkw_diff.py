@@ -1,0 +1,245 @@
+"""Staging the comparison of WKW mags: which are compared with which, where, and what is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import BoundsError, MissingError
+from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.compare import CompareJob, Difference
+from wkwdask.plans.regions import RegionGrid
+from wkwdask.storage.dataset import choose_layer, locate
+
+if TYPE_CHECKING:
+    import os
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.storage.dataset import Layer, Located
+    from wkwdask.storage.wkw import WkwVolume
+
+_LARGEST_REGION_VX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeDiff:
+    """How two mags differ."""
+
+    name: str
+    """Layer and mag."""
+    first: str
+    """Folder of the one."""
+    second: str
+    """Folder of the other."""
+    mismatches: tuple[str, ...]
+    """What is not alike of types, channels and boxes."""
+    box: BoundingBox | None
+    """What was compared [voxels of the mag], None where types or channels differ."""
+    voxels_different: int = 0
+    """Voxels of which a channel differs."""
+    listed: tuple[Difference, ...] = ()
+    """The first of them, in the order of z, y, x and the channel."""
+    box_of_differences: BoundingBox | None = None
+    """Smallest box around all of them [voxels of the mag]."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.mismatches and not self.voxels_different
+
+    @property
+    def voxels_compared(self) -> int:
+        """Voxels that were compared; those that neither has stored are equal."""
+        return 0 if self.box is None else self.box.volume
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {mismatch}" for mismatch in self.mismatches]
+        lines += [f"{self.name}: {one}" for one in self.listed]
+        if self.voxels_different > len(self.listed):
+            lines.append(f"{self.name}: ...")
+        where = f", all in {self.box_of_differences}" if self.box_of_differences is not None else ""
+        verdict = "equal" if self.equal else "DIFFERENT"
+        return "\n".join([*lines, f"{self.name}: {verdict}: {self.voxels_different:,} of {self.voxels_compared:,} voxels differ{where}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """How two volumes, layers or datasets differ."""
+
+    volumes: tuple[VolumeDiff, ...]
+    """One entry for each mag that both have."""
+    only_first: tuple[str, ...] = ()
+    """Layers and mags that only the first has."""
+    only_second: tuple[str, ...] = ()
+    """Layers and mags that only the second has."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether both have the same mags, of the same boxes and types, and no voxel differs."""
+        return all(volume.equal for volume in self.volumes) and not self.only_first and not self.only_second
+
+    @property
+    def voxels_compared(self) -> int:
+        """Voxels that were compared."""
+        return sum(volume.voxels_compared for volume in self.volumes)
+
+    @property
+    def voxels_different(self) -> int:
+        """Voxels of which a channel differs."""
+        return sum(volume.voxels_different for volume in self.volumes)
+
+    def __str__(self) -> str:
+        lines = [str(volume) for volume in self.volumes]
+        lines += [f"only the first has {name}" for name in self.only_first] + [f"only the second has {name}" for name in self.only_second]
+        return "\n".join([*lines, "equal" if self.equal else "different"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        return {
+            "equal": self.equal, "voxels_compared": self.voxels_compared, "voxels_different": self.voxels_different,
+            "only_first": self.only_first, "only_second": self.only_second, "volumes": [_volume_json(volume) for volume in self.volumes],
+        }  # fmt: skip
+
+
+def _volume_json(volume: VolumeDiff) -> dict[str, Any]:
+    return {
+        "name": volume.name, "first": volume.first, "second": volume.second, "equal": volume.equal, "mismatches": volume.mismatches,
+        "box": _box_json(volume.box), "voxels_compared": volume.voxels_compared, "voxels_different": volume.voxels_different,
+        "box_of_differences": _box_json(volume.box_of_differences),
+        "listed": [{"voxel": one.voxel, "channel": one.channel, "first": one.first, "second": one.second} for one in volume.listed],
+    }  # fmt: skip
+
+
+def _box_json(box: BoundingBox | None) -> list[int] | None:
+    return None if box is None else [*box.topleft, *box.size]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedDiff:
+    """Two mags that can be compared."""
+
+    name: str
+    """Layer and mag."""
+    first: WkwVolume
+    """The one."""
+    second: WkwVolume
+    """The other."""
+    mismatches: tuple[str, ...]
+    """What is not alike of types, channels and boxes."""
+    box: BoundingBox | None
+    """What is compared, None where types or channels differ."""
+
+    def job(self) -> CompareJob | None:
+        """Make the job; None where nothing can be compared."""
+        if self.box is None:
+            return None
+        edge = min(_LARGEST_REGION_VX, max(*self.first.shard_shape, *self.second.shard_shape))
+        first, second = replace(self.first, box=self.box), replace(self.second, box=self.box)
+        return CompareJob(first, second, RegionGrid(self.box, (edge,) * 3, (edge,) * 3))
+
+    def report(self, job: CompareJob | None) -> VolumeDiff:
+        """Say what the job found."""
+        volume = VolumeDiff(self.name, self.first.folder, self.second.folder, self.mismatches, self.box)
+        if job is None:
+            return volume
+        return replace(volume, voxels_different=job.found.different, listed=job.found.listed, box_of_differences=job.found.box)
+
+
+def stage_diff(
+    first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None
+) -> tuple[list[StagedDiff], Diff]:
+    """Find out what is compared with what.
+
+    Parameters
+    ----------
+    first, second : str or path
+        Datasets, layers or mags.
+    layer : str, optional
+        The layer, by default all that both have; single layers are compared whatever their names.
+    mag : Mag, optional
+        The mag, by default all that both have.
+    box : BoundingBox, optional
+        Where [voxels of mag 1].
+
+    Returns
+    -------
+    list of StagedDiff
+        What both have.
+    Diff
+        Without volumes: what only one has.
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of a mag.
+    MissingError
+        There is no such dataset, layer or mag, or nothing that both have.
+    ValueError
+        Two mags are named, and they are different ones.
+    """
+    pairs, only = _layers(locate(first), locate(second), layer)
+    staged, alone = [], (list(only[0]), list(only[1]))
+    for name, (a, mag_a), (b, mag_b) in pairs:
+        if mag_a is not None and mag_b is not None and mag_a != mag_b:
+            raise ValueError(f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: mags are compared with equal ones")
+        chosen = mag or mag_a or mag_b
+        there = [[m for m in one.mags if (chosen is None or m == chosen) and _is_openable(one, m)] for one in (a, b)]
+        staged += [_stage(f"{name}/{m.name}", a, b, m, box) for m in there[0] if m in there[1]]
+        for n in (0, 1):
+            alone[n].extend(f"{name}/{m.name}" for m in there[n] if m not in there[1 - n])
+    if not staged:
+        raise MissingError(f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " "))
+    return staged, Diff((), tuple(alone[0]), tuple(alone[1]))
+
+
+def _is_openable(layer: Layer, mag: Mag) -> bool:
+    """Tell whether a mag can be opened, with or without files."""
+    try:
+        layer.volume(mag)
+    except MissingError:
+        return False
+    return True
+
+
+_Named = tuple[str, tuple["Layer", Mag | None], tuple["Layer", Mag | None]]
+
+
+def _layers(first: Located, second: Located, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
+    """Pair layers by their names; single ones whatever they are called."""
+    if layer is not None:
+        a, b = choose_layer(first, layer), choose_layer(second, layer)
+        return [(layer, (a, first.mag), (b, second.mag))], ([], [])
+    if len(first.layers) == len(second.layers) == 1:
+        a, b = first.layers[0], second.layers[0]
+        return [(a.name, (a, first.mag), (b, second.mag))], ([], [])
+    by_name = ({one.name: one for one in first.layers}, {one.name: one for one in second.layers})
+    pairs: list[_Named] = [(name, (one, first.mag), (by_name[1][name], second.mag)) for name, one in by_name[0].items() if name in by_name[1]]
+    return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
+
+
+def _stage(name: str, a: Layer, b: Layer, mag: Mag, box: BoundingBox | None) -> StagedDiff:
+    first, second = a.volume(mag), b.volume(mag)
+    mismatches = []
+    if first.dtype != second.dtype:
+        mismatches.append(f"{first.dtype.name} and {second.dtype.name}: voxels are not compared")
+    if first.num_channels != second.num_channels:
+        mismatches.append(f"{first.num_channels} and {second.num_channels} channels: voxels are not compared")
+    if mismatches:
+        return StagedDiff(name, first, second, tuple(mismatches), None)
+    compared, problem = _compared_box(first, a.record is not None, second, b.record is not None, None if box is None else box.in_mag(mag))
+    return StagedDiff(name, first, second, (problem,) if problem else (), compared)
+
+
+def _compared_box(first: WkwVolume, first_known: bool, second: WkwVolume, second_known: bool, box: BoundingBox | None) -> tuple[BoundingBox, str]:
+    """Choose what is compared: what lies in both boxes. Where only files say how large a mag is, absent ones count as zeros."""
+    boxes = [first.box, second.box] if first_known == second_known else [first.box if first_known else second.box] * 2
+    if not first_known and not second_known:
+        boxes = [first.box.union(second.box)] * 2
+    if box is not None:
+        boxes = [one.intersection(box) for one in boxes]
+        if all(one.is_empty for one in boxes):
+            raise BoundsError(f"{first.name}: box {box} lies outside {first.box}")
+    common = boxes[0].intersection(boxes[1])
+    if boxes[0] == boxes[1] or (boxes[0].is_empty and boxes[1].is_empty):
+        return common, ""
+    return common, f"boxes {boxes[0]} and {boxes[1]}: only voxels in both are compared"

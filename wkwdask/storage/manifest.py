@@ -1,0 +1,79 @@
+"""The files that a manifest speaks of, and their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import MissingError
+from wkwdask.formats.datasource import FILE_NAME
+from wkwdask.formats.manifest import MANIFEST_NAME, parse_manifest
+from wkwdask.storage.job_folder import is_job_folder
+from wkwdask.storage.local import TEMPORARY_SUFFIX
+from wkwdask.storage.locks import GUARD_NAME, is_lock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PIECE_NBYTES = 4 << 20
+
+
+def hashed_files(root: str) -> Iterator[str]:
+    """Go through the files below a folder that a manifest lists: all but itself, and what jobs hold for themselves.
+
+    Yields
+    ------
+    str
+        Path relative to the folder, in order; links are followed, but no folder is visited twice.
+    """
+    return _walk(root, "", set())
+
+
+def _walk(root: str, inside: str, seen: set[str]) -> Iterator[str]:
+    real = os.path.realpath(os.path.join(root, inside))
+    if real in seen:
+        return
+    seen.add(real)
+    with os.scandir(real) as scanned:
+        entries = sorted(scanned, key=lambda entry: entry.name)
+    for entry in entries:
+        path = os.path.join(inside, entry.name)
+        if path == MANIFEST_NAME or _is_of_a_job(entry.name):
+            continue
+        if entry.is_dir():
+            yield from _walk(root, path, seen)
+        else:
+            yield path
+
+
+def _is_of_a_job(name: str) -> bool:
+    return is_job_folder(name) or is_lock(name) or name in (GUARD_NAME, f".{FILE_NAME}.lock") or name.endswith(TEMPORARY_SUFFIX)
+
+
+def hash_file(path: str) -> tuple[str, int]:
+    """Give the SHA-256 of a file (hexadecimal) and its size [bytes]; some megabytes are in memory."""
+    state, nbytes = hashlib.sha256(), 0
+    with open(path, "rb", buffering=0) as file:
+        while piece := file.read(_PIECE_NBYTES):
+            state.update(piece)
+            nbytes += len(piece)
+    return state.hexdigest(), nbytes
+
+
+def read_manifest(root: str) -> dict[str, str]:
+    """Read the manifest of a folder.
+
+    Raises
+    ------
+    MissingError
+        There is none.
+    CorruptError
+        It is broken.
+    """
+    path = f"{root}/{MANIFEST_NAME}"
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+            return parse_manifest(file.read(), path)
+    except FileNotFoundError:
+        raise MissingError(f"{path}: not found: write it first") from None
