@@ -27,6 +27,7 @@ _NAMES = {
     "WkwDaskError": "errors",
     "build_pyramid": "api.pyramids",
     "compress": "api.reshape",
+    "convert": "api.convert",
     "info": "api.access",
     "make_demo": "viewer.demo",
     "open": "api.access",
@@ -60,6 +61,7 @@ __all__ = [
     "WkwDaskError",
     "build_pyramid",
     "compress",
+    "convert",
     "info",
     "make_demo",
     "open",
@@ -74,7 +76,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wkwdask.api import build_pyramid, compress, info, open, plan_pyramid, read, rechunk, sample, to_wkw, upsample, write
+    from wkwdask.api import build_pyramid, compress, convert, info, open, plan_pyramid, read, rechunk, sample, to_wkw, upsample, write
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import commands, reshape
+from wkwdask.cli import commands, convert, reshape
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -22,11 +22,12 @@ def cli(debug: bool) -> None:
     Make finer mags            wkwdask upsample DATASET --layer prediction
     Store it in another way    wkwdask rechunk DATASET --file-len 32
     Compress it                wkwdask compress DATASET
+    Images to WKW and back     wkwdask convert sections/ DATASET --voxel-size 4,4,35
     Try all of it              wkwdask demo
     """
 
 
-for module in (commands, reshape):
+for module in (commands, convert, reshape):
     for command in module.COMMANDS:
         cli.add_command(command)
 
