@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 class Source(Volume, Protocol):
     """A volume of another format, of which tasks get parts."""
 
+    @property
+    def unit_shape(self) -> Vec3:
+        """What is best read at once, if there is memory for it [voxels]."""
+
     def cropped(self, box: BoundingBox) -> Source:
         """Give a part, small to pickle."""
 

@@ -216,7 +216,7 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     owner = Owner.this_process(f"{_COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
     target = staged_target(owner, parent, header, options.encoding.level, box)
     shapes = None if interrupted is None else (vec3(interrupted.plan["region"]), vec3(interrupted.plan["reading"]))
-    plan = plan_slabs(box, source.chunk_shape, target.chunk_shape, target.shard_shape, _memory_nbytes(source), workers, shapes)
+    plan = plan_slabs(box, (source.unit_shape, source.chunk_shape), target.chunk_shape, target.shard_shape, _memory_nbytes(source), workers, shapes)
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
     nbytes_in = box.volume * header.voxel_nbytes
     staged = StagedMags(owner, parent, (target,), (place.folder,), nbytes_in, edit, settings, existing, record)

@@ -22,11 +22,11 @@ from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, source_token
 from wkwdask.storage.converted import Converted
 from wkwdask.storage.dataset import locate
 from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, write_tiff
-from wkwdask.storage.images import TIFF_SUFFIXES
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
 from wkwdask.storage.locks import guarded, release_lock, take_lock
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.tiff_pages import TIFF_SUFFIXES
 
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox

@@ -17,7 +17,7 @@ from wkwdask.plans.regions import morton_order
 from wkwdask.plans.upsample import Upsampling
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
@@ -57,7 +57,7 @@ class Slabs(Upsampling):
 
 
 def plan_slabs(
-    box: BoundingBox, piece: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, shapes: tuple[Vec3, Vec3] | None = None
+    box: BoundingBox, pieces: Sequence[Vec3], chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, shapes: tuple[Vec3, Vec3] | None = None
 ) -> Slabs:
     """Plan how a mag is made from a source of any pieces.
 
@@ -65,8 +65,8 @@ def plan_slabs(
     ----------
     box : BoundingBox
         Where the mag has data [voxels of the mag].
-    piece : tuple of 3 int
-        What the source decodes at once [voxels].
+    pieces : sequence of tuples of 3 int
+        What is best read at once [voxels], where that fits into memory, or else: in the end what the source decodes at once.
     chunk_shape, shard_shape : tuple of 3 int
         Chunk and shard of the mag [voxels]; powers of two.
     voxel_nbytes : int
@@ -83,12 +83,13 @@ def plan_slabs(
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
-    >>> plan = plan_slabs(BoundingBox((0, 0, 0), (5000, 3000, 200)), (5000, 3000, 1), (32,) * 3, (1024,) * 3, 1, 4)
+    >>> plan = plan_slabs(BoundingBox((0, 0, 0), (5000, 3000, 200)), [(5000, 3000, 1)], (32,) * 3, (1024,) * 3, 1, 4)
     >>> plan.region_shape, plan.reading_shape
     ((8192, 4096, 32), (8192, 4096, 32))
     """
     if shapes is None:
-        whole = _whole_pieces(box, piece, chunk_shape)
+        fitting = (shape for piece in pieces if _nbytes(box, shape := _whole_pieces(box, piece, chunk_shape), voxel_nbytes) <= READING_NBYTES)
+        whole = next(fitting, None) or _whole_pieces(box, pieces[-1], chunk_shape)
         shapes = _region(box, whole, chunk_shape, shard_shape, voxel_nbytes, workers), _reading(box, whole, chunk_shape, voxel_nbytes)
     region, reading = shapes
     is_cube = len({n // m for n, m in zip(reading, chunk_shape, strict=True)}) == 1
@@ -150,7 +151,7 @@ def _along(box: BoundingBox, axis: int, length: int) -> range:
     return range(box.topleft[axis] // length, -(-box.bottomright[axis] // length))
 
 
-def _nbytes(box: BoundingBox, shape: list[int], voxel_nbytes: int) -> int:
+def _nbytes(box: BoundingBox, shape: Sequence[int], voxel_nbytes: int) -> int:
     """Give the most bytes that a cell of some shape takes inside a box."""
     return math.prod(min(n, m) for n, m in zip(shape, box.size, strict=True)) * voxel_nbytes
 

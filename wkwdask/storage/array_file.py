@@ -17,9 +17,9 @@ import numpy as np
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
 from wkwdask.geometry.grid import cell_range
 from wkwdask.storage.extras import need
-from wkwdask.storage.images import file_stamp, stored_dtype
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
+from wkwdask.storage.slices import file_stamp, stored_dtype
 from wkwdask.storage.states import file_states
 
 if TYPE_CHECKING:
@@ -172,6 +172,11 @@ class ArrayVolume:
     def chunk_shape(self) -> Vec3:
         """What is decoded at once."""
         return self._along(self.ref.chunks, "x"), self._along(self.ref.chunks, "y"), self._along(self.ref.chunks, "z")
+
+    @property
+    def unit_shape(self) -> Vec3:
+        """What is best read at once."""
+        return self.chunk_shape
 
     def _along(self, lengths: tuple[int, ...], letter: str) -> int:
         return lengths[self.axes.index(letter)] if letter in self.axes else 1

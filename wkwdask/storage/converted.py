@@ -51,6 +51,12 @@ class Converted:
         return shape
 
     @property
+    def unit_shape(self) -> Vec3:
+        """That of the source."""
+        shape: Vec3 = self.source.unit_shape
+        return shape
+
+    @property
     def shard_shape(self) -> Vec3:
         """That of the source."""
         shape: Vec3 = self.source.shard_shape

@@ -22,8 +22,10 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
 from wkwdask.storage.extras import need
 from wkwdask.storage.image_stack import ImageStack
-from wkwdask.storage.images import IMAGE_SUFFIXES, TIFF_SUFFIXES, Slice, file_stamp, open_tiff, series_axes, series_slices, slices_of
+from wkwdask.storage.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.storage.local import local_path
+from wkwdask.storage.slices import Slice, file_stamp
+from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_tiff, series_axes, series_slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,8 +13,9 @@ import numpy as np
 from wkwdask.errors import CorruptError
 from wkwdask.geometry.grid import cell_range
 from wkwdask.storage.held import Scratch
-from wkwdask.storage.images import file_stamp, read_pixels
+from wkwdask.storage.images import read_pixels
 from wkwdask.storage.local import publish_bytes
+from wkwdask.storage.slices import file_stamp
 from wkwdask.storage.states import file_states
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.images import Format, Slice
+    from wkwdask.storage.slices import Format, Slice
     from wkwdask.storage.states import States
 
 _WIDEST = 1 << 40  # more than any section
@@ -63,6 +64,11 @@ class ImageStack:
     def chunk_shape(self) -> Vec3:
         """What is decoded at once."""
         return (*self.piece, 1)
+
+    @property
+    def unit_shape(self) -> Vec3:
+        """What is opened at once: a slice."""
+        return self.format.width, self.format.height, 1
 
     @property
     def shard_shape(self) -> Vec3:
