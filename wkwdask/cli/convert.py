@@ -48,6 +48,7 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
       wkwdask convert dataset/color/1 sections-of-it/ --box 1000,1000,500,512,512,100
     """
     from wkwdask.api import convert as convert_anything
+    from wkwdask.errors import SectionWarning
 
     def show(message: Any, *_: Any, **__: Any) -> None:
         click.echo(f"warning: {message}", err=True)
@@ -56,6 +57,7 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
         if options[name] is not None:
             options[name] = _numbers(options[name], name, number)
     with cluster_at(scheduler), warnings.catch_warnings():
+        warnings.simplefilter("always", SectionWarning)
         warnings.showwarning = show
         report = convert_anything(source[0] if len(source) == 1 else source, target, existing=existing_of(resume, overwrite), **options)
     click.echo(str(report))

@@ -17,7 +17,7 @@ from wkwdask.jobs.convert import ConvertJob
 from wkwdask.jobs.places import Place, edit_for, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
-from wkwdask.jobs.wkw_write import WkwEncoding, staged_target
+from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.storage.converted import Converted
 from wkwdask.storage.dataset import read_datasource
@@ -200,6 +200,7 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
         An option makes no sense, the voxel size is not known, or the layer has another type.
     """
     check_existing(existing, EXISTING)
+    check_category(options.category)
     header = options.encoding.header(source.dtype, source.num_channels)
     place = place_of(url)
     box = source.box

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, ExistsError
+from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.jobs.export import ExportJob
 from wkwdask.jobs.journaled import JournaledJob
@@ -196,6 +196,8 @@ def stage_export(mag: WkwVolume, target: str | os.PathLike[str], options: Export
     ------
     BoundsError
         The box holds nothing of the mag.
+    UnsupportedError
+        The format has no such type.
     ValueError
         An option makes no sense.
     """
@@ -213,6 +215,8 @@ def stage_export(mag: WkwVolume, target: str | os.PathLike[str], options: Export
     source: Any = mag
     if channels != tuple(range(mag.num_channels)) or dtype != mag.dtype or options.value_range is not None:
         source = Converted(mag, channels, dtype, options.value_range)
+    if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
+        raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype= (--dtype), or export to .tif, .npy or .zarr")
     compression = _compression(path, options.compression)
     settings = settings_of(
         _COMMAND, source=mag.folder, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=options.value_range,

@@ -61,6 +61,18 @@ def check_level(level: int) -> None:
         raise ValueError(f"level must be in 1..12, got {level}")
 
 
+def check_category(category: str | None) -> None:
+    """Make sure that the category of a layer is one that there is.
+
+    Raises
+    ------
+    ValueError
+        It is not.
+    """
+    if category not in (None, "color", "segmentation"):
+        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
+
+
 def stage_write(
     url: str | os.PathLike[str], topleft: Vec3, shape: Sequence[int], dtype: Any, encoding: WkwEncoding, existing: str, category: str | None
 ) -> StagedMags:
@@ -97,8 +109,7 @@ def stage_write(
         The folder leaves its dataset.
     """
     check_existing(existing, ("error", "overwrite"))
-    if category not in (None, "color", "segmentation"):
-        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
+    check_category(category)
     header = encoding.header(dtype, shape[0])
     place = place_of(url)
     box = BoundingBox(topleft, (shape[1], shape[2], shape[3]), place.mag)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
-READING_NBYTES = 256 << 20
+READING_NBYTES = 512 << 20
 _BRICK_NBYTES = 8 << 20
 _SMALL_READING_NBYTES = 16 << 20
 _LARGEST_REGION_NBYTES = 1 << 30  # what an interruption costs at most
