@@ -18,8 +18,9 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from faults.drivers import KILLS, job_folders, journaled, killed_at, logged, rechunks_of, regions_of, runs
+from faults.drivers import KILLS, imports_of, job_folders, journaled, killed_at, logged, rechunks_of, regions_of, runs
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
+from PIL import Image
 
 import wkwdask
 from wkwdask.errors import ExistsError
@@ -84,6 +85,18 @@ def compress_elsewhere(folder):
         wkwdask.compress(folder / "seg" / "1", folder / "copy" / "1")
 
 
+def lay_sections(folder):
+    """Images beside the layers."""
+    (folder / "sections").mkdir()
+    for z, section in enumerate(voxels().astype(np.uint8).T):
+        Image.fromarray(np.ascontiguousarray(section)).save(folder / "sections" / f"{z}.png")
+
+
+def import_sections(folder):
+    with imports_of(8):
+        wkwdask.convert(folder / "sections", folder / "seg" / "1", offset=OFFSET, category="segmentation", **OPTIONS)
+
+
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
@@ -92,9 +105,10 @@ JOBS = {
     "overwrite_pyramid": ((write_new, new_pyramid), overwrite_pyramid, (overwrite_pyramid, resume_pyramid), PYRAMID_MAGS),
     "cut_files": ((write_new,), cut_files, (cut_files,), ("1",)),
     "join_files_of_larger_blocks": ((write_new,), join_files_of_larger_blocks, (join_files_of_larger_blocks,), ("1",)),
+    "import_sections": ((lay_sections,), import_sections, (import_sections,), ("1",)),
     "compress_elsewhere": ((write_new,), compress_elsewhere, (compress_elsewhere,), ("1",)),
 }
-GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere)
+GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, import_sections)
 
 
 def mag_contents(folder, mag):

@@ -100,11 +100,13 @@ def test_tiffs_of_several_sections_each(tmp_path):
     array = voxels(shape=(12, 30, 41))
     (tmp_path / "s").mkdir()
     for n in range(3):
-        tifffile.imwrite(tmp_path / "s" / f"{n}.tif", array[4 * n : 4 * n + 4], metadata=None)
+        tifffile.imwrite(tmp_path / "s" / f"{n}.tif", array[4 * n : 4 * n + 4], photometric="minisblack", metadata=None)
     np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], array)
 
 
-@pytest.mark.parametrize("options", [{"planarconfig": "contig"}, {"planarconfig": "separate"}, {"compression": "jpeg"}, {"tile": (16, 16), "compression": "zlib"}])
+@pytest.mark.parametrize(
+    "options", [{"planarconfig": "contig"}, {"planarconfig": "separate"}, {"compression": "jpeg"}, {"tile": (16, 16), "compression": "zlib"}]
+)
 def test_colors(tmp_path, options):
     """Three channels, wherever the file has them."""
     array = voxels(shape=(3, 32, 48, 3))
@@ -251,7 +253,9 @@ def test_ome_zarr(tmp_path, version):
     group.create_array("s0", shape=array.shape, dtype="uint8", chunks=(1, 1, 5, 8, 8))[...] = array
     group.create_array("s1", shape=(1, 2, 5, 10, 15), dtype="uint8", chunks=(1, 1, 5, 8, 8))
     axes = [{"name": "t", "type": "time"}, {"name": "c", "type": "channel"}] + [{"name": name, "type": "space", "unit": "micrometer"} for name in "zyx"]
-    datasets = [{"path": path, "coordinateTransformations": [{"type": "scale", "scale": [1, 1, 0.05, f * 0.008, f * 0.004]}]} for path, f in (("s0", 1), ("s1", 2))]
+    datasets = [
+        {"path": path, "coordinateTransformations": [{"type": "scale", "scale": [1, 1, 0.05, f * 0.008, f * 0.004]}]} for path, f in (("s0", 1), ("s1", 2))
+    ]
     multiscales = {"multiscales": [{"axes": axes, "datasets": datasets}]}
     group.attrs.update(multiscales if version == 2 else {"ome": {"version": "0.5", **multiscales}})
     np.testing.assert_array_equal(imported(tmp_path / "a.zarr", tmp_path, voxel_size=None), array[0])

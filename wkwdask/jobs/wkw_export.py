@@ -112,16 +112,19 @@ class StagedExport:
         """
         parent = os.path.dirname(self.target)
         os.makedirs(parent, exist_ok=True)
-        _check_free(self.target, self.existing)
         with guarded(parent):
             take_lock(self.target, self.owner)
         try:
+            if not os.path.lexists(self.staged):
+                remove_tree(self.root)  # of an export that was killed when its target had appeared, or before anything was written
+            _check_free(self.target, self.existing)
             self._take_over()
         except BaseException:
             self.release()
             raise
 
     def _take_over(self) -> None:
+        """Keep what an interrupted start left, where it is of the same export."""
         path = f"{self.root}/{_SETTINGS_NAME}"
         if self.existing == "overwrite" or not os.path.exists(path):
             remove_tree(self.root)

@@ -246,7 +246,7 @@ class SectionsOutput:
                 compression=_tiff_compression(self.compression), metadata=None, **_resolution(self.form),
                 **({"planarconfig": "contig"} if image.ndim == 3 else {}),
             )  # fmt: skip
-            file = NewFile(f"{self.path}/z{z:0{digits}}.tif")
+            file = NewFile(f"{self.path}/z{z:0{digits}}.tif", os.path.dirname(self.path))  # what a killed process leaves goes with that folder
             try:
                 file.write(data.getbuffer(), 0)
             except BaseException:
