@@ -55,7 +55,7 @@ def test_killed_at_any_step(tmp_path, source, name):
     assert changes > 8
     expected = files(tmp_path / "whole" / name)
     seen = []
-    for step in range(1, changes + 1, 1 if KILLS else max(1, changes // 40)):
+    for step in range(1, changes + 1, 1 if KILLS else max(1, changes // 12)):
         folder = tmp_path / str(step)
         folder.mkdir()
         assert killed_at(step, export, folder) is None

@@ -1,5 +1,5 @@
 """Oracles: files that tifffile, imagecodecs, Pillow, h5py, zarr and mrcfile wrote become WKW that the reference library wkw 1.1.24 reads as what they hold;
-what is exported is read by tifffile and zarr."""
+what is exported is read by tifffile and zarr. Without wkw, as on the lower bounds, WKW is read and written by ourselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,11 @@ from PIL import Image
 import wkwdask
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 
-wkw = pytest.importorskip("wkw", reason="the oracle wkw 1.1.24 is not installed")
+try:
+    import wkw
+except ModuleNotFoundError:
+    wkw = None
+
 tifffile = pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")
 h5py = pytest.importorskip("h5py", reason="h5py, of the extra convert, is not installed")
 zarr = pytest.importorskip("zarr", reason="zarr, of the extra convert, is not installed")
@@ -48,6 +52,8 @@ def imported(source, tmp_path, **options):
     wkwdask.convert(source, tmp_path / "ds", **options)
     (layer,) = json.loads((tmp_path / "ds" / "datasource-properties.json").read_text())["dataLayers"]
     box = layer["boundingBox"]
+    if wkw is None:
+        return wkwdask.read(tmp_path / "ds").transpose(0, 3, 2, 1)
     with wkw.Dataset.open(str(tmp_path / "ds" / "em" / "1")) as reference:
         return reference.read(box["topLeft"], [box["width"], box["height"], box["depth"]]).transpose(0, 3, 2, 1)
 
@@ -307,19 +313,27 @@ def test_mrc_bytes_of_imod_and_damage(tmp_path):
 def reference(tmp_path, array):
     """A dataset whose voxels (c, z, y, x) wkw wrote."""
     (tmp_path / "source").mkdir()
+    if wkw is None:
+        wkwdask.write(tmp_path / "source" / "em" / "1", OFFSET, array.transpose(0, 3, 2, 1), block_len=8, file_len=2)
+        return _described(tmp_path / "source", array)
     header = wkw.Header(array.dtype.type, num_channels=len(array), block_len=8, file_len=2, block_type=wkw.Header.BLOCK_TYPE_LZ4)
     with wkw.Dataset.create(str(tmp_path / "source" / "em" / "1"), header) as dataset:
         whole = np.zeros((len(array), *(-(-(n + o) // 16) * 16 for n, o in zip(array.shape[:0:-1], OFFSET, strict=True))), array.dtype)
         whole[(slice(None), *(slice(o, o + n) for n, o in zip(array.shape[:0:-1], OFFSET, strict=True)))] = array.transpose(0, 3, 2, 1)
         dataset.write((0, 0, 0), whole)
+    return _described(tmp_path / "source", array)
+
+
+def _described(folder, array):
+    """Write the JSON."""
     layer = {
         "name": "em", "category": "color", "elementClass": "uint8", "numChannels": len(array), "dataFormat": "wkw",
         "boundingBox": {"topLeft": OFFSET, "width": array.shape[3], "height": array.shape[2], "depth": array.shape[1]},
         "mags": [{"mag": [1, 1, 1], "path": "./em/1"}],
     }  # fmt: skip
     document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 5, 35], "unit": "nanometer"}, "dataLayers": [layer]}
-    (tmp_path / "source" / "datasource-properties.json").write_text(json.dumps(document))
-    return tmp_path / "source"
+    (folder / "datasource-properties.json").write_text(json.dumps(document))
+    return folder
 
 
 @pytest.mark.parametrize(("dtype", "channels"), [("uint8", 1), ("uint8", 3), ("uint16", 2), ("float32", 1), ("uint64", 1)])

@@ -173,7 +173,8 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
     [0, 128, 255]
     """
     if value_range is None:
-        if not np.can_cast(values.dtype, dtype, "safe"):
+        is_wide = values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f"  # which numpy calls safe, but is not exact
+        if is_wide or not np.can_cast(values.dtype, dtype, "safe"):
             fits = _fits(values, dtype)
             if not fits.all():
                 raise BoundsError(f"{values[~fits][0]} is no {dtype}; give the range of values that it is to be scaled from")
@@ -187,10 +188,10 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
         own = np.iinfo(values.dtype)
         cut: npt.NDArray[Any] = np.clip(values, max(own.min, limits.min), min(own.max, limits.max)).astype(dtype)
         return cut
-    scale = (float(limits.max) - float(limits.min)) / (high - low)
     scaled = np.clip(values.astype(np.float64), low, high)
     scaled -= low
-    scaled *= scale
+    scaled *= float(limits.max) - float(limits.min)  # before the division: so halves of whole numbers are exact
+    scaled /= high - low
     np.rint(scaled, out=scaled)
     scaled = np.nan_to_num(scaled, copy=False, nan=0.0)
     if dtype.itemsize < 8:
@@ -209,8 +210,10 @@ def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool
         if values.dtype.kind == "f":
             same: npt.NDArray[np.bool_] = np.isnan(values) | (np.isfinite(cast) == np.isfinite(values))  # float64 to float32 rounds, as ever
             return same
-        limit = 1 << (np.finfo(dtype).nmant + 1)
-        return (values <= limit) & (values >= -limit) if values.dtype.kind == "i" else values <= limit
+        own = np.iinfo(values.dtype)
+        inside = cast.astype(np.float64) < float(own.max) + 1
+        exact: npt.NDArray[np.bool_] = inside & (np.where(inside, cast, 0).astype(values.dtype) == values)
+        return exact
     limits = np.iinfo(dtype)
     if values.dtype.kind == "f":
         whole: npt.NDArray[np.bool_] = (
