@@ -27,7 +27,7 @@ _NAMES = {
     "WkwDaskError": "errors",
     "build_pyramid": "api.pyramids",
     "compress": "api.reshape",
-    "convert": "api.convert",
+    "convert": "api.conversion",
     "info": "api.access",
     "make_demo": "viewer.demo",
     "open": "api.access",

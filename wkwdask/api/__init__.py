@@ -1,7 +1,7 @@
 """The verbs that people type."""
 
 from wkwdask.api.access import info, open, read, sample, to_wkw, write
-from wkwdask.api.convert import convert
+from wkwdask.api.conversion import convert
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
 
