@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import wkwdask
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
@@ -50,3 +51,14 @@ def test_compress(dataset):
     assert stored(dataset) == [(1, "lz4hc")]
     np.testing.assert_array_equal(wkwdask.open(dataset).compute()[0], ARRAY)
     assert run("compress.py", dataset) == "color: nothing is raw\n"
+
+
+def test_import_image_stack(tmp_path):
+    array = np.random.default_rng(0).integers(0, 200, (40, 50, 60)).astype(np.uint16)
+    (tmp_path / "raw").mkdir()
+    for z, section in enumerate(array):
+        Image.fromarray(section).save(tmp_path / "raw" / f"section_{z}.png")
+    printed = run("import_image_stack.py", f"{tmp_path}/raw/section_*.png", tmp_path / "ds", "--voxel-size", "4,4,35", "--range", "0,510")
+    assert "color: uint8 of shape (c, x, y, z) = (1, 60, 50, 40)" in printed
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag=1)[0].T, np.rint(array / 2))
+    assert len(wkwdask.info(tmp_path / "ds").layers[0].mags) > 1

@@ -35,6 +35,7 @@ _NAMES = {
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
     "compress": "api.reshape",
+    "convert": "api.conversion",
     "copy": "api.copies",
     "create": "api.access",
     "diff": "api.checks",
@@ -84,6 +85,7 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "compress",
+    "convert",
     "copy",
     "create",
     "diff",
@@ -109,6 +111,7 @@ if TYPE_CHECKING:
     from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
     from wkwdask.api.annotations import merge
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
+    from wkwdask.api.conversion import convert
     from wkwdask.api.copies import copy, rm
     from wkwdask.api.functions import apply
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample

@@ -61,3 +61,7 @@ class IncompleteWriteError(WkwDaskError, RuntimeError):
 
 class SpaceWarning(UserWarning):
     """A job will probably need more bytes or files than its file system has left."""
+
+
+class SectionWarning(UserWarning):
+    """Sections of a stack are missing or bad, and the job goes on."""

@@ -27,7 +27,7 @@ import wkwdask
 from wkwdask.errors import ExistsError
 from wkwdask.graphs import runners
 from wkwdask.jobs import job as jobs
-from wkwdask.jobs import wkw_rechunk
+from wkwdask.jobs import wkw_convert, wkw_rechunk
 from wkwdask.plans import apply, upsample
 from wkwdask.plans import pyramid as plans
 from wkwdask.plans.regions import RegionGrid
@@ -100,6 +100,21 @@ def rechunks_of(edge):
         yield
     finally:
         upsample.choose_region, wkw_rechunk.plan_splicing = before
+
+
+@contextlib.contextmanager
+def imports_of(edge):
+    """Let an import of sections have a task for every so many of them."""
+    before = wkw_convert.plan_slabs
+
+    def plan(box, pieces, chunk, shard, voxel_nbytes, workers, shapes=None):
+        return before(box, pieces, chunk, shard, voxel_nbytes, workers, shapes or ((128, 128, edge),) * 2)
+
+    wkw_convert.plan_slabs = plan
+    try:
+        yield
+    finally:
+        wkw_convert.plan_slabs = before
 
 
 # Regions that are files of the first mag, and regions that are eighths of them. A second pass reads mag 8, or 4-4-2.

@@ -19,8 +19,9 @@ import dask.array as da
 import numpy as np
 import pytest
 from annotations import write_data_zip
-from faults.drivers import KILLS, job_folders, journaled, killed_at, logged, rechunks_of, regions_of, runs
+from faults.drivers import KILLS, imports_of, job_folders, journaled, killed_at, logged, rechunks_of, regions_of, runs
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset
+from PIL import Image
 
 import wkwdask
 from wkwdask.errors import ExistsError, MissingError
@@ -117,6 +118,18 @@ def remove(folder):
     wkwdask.rm(folder / "seg" / "2-2-1")
 
 
+def lay_sections(folder):
+    """Images beside the layers."""
+    (folder / "sections").mkdir()
+    for z, section in enumerate(voxels().astype(np.uint8).T):
+        Image.fromarray(np.ascontiguousarray(section)).save(folder / "sections" / f"{z}.png")
+
+
+def import_sections(folder):
+    with imports_of(8):
+        wkwdask.convert(folder / "sections", folder / "seg" / "1", offset=OFFSET, category="segmentation", **OPTIONS)
+
+
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
@@ -130,8 +143,11 @@ JOBS = {
     "copy_moved": ((write_new,), copy_moved, (copy_moved,), ("1", "../copy/1")),
     "copy_files": ((write_new,), copy_files, (copy_files,), ("1", "../copy/1")),
     "merge": ((write_new,), merge, (merge,), ("1", "../merged/1")),
+    "import_sections": ((lay_sections,), import_sections, (import_sections,), ("1",)),
 }
-GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge)
+GOES_ON = (
+    new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge, import_sections,
+)  # fmt: skip
 
 
 def mag_contents(folder, mag):

@@ -3,6 +3,7 @@
 from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
 from wkwdask.api.annotations import merge
 from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
+from wkwdask.api.conversion import convert
 from wkwdask.api.copies import copy, rm
 from wkwdask.api.functions import apply
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
@@ -13,6 +14,7 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "compress",
+    "convert",
     "copy",
     "create",
     "diff",

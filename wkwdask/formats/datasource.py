@@ -32,6 +32,7 @@ _SHORT_UNITS = {
     "nm": "nanometer",
     "um": "micrometer",
     "µm": "micrometer",
+    "μm": "micrometer",
     "mm": "millimeter",
     "cm": "centimeter",
     "m": "meter",
@@ -139,6 +140,32 @@ def parse_datasource(text: str, source: str) -> DataSource:
     identity = document.get("id")
     name = identity.get("name", "") if isinstance(identity, dict) else ""
     return DataSource(str(name), voxel_size, tuple(layers), document)
+
+
+def length_nm(length: float, unit: str) -> float:
+    """Turn a length into nanometers.
+
+    Parameters
+    ----------
+    length : float
+        The length.
+    unit : str
+        Its unit, such as ``"nm"`` or ``"micrometer"``.
+
+    Raises
+    ------
+    ValueError
+        There is no such unit.
+
+    Examples
+    --------
+    >>> length_nm(0.25, "um")
+    250.0
+    """
+    per_unit = _NM_PER_UNIT.get(_SHORT_UNITS.get(unit, unit))
+    if per_unit is None:
+        raise ValueError(f"unit must be a unit of length such as {', '.join(_SHORT_UNITS)}, got {unit!r}")
+    return float(f"{length * per_unit:.12g}")  # 0.00404 micrometers are 4.04 nanometers, and not 4.0399999999999997
 
 
 def format_datasource(document: dict[str, Any]) -> str:

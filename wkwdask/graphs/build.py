@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +21,7 @@ from wkwdask.jobs.compare import CompareJob
 from wkwdask.jobs.estimate import rough_space_problems
 from wkwdask.jobs.job import Result
 from wkwdask.jobs.journaled import entry_of
+from wkwdask.jobs.progress import Progress
 from wkwdask.jobs.remove import RemoveJob
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ShardTally, tally_of
@@ -35,11 +37,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.jobs.apply import Application
+    from wkwdask.jobs.journaled import ResumableJob
     from wkwdask.jobs.pyramid import PyramidJob
     from wkwdask.jobs.splice import SpliceJob
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.jobs.upsample import UpsampleJob
     from wkwdask.jobs.wkw_apply import StagedApply
+    from wkwdask.jobs.wkw_convert import StagedImport
+    from wkwdask.jobs.wkw_export import StagedExport
     from wkwdask.jobs.wkw_pyramid import StagedPyramid
     from wkwdask.jobs.wkw_rechunk import StagedRechunk
     from wkwdask.jobs.wkw_remove import StagedRemoval
@@ -247,13 +252,75 @@ def reduce(application: Application, combine: Callable[[Any, Any], Any], *, most
 
 def _go_on(staged: StagedMags, job: PyramidJob | SpliceJob | UpsampleJob, source: WkwVolume, title: str, then: Callable[[], None] | None = None) -> Report:
     """Run a job from where its journal ends, do what comes then, and let its mags appear."""
-    with staged.journal() as journal:
-        journaled = staged.journaled(job, journal)
-        run_job(journaled, title)
+    note = _run_from_journal(staged, job, title)
     if then is not None:
         then()
     check_not_replaced(source)
-    return staged.publish(job.tallies, f"{journaled.num_known} tasks had been finished before" if journaled.num_known else "")
+    return staged.publish(job.tallies, note)
+
+
+def _run_from_journal(staged: StagedMags, job: ResumableJob, title: str) -> str:
+    """Run what a job's journal does not tell of, and give a note of what it does."""
+    with staged.journal() as journal:
+        journaled = staged.journaled(job, journal)
+        run_job(journaled, title)
+    return f"{journaled.num_known} tasks had been finished before" if journaled.num_known else ""
+
+
+def convert(importing: StagedImport) -> Report:
+    """Import a source of another format as a mag, or go on with an interrupted import.
+
+    Parameters
+    ----------
+    importing : StagedImport
+        What to do.
+
+    Returns
+    -------
+    Report
+    """
+    staged = importing.staged
+    report = staged.start()
+    if report is not None:
+        return report
+    with _attempt(staged):
+        job = importing.job()
+        note = _run_from_journal(staged, job, f"importing {importing.source.name}")
+        importing.check_unchanged()
+        return staged.publish(job.tallies, "\n".join(filter(None, [note, *importing.all_notes()])))
+
+
+def export(exporting: StagedExport) -> Report:
+    """Export a mag to another format, or go on with an interrupted export.
+
+    Parameters
+    ----------
+    exporting : StagedExport
+        What to do.
+
+    Returns
+    -------
+    Report
+    """
+    title, begin = f"exporting {exporting.source.name}", time.monotonic()
+    exporting.start()
+    try:
+        output, note = exporting.output(), ""
+        if output is None:
+            with Progress(title, exporting.form.box.size[2]) as progress:
+                exporting.write_tiff(progress.advance)
+        else:
+            output.prepare()
+            with exporting.journal() as journal:
+                journaled = exporting.journaled(output, journal)
+                run_job(journaled, title)
+            note = f"{journaled.num_known} tasks had been finished before" if journaled.num_known else ""
+        return exporting.publish(time.monotonic() - begin, note)
+    except BaseException as error:
+        exporting.leave(error)
+        raise
+    finally:
+        exporting.release()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +41,16 @@ class BrickWriter:
         One brick [voxels].
     part : tuple of 3 int, optional
         Name of the part that these bricks are of every shard that they touch; None where they make whole shards, one after the other.
+    region : BoundingBox, optional
+        All voxels that will come: then a part is closed as soon as all of it is there.
     """
 
-    def __init__(self, target: Target, brick_shape: Vec3, part: Vec3 | None) -> None:
+    def __init__(self, target: Target, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
         self._target = target
         self._brick_shape = brick_shape
         self._part = part
+        self._region = region
+        self._come: Counter[Vec3] = Counter()
         self._open: dict[Vec3, PartWriter] = {}
         self._receipts: list[Receipt] = []
 
@@ -61,9 +66,18 @@ class BrickWriter:
             else:
                 corner = tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, brick.topleft, strict=True))
                 writer.append(voxels[(slice(None), *corner)], inside.topleft)
+            self._close_if_whole(shard, inside)
         if len(self._open) > 1 and sum(writer.gathered_nbytes for writer in self._open.values()) > _GATHERED_NBYTES:
             for writer in self._open.values():
                 writer.flush()
+
+    def _close_if_whole(self, shard: Vec3, inside: BoundingBox) -> None:
+        if self._region is None:
+            return
+        self._come[shard] += inside.volume
+        if self._come[shard] == cell_box(shard, self._target.shard_shape, self._region).intersection(self._region).volume:
+            self._receipts.append(self._open[shard].close())
+            del self._open[shard]
 
     def _writer(self, shard: Vec3) -> PartWriter:
         writer = self._open.get(shard)

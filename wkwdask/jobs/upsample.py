@@ -65,13 +65,14 @@ class UpsampleTask:
         states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
         stream = UpsampleStream(self.plan, self.source.dtype, self.source.num_channels)
         part = None if self.plan.holds_whole(self.target.shard_shape) else self.region
-        writer = BrickWriter(self.target, self.plan.brick_shape, part)
+        writer = BrickWriter(self.target, self.plan.brick_shape, part, self.plan.region_box(self.region))
         try:
             for reading in self.plan.readings(self.region):
                 memory, topleft = stream.source_memory(reading)
                 nonzero = self.source.read_into(memory, topleft, fill_zeros=False)
                 for brick in stream.bricks(reading, memory if nonzero else None):
                     writer.put(brick.index, brick.voxels)
+                del memory  # before there is memory for the next reading
             receipts = writer.close()
         except BaseException:
             writer.discard()

@@ -103,6 +103,18 @@ class Content:
         return "the array is believed to be the same, since its place, shape and type are: a graph is not compared, token= can name its content"
 
 
+def check_category(category: str | None) -> None:
+    """Make sure that the category of a layer is one that there is.
+
+    Raises
+    ------
+    ValueError
+        It is not.
+    """
+    if category not in (None, "color", "segmentation"):
+        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
+
+
 def stage_write(url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None) -> StagedMags:
     """Check and lay out the writing of an array as one mag.
 
@@ -137,8 +149,7 @@ def stage_write(url: str | os.PathLike[str], topleft: Vec3, content: Content, en
         The folder leaves its dataset.
     """
     check_existing(existing, EXISTING)
-    if category not in (None, "color", "segmentation"):
-        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
+    check_category(category)
     header = encoding.header(content.dtype, content.shape[0])
     place = place_of(url)
     box = BoundingBox(topleft, content.shape[1:], place.mag)

@@ -1,0 +1,397 @@
+"""Oracles: files that tifffile, imagecodecs, Pillow, h5py, zarr and mrcfile wrote become WKW that the reference library wkw 1.1.24 reads as what they hold;
+what is exported is read by tifffile and zarr. Without wkw, as on the lower bounds, WKW is read and written by ourselves."""
+
+from __future__ import annotations
+
+import json
+import warnings
+
+import dask
+import numpy as np
+import pytest
+from PIL import Image
+
+import wkwdask
+from wkwdask.errors import CorruptError, MissingError, UnsupportedError
+
+try:
+    import wkw
+except ModuleNotFoundError:
+    wkw = None
+
+tifffile = pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")
+h5py = pytest.importorskip("h5py", reason="h5py, of the extra convert, is not installed")
+zarr = pytest.importorskip("zarr", reason="zarr, of the extra convert, is not installed")
+mrcfile = pytest.importorskip("mrcfile", reason="mrcfile, of the extra convert, is not installed")
+imagecodecs = pytest.importorskip("imagecodecs", reason="imagecodecs, of the extra convert, is not installed")
+
+OFFSET = (5, 0, 3)
+OPTIONS = {"layer": "em", "offset": OFFSET, "block_len": 8, "file_len": 2, "compression": "lz4"}
+DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def voxels(dtype="uint8", shape=(11, 30, 41), seed=0):
+    """Sections (z, y, x), with values that fill the type."""
+    dtype = np.dtype(dtype)
+    random = np.random.default_rng(seed)
+    if dtype.kind == "f":
+        return random.normal(size=shape).astype(dtype)
+    limits = np.iinfo(dtype)
+    return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+
+
+def imported(source, tmp_path, **options):
+    """Import it, and read it with wkw: (c, z, y, x)."""
+    options = {"voxel_size": (4, 4, 35)} | OPTIONS | options
+    wkwdask.convert(source, tmp_path / "ds", **options)
+    (layer,) = json.loads((tmp_path / "ds" / "datasource-properties.json").read_text())["dataLayers"]
+    box = layer["boundingBox"]
+    if wkw is None:
+        return wkwdask.read(tmp_path / "ds").transpose(0, 3, 2, 1)
+    with wkw.Dataset.open(str(tmp_path / "ds" / "em" / "1")) as reference:
+        return reference.read(box["topLeft"], [box["width"], box["height"], box["depth"]]).transpose(0, 3, 2, 1)
+
+
+def scale(tmp_path):
+    return json.loads((tmp_path / "ds" / "datasource-properties.json").read_text())["scale"]["factor"]
+
+
+# ----------------------------------------------------------------------------- TIFF
+
+TIFF_FORMS = {
+    "plain": {},
+    "big": {"bigtiff": True},
+    "big-endian": {"byteorder": ">"},
+    "no description": {"metadata": None},
+    "zlib": {"compression": "zlib"},
+    "lzw strips": {"compression": "lzw", "rowsperstrip": 7, "predictor": True},
+    "zstd tiles": {"compression": "zstd", "tile": (16, 32), "metadata": None},
+    "raw tiles": {"tile": (16, 16)},
+    "strips": {"rowsperstrip": 4, "metadata": None},
+    "ome": {"ome": True},
+    "big-endian ome tiles": {"ome": True, "tile": (16, 16), "byteorder": ">", "bigtiff": True},
+}
+
+
+@pytest.mark.parametrize("form", TIFF_FORMS)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_tiff_of_many_pages(tmp_path, form, dtype):
+    array = voxels(dtype)
+    options = TIFF_FORMS[form] | ({"predictor": False} if dtype == "float32" and "predictor" in TIFF_FORMS[form] else {})
+    tifffile.imwrite(tmp_path / "a.tif", array, photometric="minisblack", **options)
+    found = imported(tmp_path / "a.tif", tmp_path, **({"axes": "zyx"} if form != "no description" else {}))
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found[0], array)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tiffs_of_one_section(tmp_path, dtype):
+    """Names in natural order; every type that there is."""
+    array = voxels(dtype)
+    (tmp_path / "s").mkdir()
+    for z, section in enumerate(array):
+        tifffile.imwrite(tmp_path / "s" / f"section {z}.tiff", section, compression="zlib" if z % 2 else None, tile=(16, 16) if z % 3 else None)
+    found = imported(tmp_path / "s", tmp_path)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found[0], array)
+
+
+def test_tiffs_of_several_sections_each(tmp_path):
+    array = voxels(shape=(12, 30, 41))
+    (tmp_path / "s").mkdir()
+    for n in range(3):
+        tifffile.imwrite(tmp_path / "s" / f"{n}.tif", array[4 * n : 4 * n + 4], photometric="minisblack", metadata=None)
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], array)
+
+
+@pytest.mark.parametrize(
+    "options", [{"planarconfig": "contig"}, {"planarconfig": "separate"}, {"compression": "jpeg"}, {"tile": (16, 16), "compression": "zlib"}]
+)
+def test_colors(tmp_path, options):
+    """Three channels, wherever the file has them."""
+    array = voxels(shape=(3, 32, 48, 3))
+    (tmp_path / "s").mkdir()
+    for z, section in enumerate(array):
+        data = section.transpose(2, 0, 1) if options.get("planarconfig") == "separate" else section
+        tifffile.imwrite(tmp_path / "s" / f"{z}.tif", data, photometric="rgb", **options)
+    expected = np.stack([tifffile.imread(tmp_path / "s" / f"{z}.tif") for z in range(3)])  # JPEG loses something
+    if options.get("planarconfig") == "separate":
+        expected = expected.transpose(0, 2, 3, 1)
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path), expected.transpose(3, 0, 1, 2))
+
+
+@pytest.mark.parametrize("axes", ["ZCYX", "CZYX", "TZCYX", "ZYX", "ZYXS"])
+def test_ome_tiff(tmp_path, axes):
+    """Axes and the voxel size are in the file."""
+    lengths = {"T": 1, "Z": 4, "C": 2, "Y": 20, "X": 30, "S": 3}
+    array = voxels("uint8" if "S" in axes else "uint16", [lengths[axis] for axis in axes])
+    size = {"PhysicalSizeX": 0.004, "PhysicalSizeY": 4.5, "PhysicalSizeYUnit": "nm", "PhysicalSizeZ": 350, "PhysicalSizeZUnit": "Å"}
+    tifffile.imwrite(tmp_path / "a.ome.tif", array, photometric="rgb" if "S" in axes else "minisblack", metadata={"axes": axes} | size)
+    found = imported(tmp_path / "a.ome.tif", tmp_path, voxel_size=None)
+    order = [axes.index(axis) for axis in axes if axis in "CS"] + [axes.index(axis) for axis in "ZYX"]
+    expected = (array[0] if axes[0] == "T" else array).transpose([n - (axes[0] == "T") for n in order])
+    np.testing.assert_array_equal(found, expected if len(order) == 4 else expected[np.newaxis])
+    assert scale(tmp_path) == [4.0, 4.5, 35.0]
+
+
+@pytest.mark.parametrize("axes", ["ZYX", "ZCYX"])
+def test_imagej(tmp_path, axes):
+    array = voxels("uint16", (5, 20, 30) if axes == "ZYX" else (5, 2, 20, 30))
+    tifffile.imwrite(tmp_path / "a.tif", array, imagej=True, metadata={"axes": axes})
+    expected = array[np.newaxis] if axes == "ZYX" else array.transpose(1, 0, 2, 3)
+    np.testing.assert_array_equal(imported(tmp_path / "a.tif", tmp_path), expected)
+
+
+def test_imagej_with_one_directory(tmp_path):
+    """Beyond 4 GiB, ImageJ describes the first section alone; the others lie behind it."""
+    array = voxels("uint16", (5, 20, 30))
+    tifffile.imwrite(tmp_path / "a.tif", array, imagej=True, metadata={"axes": "ZYX"})
+    with tifffile.TiffFile(tmp_path / "a.tif", mode="r+b") as tiff:
+        page = tiff.pages[0]
+        file, order = tiff.filehandle, tiff.byteorder
+        file.seek(page.offset)
+        count = int.from_bytes(file.read(2), "little" if order == "<" else "big")
+        file.seek(page.offset + 2 + 12 * count)
+        file.write(bytes(4))  # no next directory
+    with tifffile.TiffFile(tmp_path / "a.tif") as tiff:
+        assert (len(tiff.pages), tiff.series[0].shape) == (1, (5, 20, 30))
+    np.testing.assert_array_equal(imported(tmp_path / "a.tif", tmp_path)[0], array)
+
+
+def test_pages_that_are_not_alike(tmp_path):
+    """The page is named."""
+    array = voxels()
+    with tifffile.TiffWriter(tmp_path / "a.tif") as writer:
+        for z, section in enumerate(array):
+            writer.write(section[:5] if z == 3 else section, metadata=None)
+    with pytest.raises(CorruptError, match=r"a\.tif: page 3: has 41 x 5 pixels of uint8, expected 41 x 30"):
+        imported(tmp_path / "a.tif", tmp_path)
+
+
+def test_every_truncation_of_a_tiff_is_an_error(tmp_path):
+    """It names the file; nothing is ever made of what is not there."""
+    array = voxels()
+    for name, options in (("raw", {}), ("zlib", {"compression": "zlib", "rowsperstrip": 8})):
+        tifffile.imwrite(tmp_path / f"{name}.tif", array[0], metadata=None, **options)
+        raw = (tmp_path / f"{name}.tif").read_bytes()
+        for length in range(0, len(raw) - 1, 97):
+            (tmp_path / "cut.tif").write_bytes(raw[:length])
+            with pytest.raises(CorruptError, match=r"cut\.tif"):
+                imported(tmp_path / "cut.tif", tmp_path)
+
+
+def test_a_deep_color_png(tmp_path):
+    """Pillow halves its bits; nothing is lost here."""
+    array = voxels("uint16", (3, 20, 30, 3))
+    (tmp_path / "s").mkdir()
+    for z, section in enumerate(array):
+        (tmp_path / "s" / f"{z}.png").write_bytes(imagecodecs.png_encode(section))
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path), array.transpose(3, 0, 1, 2))
+
+
+def test_jpegs(tmp_path):
+    array = voxels(shape=(3, 40, 50))
+    (tmp_path / "s").mkdir()
+    for z, section in enumerate(array):
+        Image.fromarray(section).save(tmp_path / "s" / f"{z}.jpg", quality=70)
+    expected = np.stack([imagecodecs.jpeg_decode((tmp_path / "s" / f"{z}.jpg").read_bytes()) for z in range(3)])
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], expected)
+
+
+# ----------------------------------------------------------------------------- arrays
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (3, 16, 16)}, {"chunks": (1, 30, 41), "compression": "gzip"}])
+@pytest.mark.parametrize("dtype", ["uint8", ">u2", "float64", "int64"])
+def test_hdf5(tmp_path, options, dtype):
+    array = voxels(np.dtype(dtype).newbyteorder("="))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("volumes/raw", data=array.astype(dtype), **options).attrs["element_size_um"] = (0.05, 0.008, 0.004)
+        file.create_dataset("other", data=array)
+    found = imported(f"{tmp_path}/a.h5:/volumes/raw", tmp_path, voxel_size=None)
+    np.testing.assert_array_equal(found[0], array)
+    assert scale(tmp_path) == [4.0, 8.0, 50.0]
+    with pytest.raises(MissingError, match=r"several datasets, or none: name one: .*a\.h5:/other, .*a\.h5:/volumes/raw"):
+        imported(tmp_path / "a.h5", tmp_path)
+    with pytest.raises(MissingError, match="no dataset 'nothing'"):
+        imported(f"{tmp_path}/a.h5:nothing", tmp_path)
+
+
+def test_hdf5_axes_and_damage(tmp_path):
+    array = voxels(shape=(2, 5, 6, 7))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        data = file.create_dataset("data", data=array)
+        for dim, label in zip(data.dims, "czyx", strict=True):
+            dim.label = label
+    np.testing.assert_array_equal(imported(tmp_path / "a.h5", tmp_path), array)
+    (tmp_path / "b.h5").write_bytes(b"no HDF5")
+    with pytest.raises(CorruptError, match=r"b\.h5: no HDF5 file that can be read"):
+        imported(tmp_path / "b.h5", tmp_path)
+
+
+ZARR_FORMS = {
+    "v2": {"zarr_format": 2, "chunks": (4, 16, 16)},
+    "v3": {"zarr_format": 3, "chunks": (4, 16, 16)},
+    "shards": {"zarr_format": 3, "chunks": (2, 8, 8), "shards": (8, 32, 48)},
+    "sections": {"zarr_format": 2, "chunks": (1, 30, 41)},
+}
+
+
+@pytest.mark.parametrize("form", ZARR_FORMS)
+@pytest.mark.parametrize("dtype", ["uint8", "uint64", "float32"])
+def test_zarr(tmp_path, form, dtype):
+    array = voxels(dtype)
+    zarr.create_array(str(tmp_path / "a.zarr"), shape=array.shape, dtype=dtype, **ZARR_FORMS[form])[...] = array
+    np.testing.assert_array_equal(imported(tmp_path / "a.zarr", tmp_path)[0], array)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_ome_zarr(tmp_path, version):
+    """The finest array of a group, its axes and the size of its voxels."""
+    array = voxels(shape=(1, 2, 5, 20, 30))
+    group = zarr.create_group(str(tmp_path / "a.zarr"), zarr_format=version)
+    group.create_array("s0", shape=array.shape, dtype="uint8", chunks=(1, 1, 5, 8, 8))[...] = array
+    group.create_array("s1", shape=(1, 2, 5, 10, 15), dtype="uint8", chunks=(1, 1, 5, 8, 8))
+    axes = [{"name": "t", "type": "time"}, {"name": "c", "type": "channel"}] + [{"name": name, "type": "space", "unit": "micrometer"} for name in "zyx"]
+    datasets = [
+        {"path": path, "coordinateTransformations": [{"type": "scale", "scale": [1, 1, 0.05, f * 0.008, f * 0.004]}]} for path, f in (("s0", 1), ("s1", 2))
+    ]
+    multiscales = {"multiscales": [{"axes": axes, "datasets": datasets}]}
+    group.attrs.update(multiscales if version == 2 else {"ome": {"version": "0.5", **multiscales}})
+    np.testing.assert_array_equal(imported(tmp_path / "a.zarr", tmp_path, voxel_size=None), array[0])
+    assert scale(tmp_path) == [4.0, 8.0, 50.0]
+
+
+def test_zarr_groups_and_names(tmp_path):
+    group = zarr.create_group(str(tmp_path / "a.zarr"))
+    array = voxels(shape=(7, 6, 5))
+    group.create_array("raw", shape=array.shape, dtype="uint8", chunks=(4, 4, 4), dimension_names=["x", "y", "z"])[...] = array
+    with pytest.raises(ValueError, match=r"a group without multiscales: name an array in it: .*a\.zarr/raw"):
+        imported(tmp_path / "a.zarr", tmp_path)
+    np.testing.assert_array_equal(imported(tmp_path / "a.zarr" / "raw", tmp_path)[0], array.T)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "float32", "float16"])
+def test_mrc(tmp_path, dtype):
+    array = (voxels("int8") if dtype == "int8" else voxels("int16").astype(dtype)) if "float" not in dtype else voxels("float32").astype(dtype)
+    with mrcfile.new(tmp_path / "a.mrc") as mrc:
+        mrc.set_data(array)
+        mrc.voxel_size = (40, 50, 350)
+    found = imported(tmp_path / "a.mrc", tmp_path, voxel_size=None)
+    assert found.dtype == ("float32" if dtype == "float16" else dtype)
+    np.testing.assert_array_equal(found[0], array.astype(found.dtype))
+    assert scale(tmp_path) == [4.0, 5.0, 35.0]
+
+
+def test_mrc_bytes_of_imod_and_damage(tmp_path):
+    """IMOD marks files whose bytes have no sign; mrcfile does not look at that."""
+    array = voxels("int8")
+    with mrcfile.new(tmp_path / "a.mrc") as mrc:
+        mrc.set_data(array)
+    raw = bytearray((tmp_path / "a.mrc").read_bytes())
+    raw[152:160] = np.array([1146047817, 0], "<i4").tobytes()
+    (tmp_path / "a.mrc").write_bytes(raw)
+    np.testing.assert_array_equal(imported(tmp_path / "a.mrc", tmp_path)[0], array.view("uint8"))
+    (tmp_path / "a.mrc").write_bytes(raw[:-1])
+    with pytest.raises(wkwdask.TruncatedError, match=r"a\.mrc: has \d+ bytes, expected"):
+        imported(tmp_path / "a.mrc", tmp_path)
+    with mrcfile.new(tmp_path / "c.mrc") as mrc:
+        mrc.set_data(voxels("float32", (2, 3, 4)).astype("complex64"))
+    with pytest.raises(UnsupportedError, match=r"c\.mrc: mode 4, expected one of"):
+        imported(tmp_path / "c.mrc", tmp_path)
+
+
+# ----------------------------------------------------------------------------- export
+
+
+def reference(tmp_path, array):
+    """A dataset whose voxels (c, z, y, x) wkw wrote."""
+    (tmp_path / "source").mkdir()
+    if wkw is None:
+        wkwdask.write(tmp_path / "source" / "em" / "1", OFFSET, array.transpose(0, 3, 2, 1), block_len=8, file_len=2)
+        return _described(tmp_path / "source", array)
+    header = wkw.Header(array.dtype.type, num_channels=len(array), block_len=8, file_len=2, block_type=wkw.Header.BLOCK_TYPE_LZ4)
+    with wkw.Dataset.create(str(tmp_path / "source" / "em" / "1"), header) as dataset:
+        whole = np.zeros((len(array), *(-(-(n + o) // 16) * 16 for n, o in zip(array.shape[:0:-1], OFFSET, strict=True))), array.dtype)
+        whole[(slice(None), *(slice(o, o + n) for n, o in zip(array.shape[:0:-1], OFFSET, strict=True)))] = array.transpose(0, 3, 2, 1)
+        dataset.write((0, 0, 0), whole)
+    return _described(tmp_path / "source", array)
+
+
+def _described(folder, array):
+    """Write the JSON."""
+    layer = {
+        "name": "em", "category": "color", "elementClass": "uint8", "numChannels": len(array), "dataFormat": "wkw",
+        "boundingBox": {"topLeft": OFFSET, "width": array.shape[3], "height": array.shape[2], "depth": array.shape[1]},
+        "mags": [{"mag": [1, 1, 1], "path": "./em/1"}],
+    }  # fmt: skip
+    document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 5, 35], "unit": "nanometer"}, "dataLayers": [layer]}
+    (folder / "datasource-properties.json").write_text(json.dumps(document))
+    return folder
+
+
+@pytest.mark.parametrize(("dtype", "channels"), [("uint8", 1), ("uint8", 3), ("uint16", 2), ("float32", 1), ("uint64", 1)])
+@pytest.mark.parametrize("limit", [1 << 30, 4000])  # of what is held in memory
+def test_export(tmp_path, monkeypatch, dtype, channels, limit):
+    from wkwdask.storage import exported
+
+    monkeypatch.setattr(exported, "SLAB_NBYTES", limit)
+    monkeypatch.setattr(exported, "_STRETCH_NBYTES", limit)
+    array = voxels(dtype, (channels, 11, 40, 61))
+    source = reference(tmp_path, array)
+    expected = array[0] if channels == 1 else array
+    targets = {name: tmp_path / name for name in ("a.npy", "a.zarr", "a.tif", "a.ome.tiff", "sections")}
+    if dtype == "uint64":
+        with pytest.raises(UnsupportedError, match=r"OME-TIFF has no uint64: cast it"):
+            wkwdask.convert(source, targets.pop("a.ome.tiff"))
+    for target in targets.values():
+        wkwdask.convert(source, target)
+    np.testing.assert_array_equal(np.load(targets["a.npy"]), expected)
+    np.testing.assert_array_equal(zarr.open_array(str(targets["a.zarr"]), mode="r")[...], expected)
+    for name in {"a.tif", "a.ome.tiff"} & set(targets):
+        with tifffile.TiffFile(targets[name]) as tiff:
+            series = tiff.series[0]
+            assert series.axes == ("ZYX" if channels == 1 else "ZCYX")
+            np.testing.assert_array_equal(series.asarray(), array[0] if channels == 1 else array.transpose(1, 0, 2, 3))
+    names = sorted(path.name for path in targets["sections"].iterdir())
+    assert names == [f"z{z:04}.tif" for z in range(3, 14)]
+    found = np.stack([tifffile.imread(targets["sections"] / name) for name in names])
+    np.testing.assert_array_equal(found, array[0] if channels == 1 else array.transpose(1, 2, 3, 0))
+    for n, target in enumerate(targets.values()):  # and back
+        wkwdask.convert(target, tmp_path / "back", layer=str(n), voxel_size=None if n else (4, 5, 35), **{k: v for k, v in OPTIONS.items() if k != "layer"})
+        np.testing.assert_array_equal(wkwdask.read(tmp_path / "back", layer=str(n)).transpose(0, 3, 2, 1), array)
+
+
+def test_what_an_export_says_of_itself(tmp_path):
+    source = reference(tmp_path, voxels(shape=(1, 11, 40, 61)))
+    wkwdask.convert(source, tmp_path / "a.zarr")
+    stored = zarr.open_array(str(tmp_path / "a.zarr"), mode="r")
+    assert dict(stored.attrs) == {"mag": [1, 1, 1], "offset_vx": list(OFFSET), "voxel_size_nm": [4, 5, 35]}
+    assert (stored.metadata.dimension_names, stored.chunks, stored.shards) == (("z", "y", "x"), (8, 8, 8), (16, 16, 16))
+    wkwdask.convert(source, tmp_path / "a.ome.tif")
+    with warnings.catch_warnings(), tifffile.TiffFile(tmp_path / "a.ome.tif") as tiff:
+        text = tiff.ome_metadata
+        assert (tiff.pages[0].is_tiled, tiff.pages[0].compression.name) == (True, "ADOBE_DEFLATE")
+    assert 'PhysicalSizeX="4' in text
+    assert 'PhysicalSizeZ="35' in text
+    assert 'PhysicalSizeZUnit="nm"' in text
+    for target, options in (("a.zarr", {}), ("a.ome.tif", {})):
+        wkwdask.convert(tmp_path / target, tmp_path / f"back-{target}", **options)
+        assert json.loads((tmp_path / f"back-{target}" / "datasource-properties.json").read_text())["scale"]["factor"] == [4.0, 5.0, 35.0]
+
+
+@pytest.mark.parametrize("compression", ["raw", "lzw", "zstd", "zlib"])
+def test_compression_of_tiff(tmp_path, compression):
+    source = reference(tmp_path, voxels(shape=(1, 11, 40, 61)))
+    for target in ("a.tif", "sections"):
+        wkwdask.convert(source, tmp_path / target, compression=compression)
+    for path in (tmp_path / "a.tif", tmp_path / "sections" / "z0003.tif"):
+        with tifffile.TiffFile(path) as tiff:
+            assert tiff.pages[0].compression.name == {"raw": "NONE", "lzw": "LZW", "zstd": "ZSTD", "zlib": "ADOBE_DEFLATE"}[compression]
+            np.testing.assert_array_equal(tiff.pages[0].asarray(), voxels(shape=(1, 11, 40, 61))[0, 0])

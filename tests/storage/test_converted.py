@@ -1,0 +1,101 @@
+"""Values that get another type: exact fractions are the reference, and nothing wraps."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import DTYPE_NAMES
+
+from wkwdask.errors import BoundsError
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.storage.array_file import ArrayVolume, npy_ref
+from wkwdask.storage.converted import Converted, convert_values
+
+INTEGERS = [name for name in DTYPE_NAMES if not name.startswith("float")]
+SMALL = [name for name in INTEGERS if not name.endswith("64")]
+
+
+def scaled(value, low, high, limits):
+    """By the book: clip, scale, round half to even."""
+    clipped = min(max(Fraction(value), Fraction(low)), Fraction(high))
+    return round((clipped - Fraction(low)) * (int(limits.max) - int(limits.min)) / (Fraction(high) - Fraction(low))) + int(limits.min)
+
+
+@given(st.sampled_from(SMALL), st.sampled_from(["uint8", "int8", "uint16", "int16"]), st.data())
+def test_scaled_integers(source, target, data):
+    limits, own = np.iinfo(target), np.iinfo(source)
+    low = data.draw(st.integers(int(own.min), int(own.max) - 1))
+    high = data.draw(st.integers(low + 1, int(own.max)))
+    values = data.draw(st.lists(st.integers(int(own.min), int(own.max)), min_size=1, max_size=20))
+    found = convert_values(np.array(values, source), np.dtype(target), (low, high))
+    assert found.dtype == target
+    for got, value in zip(found.tolist(), values, strict=True):
+        assert got == scaled(value, low, high, limits)
+
+
+@pytest.mark.parametrize(
+    ("values", "source", "target", "value_range", "expected"),
+    [
+        ([0, 1, 128, 65535], "uint16", "uint8", (0, 255), [0, 1, 128, 255]),  # the range of the type itself: only cut off
+        ([0, 128, 129, 386, 65535], "uint16", "uint8", (0, 65535), [0, 0, 1, 2, 255]),
+        ([0, 1, 3, 5], "uint8", "uint8", (0, 510), [0, 0, 2, 2]),  # halves go to the even neighbour
+        ([-5.0, 0.5, np.nan, np.inf, -np.inf], "float32", "uint8", (0, 1), [0, 128, 0, 255, 0]),
+        ([-1.0, 0.0, 1.0], "float64", "int16", (-1, 1), [-32768, 0, 32767]),
+        ([0, 50, 100, 200], "uint8", "float32", (0, 100), [0.0, 0.5, 1.0, 1.0]),
+        ([0.0, 1.0, 2.0], "float64", "uint64", (0, 1), [0, 2**64 - 1, 2**64 - 1]),
+        ([0.0, 1.0], "float64", "int64", (0, 1), [-(2**63), 2**63 - 1]),
+        ([2**64 - 1, 2**63 + 1, 5], "uint64", "int64", (-(2**63), 2**63 - 1), [2**63 - 1, 2**63 - 1, 5]),
+        ([-5, 2**62 + 1], "int64", "uint64", (0, 2**64 - 1), [0, 2**62 + 1]),  # more bits than a float has
+    ],
+)
+def test_known_values(values, source, target, value_range, expected):
+    found = convert_values(np.array(values, source), np.dtype(target), value_range)
+    assert found.tolist() == expected
+    assert found.dtype == target
+
+
+@given(st.sampled_from(DTYPE_NAMES), st.sampled_from(DTYPE_NAMES), st.integers(0, 1000))
+def test_without_a_range_values_stay_or_it_is_an_error(source, target, seed):
+    rng = np.random.default_rng(seed)
+    if source.startswith("float"):
+        values = rng.choice([0.0, 1.0, -1.0, 300.0, 0.5, 1e10, 2.0**63, 2.0**64], 3).astype(source)
+    else:
+        limits = np.iinfo(source)
+        values = rng.choice(np.array([limits.min, limits.max, 0, 1, 100, limits.max // 2 + 1], source), 3)
+    try:
+        found = convert_values(values, np.dtype(target), None)
+    except BoundsError:
+        if target.startswith("float"):
+            assert any(int(value) != int(np.dtype(target).type(value)) for value in values.tolist())
+        else:
+            limits = np.iinfo(target)
+            assert any(value != int(value) or not int(limits.min) <= int(value) <= int(limits.max) for value in values.tolist())
+    else:
+        assert found.dtype == target
+        if not (source == "float64" and target == "float32"):  # that one rounds, as ever
+            assert [Fraction(value) for value in found.tolist()] == [Fraction(value) for value in values.tolist()]
+
+
+def test_a_volume(tmp_path):
+    """Channels in another order, and an error that names the voxel."""
+    array = np.random.default_rng(0).integers(0, 1000, (4, 5, 6, 7)).astype(np.uint16)  # c, z, y, x
+    np.save(tmp_path / "a.npy", array)
+    ref, _ = npy_ref(str(tmp_path / "a.npy"))
+    source = ArrayVolume(ref, "czyx", (10, 20, 30), BoundingBox((10, 20, 30), (7, 6, 5)))
+    volume = Converted(source, (3, 1), np.dtype(np.uint8), (0, 999))
+    out = np.empty((2, 4, 3, 2), np.uint8)
+    volume.read_into(out, (11, 22, 33))
+    expected = np.rint(array[[3, 1], 3:5, 2:5, 1:5].astype(float) * 255 / 999)
+    np.testing.assert_array_equal(out, expected.transpose(0, 3, 2, 1))
+    single = np.empty((1, 4, 3, 2), np.uint8)
+    volume.read_into(single, (11, 22, 33), 1)
+    np.testing.assert_array_equal(single[0], out[1])
+    array[1, 4, 4, 3] = 1000
+    array[array != 1000] %= 256
+    np.save(tmp_path / "a.npy", array)
+    with pytest.raises(BoundsError, match=r"a\.npy: voxel \(13, 24, 34\) of channel 1: 1000 is no uint8; give the range"):
+        Converted(source, (3, 1), np.dtype(np.uint8)).read_into(out, (11, 22, 33))

@@ -1,0 +1,425 @@
+"""Images and arrays that become WKW, and the other way round: datasets, bad slices, interruptions, a full disk, the command line."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from faults.drivers import imports_of, runs, stopping
+from PIL import Image
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning
+from wkwdask.formats.datasource import FILE_NAME
+from wkwdask.storage import local
+
+VOXEL_SIZE = (4, 4, 35)
+OPTIONS = {"voxel_size": VOXEL_SIZE, "block_len": 8, "file_len": 2, "compression": "lz4"}
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def voxels(shape=(21, 30, 41), dtype=np.uint8, seed=0):
+    """Sections (z, y, x)."""
+    return np.random.default_rng(seed).integers(0, 255, shape).astype(dtype)
+
+
+def save(folder, array, name="s{}.png"):
+    folder.mkdir(exist_ok=True)
+    for z, section in enumerate(array):
+        Image.fromarray(section).save(folder / name.format(z))
+    return folder
+
+
+@pytest.fixture
+def sections(tmp_path):
+    return save(tmp_path / "sections", voxels())
+
+
+def document(dataset):
+    return json.loads((Path(dataset) / FILE_NAME).read_text())
+
+
+def hidden(folder):
+    return sorted(path.name for path in Path(folder).rglob(".*") if path.name not in (".wkwdask.json", ".wkwdask-files.npy", f".{FILE_NAME}.lock"))
+
+
+# ----------------------------------------------------------------------------- import
+
+
+def test_a_new_dataset(tmp_path, sections):
+    report = wkwdask.convert(sections, tmp_path / "ds", offset=(5, 6, 7), **OPTIONS)
+    assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (21 * 30 * 41, 0, 254)
+    written = document(tmp_path / "ds")
+    assert written["scale"] == {"factor": [4.0, 4.0, 35.0], "unit": "nanometer"}
+    (layer,) = written["dataLayers"]
+    assert (layer["name"], layer["category"], layer["elementClass"]) == ("color", "color", "uint8")
+    assert layer["boundingBox"] == {"topLeft": [5, 6, 7], "width": 41, "height": 30, "depth": 21}
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0], voxels().T)
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes"])
+def test_other_runners(tmp_path, sections, scheduler):
+    with dask.config.set(scheduler=scheduler, num_workers=2), imports_of(8):
+        wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+        wkwdask.convert(tmp_path / "ds", tmp_path / "out.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), voxels())
+
+
+def test_names_of_layers(tmp_path, sections):
+    """A dataset's new layer is named by what it is; a layer and a mag may be named too."""
+    np.save(tmp_path / "labels.npy", voxels(dtype=np.uint32))
+    wkwdask.convert(tmp_path / "labels.npy", tmp_path / "ds", **OPTIONS)
+    wkwdask.convert(sections, tmp_path / "ds", layer="em", **OPTIONS)
+    wkwdask.convert(sections, tmp_path / "ds" / "other", category="segmentation")
+    wkwdask.convert(sections, tmp_path / "ds" / "coarse" / "2-2-1", offset=(3, 4, 5))
+    layers = document(tmp_path / "ds")["dataLayers"]
+    assert [(layer["name"], layer["category"]) for layer in layers] == [
+        ("segmentation", "segmentation"), ("em", "color"), ("other", "segmentation"), ("coarse", "color"),
+    ]  # fmt: skip
+    assert layers[3]["boundingBox"] == {"topLeft": [6, 8, 5], "width": 82, "height": 60, "depth": 21}
+    assert [mag["mag"] for mag in layers[3]["mags"]] == [[2, 2, 1]]
+    with pytest.raises(ValueError, match="is mag 2-2-1, but mag= says 1"):
+        wkwdask.convert(sections, tmp_path / "ds" / "coarse" / "2-2-1", mag=1)
+
+
+def test_the_voxel_size(tmp_path, sections):
+    with pytest.raises(ValueError, match="a new dataset needs the size of a voxel"):
+        wkwdask.convert(sections, tmp_path / "ds")
+    assert not (tmp_path / "ds").exists()
+    wkwdask.convert(sections, tmp_path / "ds", voxel_size=(0.004, 0.004, 0.04), unit="um")
+    assert document(tmp_path / "ds")["scale"]["factor"] == [4.0, 4.0, 40.0]
+    with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 40.0\) nm, not \(5.0, 4.0, 40.0\) nm"):
+        wkwdask.convert(sections, tmp_path / "ds", layer="again", voxel_size=(5, 4, 40))
+    for wrong in ((4, 4), (4, 4, 0), (4, 4, -1)):
+        with pytest.raises(ValueError, match="voxel_size must be three positive lengths"):
+            wkwdask.convert(sections, tmp_path / "new", voxel_size=wrong)
+    with pytest.raises(ValueError, match="unit must be a unit of length"):
+        wkwdask.convert(sections, tmp_path / "new", voxel_size=(4, 4, 4), unit="mag")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"channels": (1,)}, r"channels must be some of 0\.\.0, got 1"),
+        ({"offset": (0, 0, -1)}, "offset must not be negative"),
+        ({"value_range": (5, 5)}, "the range of values must be a lower and a higher number"),
+        ({"on_error": "ignore"}, 'on_error must be "fail" or "fill"'),
+        ({"existing": "maybe"}, "existing must be"),
+        ({"bounding_box": (100, 0, 0, 5, 5, 5)}, "holds nothing of the source"),
+        ({"category": "raw"}, 'category must be "color" or "segmentation"'),
+        ({"block_len": 7}, "block_len"),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path, sections, options, message):
+    with pytest.raises((ValueError, BoundsError), match=message):
+        wkwdask.convert(sections, tmp_path / "ds", voxel_size=VOXEL_SIZE, **options)
+    assert hidden(tmp_path) == []
+
+
+def test_types_and_ranges(tmp_path):
+    array = voxels(dtype=np.uint16) * 17
+    np.save(tmp_path / "a.npy", array)
+    wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="scaled", dtype="uint8", value_range=(0, 4095), **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="scaled")[0].T, np.minimum(np.rint(array * (255 / 4095)), 255))
+    with pytest.raises(BoundsError, match=r"a\.npy: voxel \(.*\) of channel 0: \d+ is no uint8; give the range of values"):
+        wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="cast", dtype="uint8", **OPTIONS)
+    assert not (tmp_path / "ds" / "cast" / "1").exists()
+    wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="cast", dtype="uint32", **OPTIONS)
+    assert wkwdask.read(tmp_path / "ds", layer="cast").dtype == np.uint32
+
+
+def test_channels(tmp_path):
+    """Colors are channels; alpha goes only where that is asked for."""
+    array = voxels((9, 10, 11, 4))
+    save(tmp_path / "rgba", array)
+    wkwdask.convert(tmp_path / "rgba", tmp_path / "ds", layer="all", **OPTIONS)
+    wkwdask.convert(tmp_path / "rgba", tmp_path / "ds", layer="bgr", channels=(2, 1, 0), **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="all"), array.transpose(3, 2, 1, 0))
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="bgr"), array[..., 2::-1].transpose(3, 2, 1, 0))
+    assert [layer["elementClass"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["uint32", "uint24"]
+
+
+def test_a_box(tmp_path, sections):
+    """In voxels of the dataset, not of the source."""
+    wkwdask.convert(sections, tmp_path / "ds", offset=(5, 6, 7), bounding_box=(10, 0, 9, 20, 11, 100), **OPTIONS)
+    assert document(tmp_path / "ds")["dataLayers"][0]["boundingBox"] == {"topLeft": [10, 6, 9], "width": 20, "height": 5, "depth": 19}
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0], voxels().T[5:25, :5, 2:])
+
+
+def test_the_pyramid_in_the_same_call(tmp_path, sections):
+    report = wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
+    wkwdask.convert(sections, tmp_path / "two", **OPTIONS)
+    wkwdask.build_pyramid(tmp_path / "two")
+    mags = [mag["mag"] for mag in document(tmp_path / "ds")["dataLayers"][0]["mags"]]
+    assert len(report.mags) == len(mags) > 1
+    assert mags == [mag["mag"] for mag in document(tmp_path / "two")["dataLayers"][0]["mags"]]
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
+    with pytest.raises(ExistsError):
+        wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
+    shutil.rmtree(tmp_path / "ds" / "color" / "2-2-1")  # as if the pyramid had not been built yet
+    shutil.rmtree(tmp_path / "ds" / "color" / "4-4-1")
+    wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
+
+
+def test_patterns_and_lists(tmp_path, sections):
+    array = voxels()
+    with pytest.warns(SectionWarning, match=r"sections seem to be missing: 12; "):
+        wkwdask.convert(f"{sections}/s1[013].png", tmp_path / "ds", layer="two", **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="two")[0].T, array[[10, 11, 13]])
+    wkwdask.convert([sections / "s3.png", sections / "s1.png"], tmp_path / "ds", layer="list", **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="list")[0].T, array[[3, 1]])
+
+
+def test_missing_and_bad_sections(tmp_path, sections):
+    """They are named; zeros take their place on request, and the report says which."""
+    array = voxels()
+    (sections / "s4.png").unlink()
+    raw = (sections / "s9.png").read_bytes()
+    (sections / "s9.png").write_bytes(raw[:-200])
+    Image.fromarray(voxels((5, 5))).save(sections / "s2.png")
+    with pytest.raises(CorruptError, match=r"s2\.png: has 5 x 5 pixels of uint8, expected 41 x 30 pixels of uint8 as most of the others"):
+        wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    Image.fromarray(array[2]).save(sections / "s2.png")
+    with pytest.warns(SectionWarning, match="missing: 4"), pytest.raises(CorruptError, match=r"s9\.png: cannot be decoded"):
+        wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    assert not (tmp_path / "ds" / "color" / "1").exists()
+    Image.fromarray(voxels((5, 5))).save(sections / "s2.png")
+    with imports_of(8), pytest.warns(SectionWarning) as caught:
+        report = wkwdask.convert(sections, tmp_path / "ds", on_error="fill", existing="overwrite", **OPTIONS)
+    assert len(caught) == 2
+    array[[2, 4, 9]] = 0
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0].T, array)
+    lines = report.note.splitlines()
+    assert lines[0] == "sections that are missing, filled with zeros: 4"
+    assert lines[1].startswith(f"filled with zeros: {sections}/s2.png: has 5 x 5 pixels")
+    assert lines[2].startswith(f"filled with zeros: {sections}/s9.png: cannot be decoded")
+    assert len(lines) == 3
+    assert hidden(tmp_path) == []
+
+
+def test_an_interrupted_import_goes_on(tmp_path, sections):
+    with imports_of(8):
+        wkwdask.convert(sections, tmp_path / "whole", **OPTIONS)
+        with stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
+            wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+        assert any("the same call goes on" in note for note in caught.value.__notes__)
+        assert document(tmp_path / "ds")["dataLayers"] == []
+        with pytest.raises(ResumeError, match="compression was lz4, is raw"):
+            wkwdask.convert(sections, tmp_path / "ds", **(OPTIONS | {"compression": "raw"}))
+    with stopping(tmp_path / "log2", 99, OSError):  # with the regions of the first start, whatever would be chosen now
+        report = wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    assert "2 tasks had been finished before" in report.note
+    assert not set(runs(tmp_path / "log")) & set(runs(tmp_path / "log2"))
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0], voxels().T)
+    assert hidden(tmp_path) == []
+
+
+def test_other_sections_are_another_import(tmp_path, sections):
+    """A section that changes after an interruption, or after all was done, is noticed."""
+    with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug"):
+        wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    Image.fromarray(voxels(seed=1)[0]).save(sections / "s0.png")
+    with pytest.raises(ResumeError, match="the source was replaced"):
+        wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    wkwdask.convert(sections, tmp_path / "ds", existing="overwrite", **OPTIONS)
+    assert "nothing to do" in wkwdask.convert(sections, tmp_path / "ds", existing="resume", **OPTIONS).note
+    with pytest.raises(ExistsError):
+        wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    Image.fromarray(voxels(seed=2)[0]).save(sections / "s0.png")
+    with pytest.raises(ResumeError, match="the source was replaced"):
+        wkwdask.convert(sections, tmp_path / "ds", existing="resume", **OPTIONS)
+
+
+class FullDisk:
+    """Writes fail as on a full disk, after so many bytes."""
+
+    def __init__(self, monkeypatch, nbytes):
+        self.left, self.pwrite = nbytes, os.pwrite
+        monkeypatch.setattr(os, "pwrite", self)
+
+    def __call__(self, fd, data, offset):
+        self.left -= len(data)
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.pwrite(fd, data, offset)
+
+
+def test_a_full_disk(tmp_path, sections, monkeypatch):
+    """It says where; nothing is visible, and there is a way on once there is room."""
+    with imports_of(8), monkeypatch.context() as patched:
+        FullDisk(patched, 20_000)
+        with pytest.raises(OSError, match="No space left on device") as caught:
+            wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    assert str(tmp_path / "ds") in str(caught.value)
+    assert not (tmp_path / "ds" / "color" / "1").exists()
+    report = wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    assert "had been finished before" in report.note
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0], voxels().T)
+    with monkeypatch.context() as patched:
+        FullDisk(patched, 10_000)
+        with pytest.raises(OSError, match=r"No space left on device: '.*out\.npy'"):
+            wkwdask.convert(tmp_path / "ds", tmp_path / "out.npy")
+    assert not (tmp_path / "out.npy").exists()
+    wkwdask.convert(tmp_path / "ds", tmp_path / "out.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), voxels())
+    assert hidden(tmp_path) == []
+
+
+def test_there_is_no_uncompressed_copy(tmp_path, monkeypatch):
+    """Of sections that compress well, few bytes are ever written."""
+    array = np.zeros((64, 128, 128), np.uint8)
+    array[:, 5, 5] = 1
+    save(tmp_path / "s", array)
+    written = 0
+    write = local.NewFile.write
+
+    def count(self, data, offset):
+        nonlocal written
+        written += memoryview(data).nbytes
+        return write(self, data, offset)
+
+    monkeypatch.setattr(local.NewFile, "write", count)
+    wkwdask.convert(tmp_path / "s", tmp_path / "ds", **OPTIONS)
+    assert 0 < written < array.nbytes / 4
+
+
+# ----------------------------------------------------------------------------- export
+
+
+@pytest.fixture
+def dataset(tmp_path, sections):
+    wkwdask.convert(sections, tmp_path / "ds", offset=(5, 6, 7), **OPTIONS)
+    return tmp_path / "ds"
+
+
+@pytest.mark.parametrize("box", [None, (9, 10, 11, 20, 9, 7)])
+def test_npy(tmp_path, dataset, box):
+    report = wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=box)
+    expected = voxels() if box is None else voxels()[4:11, 4:13, 4:24]
+    found = np.load(tmp_path / "a.npy")
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, expected)
+    assert (report.files, report.voxels, report.nbytes_out) == (1, expected.size, (tmp_path / "a.npy").stat().st_size)
+    assert hidden(tmp_path) == []
+
+
+def test_other_values(tmp_path, dataset):
+    wkwdask.convert(dataset, tmp_path / "a.npy", dtype="float32", value_range=(0, 254))
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), (voxels() / 254).astype(np.float32))
+
+
+def test_what_is_there_is_replaced_only_on_request(tmp_path, dataset):
+    wkwdask.convert(dataset, tmp_path / "a.npy")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("mine")
+    for target in ("a.npy", "mine"):
+        with pytest.raises(ExistsError, match="is there already"):
+            wkwdask.convert(dataset, tmp_path / target)
+    with pytest.raises(ExistsError, match=r"holds something else than TIFF files \(notes\.txt\), and is not replaced"):
+        wkwdask.convert(dataset, tmp_path / "mine", existing="overwrite")
+    wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 1, 1, 1), existing="overwrite")
+    assert np.load(tmp_path / "a.npy").shape == (1, 1, 1)
+
+
+@pytest.mark.parametrize("option", [{"axes": "zyx"}, {"voxel_size": VOXEL_SIZE}, {"pyramid": True}, {"category": "color"}, {"offset": (1, 0, 0)}])
+def test_options_of_an_import_are_none_of_an_export(tmp_path, dataset, option):
+    with pytest.raises(ValueError, match="is for what becomes WKW"):
+        wkwdask.convert(dataset, tmp_path / "a.npy", **option)
+
+
+def test_exports_that_make_no_sense(tmp_path, dataset):
+    with pytest.raises(BoundsError, match="there is nothing to export"):
+        wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(0, 0, 0, 2, 2, 2))
+    with pytest.raises(ValueError, match="compression is for TIFF"):
+        wkwdask.convert(dataset, tmp_path / "a.npy", compression="zlib")
+    with pytest.raises(ValueError, match="compression of TIFF must be one of"):
+        wkwdask.convert(dataset, tmp_path / "a.tif", compression="lz4hc")
+    with pytest.raises(MissingError, match="no layer 'other'"):
+        wkwdask.convert(dataset, tmp_path / "a.npy", layer="other")
+    assert hidden(tmp_path) == []
+
+
+def test_an_interrupted_export_goes_on(tmp_path, dataset):
+    with stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
+        wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 41, 30, 21))
+    assert any("the same call goes on" in note for note in caught.value.__notes__)
+    assert not (tmp_path / "a.npy").exists()
+    with pytest.raises(ResumeError, match="box was 5,6,7,41,30,21, is 5,6,7,41,30,20"):
+        wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 41, 30, 20))
+    with stopping(tmp_path / "log2", 99, OSError):
+        report = wkwdask.convert(dataset, tmp_path / "a.npy")
+    assert "2 tasks had been finished before" in report.note
+    assert not set(runs(tmp_path / "log")) & set(runs(tmp_path / "log2"))
+    np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), voxels())
+    assert hidden(tmp_path) == []
+
+
+# ----------------------------------------------------------------------------- command line, real data
+
+
+def run(*arguments):
+    done = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert done.exception is None, done.output
+    return done
+
+
+def test_command(tmp_path):
+    array = voxels(dtype=np.uint16) * 200
+    np.save(tmp_path / "a.npy", array)
+    run(
+        "convert", tmp_path / "a.npy", tmp_path / "ds", "--layer", "em", "--voxel-size", "0.004,0.004,0.035", "--unit", "um", "--dtype", "uint8",
+        "--range", "0,51000", "--offset", "5,6,7", "--pyramid", "--block-len", "8", "--file-len", "2", "--compression", "raw", "--axes", "zyx",
+    )  # fmt: skip
+    found = wkwdask.read(tmp_path / "ds", layer="em", mag=1)[0].T
+    np.testing.assert_array_equal(found, np.rint(array * (255 / 51000)))
+    assert len(document(tmp_path / "ds")["dataLayers"][0]["mags"]) > 1
+    done = run("convert", tmp_path / "ds" / "em" / "1", tmp_path / "b.npy", "--box", "5,6,7,10,10,10")
+    assert "b.npy: 1 files, 1,000 voxels" in done.output
+    np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), found[:10, :10, :10])
+    done = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.npy"), str(tmp_path / "x"), "--voxel-size", "4,4"])
+    assert isinstance(done.exception, ValueError)
+    done = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.npy"), str(tmp_path / "x"), "--offset", "a,b,c"])
+    assert "--offset takes numbers with commas between them" in done.output
+
+
+def test_command_tells_of_gaps(tmp_path, sections):
+    (sections / "s3.png").unlink()
+    done = run("convert", sections, tmp_path / "ds", "--voxel-size", "4,4,35")
+    assert "warning: sections seem to be missing: 3" in done.output
+    done = run("convert", sections / "s0.png", sections / "s1.png", tmp_path / "ds", "--layer", "two")
+    assert wkwdask.read(tmp_path / "ds", layer="two").shape == (1, 41, 30, 2)
+
+
+def test_em_tiles(tmp_path, shared_data):
+    """Sections of one tile each."""
+    chosen = [shared_data / "em_tiles" / name for name in ("1_60_140.jpg", "2_60_140.jpg", "40_60_144.jpg")]
+    wkwdask.convert(chosen, tmp_path / "ds", layer="list", voxel_size=(4, 4, 40), pyramid=True)
+    wkwdask.convert(f"{shared_data}/em_tiles/[12]_60_140.jpg", tmp_path / "ds", layer="pattern")
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="pattern"), wkwdask.read(tmp_path / "ds", layer="list", mag=1)[..., :2])
+    expected = np.stack([np.asarray(Image.open(name)) for name in chosen])
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="list", mag=1)[0].T, expected)
+
+
+@pytest.mark.parametrize(("layer", "mag"), [("color", "2-2-1"), ("segmentation", "4-4-2")])
+def test_the_sample_there_and_back(tmp_path, shared_data, layer, mag):
+    source = shared_data / "l4_sample"
+    wkwdask.convert(source, tmp_path / "a.npy", layer=layer, mag=mag)
+    (found,) = (one for one in wkwdask.info(source).layers if one.name == layer)
+    box = found.bounding_box.in_mag(wkwdask.Mag.parse(mag))
+    wkwdask.convert(tmp_path / "a.npy", tmp_path / "back", layer=layer, mag=mag, offset=box.topleft, voxel_size=(11.24, 11.24, 28))
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "back", layer=layer, mag=mag), wkwdask.read(source, layer=layer, mag=mag))

@@ -1,0 +1,215 @@
+"""Other formats to WKW and back."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from wkwdask.api.pyramids import build_pyramid
+from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
+from wkwdask.formats.datasource import length_nm
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, stage_import, target_folder
+from wkwdask.jobs.wkw_export import ExportOptions, stage_export
+from wkwdask.jobs.wkw_write import WkwEncoding
+from wkwdask.storage.dataset import locate, open_volume
+from wkwdask.storage.job_folder import read_provenance
+
+if TYPE_CHECKING:
+    from wkwdask.api.options import MagLike
+    from wkwdask.storage.wkw import WkwVolume
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def convert(
+    source: Paths,
+    target: str | os.PathLike[str],
+    *,
+    layer: str | None = None,
+    mag: MagLike | None = None,
+    axes: str | None = None,
+    channels: Sequence[int] | None = None,
+    dtype: Any = None,
+    value_range: tuple[float, float] | None = None,
+    voxel_size: Sequence[float] | None = None,
+    unit: str = "nm",
+    offset: Sequence[int] = (0, 0, 0),
+    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    block_len: int = 32,
+    file_len: int = 32,
+    compression: str | None = None,
+    level: int = DEFAULT_LEVEL,
+    category: Literal["color", "segmentation"] | None = None,
+    pyramid: bool = False,
+    on_error: Literal["fail", "fill"] = "fail",
+    existing: Literal["error", "resume", "overwrite"] = "error",
+) -> Report:
+    """Make a WKW mag of images or of an array in another format, or the other way round where the source is WKW.
+
+    Sections are decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
+    interrupted call goes on from where it was when it is made again.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        A folder of TIFF, PNG or JPEG sections, a pattern such as ``"raw/section_*.tif"`` (both in natural order), a list of images; a TIFF with many pages,
+        OME-TIFF, ``.npy``, ``file.h5:/dataset``, a Zarr array or OME-Zarr group, MRC. For an export a WKW dataset, layer or mag.
+    target : str or path
+        A dataset, layer or mag (``DATASET/LAYER/MAG``), new or not; a new dataset gets a ``datasource-properties.json``. For an export ``.ome.tif``,
+        ``.tif``, ``.npy`` or ``.zarr``; any other name becomes a folder with one TIFF for each section, named by its z.
+    layer : str, optional
+        The layer of the dataset; for a new one by default ``color`` or ``segmentation``.
+    mag : Mag, str, int or sequence of 3 int, optional
+        The mag that is written, 1 by default, or exported, by default the finest.
+    axes : str, optional
+        Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``, ``-`` for one of length 1. By default what the file says, else
+        ``"zyx"`` or ``"czyx"``.
+    channels : sequence of int, optional
+        Which channels, in this order; by default all (red, green and blue are three, alpha is one more).
+    dtype : dtype_like, optional
+        Type of the values; by default that of the source (bits become uint8, half floats float32). Without ``value_range`` a value that does not fit is an
+        error.
+    value_range : pair of float, optional
+        What becomes the least and the greatest value of ``dtype`` (0 and 1 of a float): values are scaled, rounded half to even, and cut off beyond it.
+    voxel_size : sequence of 3 float, optional
+        Edge lengths of a voxel of mag 1 along x, y, z, for a new dataset; by default what OME-TIFF, MRC, OME-Zarr or HDF5 attributes say.
+    unit : str
+        Unit of ``voxel_size``, such as ``"nm"`` or ``"um"``.
+    offset : sequence of 3 int
+        Voxel of the mag that the first one of the source becomes.
+    bounding_box : BoundingBox, str or sequence, optional
+        What is taken over, in mag-1 voxels of the dataset.
+    block_len, file_len : int
+        Edge of a block [voxels] and of a file [blocks], powers of two up to 128.
+    compression : str, optional
+        ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``.
+    level : int
+        LZ4HC level, 1..12.
+    category : {"color", "segmentation"}, optional
+        What a new layer is; by default integers of 32 bits and more in one channel are a segmentation.
+    pyramid : bool
+        Build the coarser mags too, see :func:`build_pyramid`.
+    on_error : {"fail", "fill"}
+        Whether a slice of another size or type, one that cannot be decoded, or a gap in the numbers of sections becomes zeros, which the report names. By
+        default such a slice is an error that names it; over a gap, sections become neighbours, with a warning.
+    existing : {"error", "resume", "overwrite"}
+        What to do where the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of the source, or a value does not fit ``dtype`` and there is no ``value_range``.
+    ExistsError
+        The target is there and ``existing="error"``.
+    FormatError
+        A slice or file is broken or not like the others; the message names it, what was found and what was expected.
+    LockedError
+        Another job writes the target.
+    MissingError
+        There is no such source, layer or mag.
+    ModuleNotFoundError
+        A package that reads the format is not installed: it comes with ``pip install 'wkwdask[convert]'``.
+    ResumeError
+        What was interrupted was started with other settings or from other data.
+    TypeError
+        WKW has no voxel type for the values.
+    UnsupportedError
+        The source is of a kind that is not read.
+    ValueError
+        An option makes no sense, axes do not fit, or the voxel size of a new dataset is not known.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> np.save(f"{folder}/stack.npy", np.ones((10, 20, 30), np.uint8))
+    >>> report = wkwdask.convert(f"{folder}/stack.npy", f"{folder}/ds", layer="color", voxel_size=(4, 4, 35))
+    >>> wkwdask.open(f"{folder}/ds").shape
+    (1, 30, 20, 10)
+    """
+    if on_error not in ("fail", "fill"):
+        raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
+    wanted_mag = None if mag is None else Mag.parse(mag)
+    box = None if bounding_box is None else BoundingBox.parse(bounding_box)
+    range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
+    volume = _wkw_volume(source, layer, wanted_mag)
+    if volume is not None:
+        for name, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
+            if is_given:
+                raise ValueError(f"{name} is for what becomes WKW, but {volume.name} is WKW and is exported")
+        return _export(volume, target, ExportOptions(box, None if channels is None else tuple(channels), dtype, range_, compression), existing)
+    options = ImportOptions(
+        WkwEncoding(block_len, file_len, compression or "lz4hc", level), vec3(offset, "offset"), axes, None if channels is None else tuple(channels), dtype,
+        range_, _lengths_nm(voxel_size, unit), box, category, on_error == "fill",
+    )  # fmt: skip
+    return _import(source, target, layer, wanted_mag, options, existing, pyramid=pyramid)
+
+
+def _wkw_volume(source: Paths, layer: str | None, mag: Mag | None) -> WkwVolume | None:
+    """Open a source that is WKW, None for another one."""
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    try:
+        if not locate(source).layers:
+            return None
+    except (MissingError, UnsupportedError, NotADirectoryError):
+        return None
+    return open_volume(source, layer, mag)
+
+
+def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:
+    if voxel_size is None:
+        return None
+    lengths = [length_nm(float(length), unit) for length in voxel_size]
+    if len(lengths) != 3 or not min(lengths) > 0:
+        raise ValueError(f"voxel_size must be three positive lengths along x, y, z, got {voxel_size!r}")
+    return lengths[0], lengths[1], lengths[2]
+
+
+def _import(
+    source: Paths, target: str | os.PathLike[str], layer: str | None, mag: Mag | None, options: ImportOptions, existing: str, *, pyramid: bool
+) -> Report:
+    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import num_workers
+
+    if min(options.offset) < 0:
+        raise ValueError(f"offset must not be negative, got {options.offset}")
+    folder = target_folder(target, layer, mag, options.category or "color")
+    voxels, foreign = open_source(source, options, Mag.parse(os.path.basename(folder)))
+    if options.category is None and layer is None and voxels.num_channels == 1 and voxels.dtype.kind in "iu" and voxels.dtype.itemsize >= 4:
+        folder = target_folder(target, layer, mag, "segmentation")
+    for note in foreign.notes:
+        warnings.warn(note, SectionWarning, stacklevel=3)
+    staged = stage_import(voxels, foreign, folder, options, existing, num_workers())
+    try:
+        report = build.convert(staged)
+    except ExistsError:
+        if not pyramid or not _is_done(staged):
+            raise
+        return build_pyramid(staged.place.layer.folder)  # the call was interrupted while it built the pyramid
+    if not pyramid:
+        return report
+    return merge_reports([report, build_pyramid(staged.place.layer.folder, finest=staged.place.mag, existing=existing)])  # type: ignore[arg-type]
+
+
+def _is_done(staged: StagedImport) -> bool:
+    """Tell whether the same import was finished before."""
+    return read_provenance(staged.place.folder).get("settings") == staged.staged.settings
+
+
+def _export(volume: WkwVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str) -> Report:
+    from wkwdask.graphs import build
+
+    return build.export(stage_export(volume, target, options, existing))

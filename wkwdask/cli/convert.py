@@ -1,0 +1,74 @@
+"""The command that makes WKW of other formats, and the other way round."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import click
+
+from wkwdask.cli.shared import cluster_at, existing_of, resume_option, scheduler_option
+
+
+@click.command(short_help="Images and arrays to WKW, and back.")
+@click.argument("source", nargs=-1, required=True)
+@click.argument("target")
+@click.option("--layer", help="The layer of the dataset. Default for a new one: color or segmentation.")
+@click.option("--mag", metavar="MAG", help="The mag that is written, 1 by default, or exported, by default the finest.")
+@click.option("--axes", metavar="zyx", help="Order of the source's axes, such as xyz or czyx. Default: what the file says, else zyx or czyx.")
+@click.option("--channels", metavar="N,N", help="Which channels, such as 0,1,2 to drop alpha. Default: all.")
+@click.option("--dtype", help="Type of the values, such as uint8. Default: as they are.")
+@click.option("--range", "value_range", metavar="LOW,HIGH", help="Values that become the least and the greatest of the type; others are scaled or cut off.")
+@click.option("--voxel-size", metavar="X,Y,Z", help="Size of a voxel of mag 1, for a new dataset. Default: what the source says.")
+@click.option("--unit", default="nm", show_default=True, help="Unit of the voxel size.")
+@click.option("--offset", metavar="X,Y,Z", default="0,0,0", show_default=True, help="Voxel that the first one of the source becomes.")
+@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to take over [voxels of mag 1 of the dataset].")
+@click.option("--block-len", type=int, default=32, show_default=True, metavar="VOXELS", help="Edge of a block.")
+@click.option("--file-len", type=int, default=32, show_default=True, metavar="BLOCKS", help="Edge of a file.")
+@click.option("--compression", help="lz4hc (default), lz4 or raw; for TIFF zlib (default), lzw, zstd or raw.")
+@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
+@click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by the type.")
+@click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
+@click.option("--on-error", type=click.Choice(("fail", "fill")), default="fail", show_default=True, help="Bad and missing slices: an error, or zeros.")
+@resume_option
+@click.option("--overwrite", is_flag=True, help="Replace the target where it is there already; forget an interrupted run.")
+@scheduler_option
+def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+    """Make a WKW mag of images or of an array in another format; export where SOURCE is WKW.
+
+    SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
+    array, MRC. TARGET is a dataset, a layer or a mag; for an export .ome.tif, .tif, .npy, .zarr, or a folder of TIFFs. What is made appears when it is
+    complete, and an interrupted run goes on when it is started again.
+
+    \b
+    Examples:
+      wkwdask convert sections/ dataset --voxel-size 4,4,35 --pyramid
+      wkwdask convert 'raw/slice_*.tif' dataset/color/1 --dtype uint8 --range 0,4095
+      wkwdask convert labels.h5:/volumes/labels dataset --layer neurons --category segmentation
+      wkwdask convert dataset/color/1 sections-of-it/ --box 1000,1000,500,512,512,100
+    """
+    from wkwdask.api import convert as convert_anything
+    from wkwdask.errors import SectionWarning
+
+    def show(message: Any, *_: Any, **__: Any) -> None:
+        click.echo(f"warning: {message}", err=True)
+
+    for name, number in (("channels", int), ("value_range", float), ("voxel_size", float), ("offset", int)):
+        if options[name] is not None:
+            options[name] = _numbers(options[name], name, number)
+    with cluster_at(scheduler), warnings.catch_warnings():
+        warnings.simplefilter("always", SectionWarning)
+        warnings.showwarning = show
+        report = convert_anything(source[0] if len(source) == 1 else source, target, existing=existing_of(resume, overwrite), **options)
+    click.echo(str(report))
+
+
+def _numbers(text: str, name: str, number: Any) -> tuple[Any, ...]:
+    """Part a list of numbers."""
+    try:
+        return tuple(number(part) for part in text.split(","))
+    except ValueError:
+        raise click.UsageError(f"--{name.removeprefix('value_').replace('_', '-')} takes numbers with commas between them, got {text!r}") from None
+
+
+COMMANDS = (convert,)

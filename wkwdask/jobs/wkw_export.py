@@ -1,0 +1,277 @@
+"""Staging the export of a WKW mag: from what a user asks for to what is read, written and renamed in the end.
+
+Everything is made in a hidden folder beside the target, with a journal, so that an interrupted export goes on and nothing half-written is visible.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
+from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.jobs.export import ExportJob
+from wkwdask.jobs.journaled import JournaledJob
+from wkwdask.jobs.report import MagReport, Report
+from wkwdask.jobs.staged import check_existing, check_same_settings, settings_of
+from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, source_token
+from wkwdask.storage.converted import Converted
+from wkwdask.storage.dataset import locate
+from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, write_tiff
+from wkwdask.storage.journal import Journal, read_journal
+from wkwdask.storage.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
+from wkwdask.storage.locks import guarded, release_lock, take_lock
+from wkwdask.storage.owner import Owner
+from wkwdask.storage.tiff_pages import TIFF_SUFFIXES
+
+if TYPE_CHECKING:
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.storage.exported import Output
+    from wkwdask.storage.wkw import WkwVolume
+
+EXISTING = ("error", "resume", "overwrite")
+_COMMAND = "export"
+_SETTINGS_NAME = "settings.json"
+_OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """What a user may choose for an export."""
+
+    box: BoundingBox | None = None
+    """What is exported [voxels of mag 1], by default all."""
+    channels: tuple[int, ...] | None = None
+    """Which channels, by default all."""
+    dtype: Any = None
+    """Type of the values, by default as it is."""
+    value_range: tuple[float, float] | None = None
+    """What becomes the least and the greatest value of the type."""
+    compression: str | None = None
+    """How TIFFs are encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedExport:
+    """A mag that can be exported."""
+
+    mag: WkwVolume
+    """The mag."""
+    source: Any
+    """What is read: the mag, or some of its channels, or other values of them."""
+    form: Form
+    """What is exported."""
+    target: str
+    """Where it is to appear."""
+    compression: str
+    """How TIFFs are encoded."""
+    settings: dict[str, Any]
+    """What a later start must have in common."""
+    existing: str
+    """What to do where the target is there already."""
+    owner: Owner
+    """Who exports."""
+
+    @property
+    def root(self) -> str:
+        """The hidden folder."""
+        folder, name = os.path.split(self.target)
+        return f"{folder}/.{name}.wkwdask-export"
+
+    @property
+    def staged(self) -> str:
+        """What is made, before it has its name."""
+        return f"{self.root}/{os.path.basename(self.target)}"
+
+    def output(self) -> Output | None:
+        """Choose what is written, None for one TIFF file, which is written section by section."""
+        name = self.target.lower()
+        if name.endswith(TIFF_SUFFIXES):
+            return None
+        if name.endswith(".npy"):
+            return NpyOutput(self.staged, self.form)
+        if name.endswith(".zarr"):
+            return ZarrOutput(self.staged, self.form)
+        return SectionsOutput(self.staged, self.form, self.compression)
+
+    def start(self) -> None:
+        """Take the lock, and the hidden folder of an interrupted start or a new one.
+
+        Raises
+        ------
+        ExistsError
+            The target is there.
+        LockedError
+            Another job exports to it.
+        ResumeError
+            What was interrupted has other settings.
+        """
+        parent = os.path.dirname(self.target)
+        os.makedirs(parent, exist_ok=True)
+        with guarded(parent):
+            take_lock(self.target, self.owner)
+        try:
+            if not os.path.lexists(self.staged):
+                remove_tree(self.root)  # of an export that was killed when its target had appeared, or before anything was written
+            _check_free(self.target, self.existing)
+            self._take_over()
+        except BaseException:
+            self.release()
+            raise
+
+    def _take_over(self) -> None:
+        """Keep what an interrupted start left, where it is of the same export."""
+        path = f"{self.root}/{_SETTINGS_NAME}"
+        if self.existing == "overwrite" or not os.path.exists(path):
+            remove_tree(self.root)
+        else:
+            with open(path, "rb") as file:
+                check_same_settings(self.root, self.settings, json.load(file))
+        if not os.path.isdir(self.root):
+            os.mkdir(self.root)
+            publish_bytes(path, json.dumps(self.settings).encode())
+
+    def release(self) -> None:
+        """Give the lock back."""
+        release_lock(self.target, self.owner)
+
+    def leave(self, error: BaseException) -> None:
+        """End this attempt: what its journal tells stays for the next one; nothing stays of one that finished no task."""
+        if next(read_journal(self.root), None) is None:
+            remove_tree(self.root)
+        else:
+            error.add_note('what was finished is kept: the same call goes on from there, existing="overwrite" (--overwrite) starts anew')
+
+    def journal(self) -> Journal:
+        """Continue the journal."""
+        return Journal(self.root)
+
+    def journaled(self, output: Output, journal: Journal) -> JournaledJob:
+        """Make the job, which goes on from where its journal ends."""
+        return JournaledJob(ExportJob(self.source, output, self.form.box), journal.append, read_journal(self.root), ())
+
+    def write_tiff(self, done: Any) -> None:
+        """Write one TIFF file, section by section."""
+        if os.path.exists(self.staged):
+            os.unlink(self.staged)
+        write_tiff(self.staged, self.source, self.form, self.compression, ome=self.target.lower().endswith(_OME_SUFFIXES), done=done)
+
+    def publish(self, seconds: float, note: str) -> Report:
+        """Let the target appear.
+
+        Raises
+        ------
+        IncompleteWriteError
+            The mag was replaced meanwhile.
+        """
+        check_not_replaced(self.mag)
+        nbytes, files = _flush(self.staged)
+        if os.path.isdir(self.staged):
+            publish_folder(self.staged, self.target)
+        else:
+            os.replace(self.staged, self.target)
+            fsync_folder(os.path.dirname(self.target))
+        remove_tree(self.root)
+        box = self.form.box
+        entry = MagReport(self.target, files, box.volume, nbytes, None, None, None)
+        return Report((entry,), box.volume * self.mag.header.voxel_nbytes, seconds, note)
+
+
+def stage_export(mag: WkwVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str) -> StagedExport:
+    """Check and lay out an export.
+
+    Parameters
+    ----------
+    mag : WkwVolume
+        What is exported.
+    target : str or path
+        ``.npy``, ``.zarr``, ``.tif``, ``.ome.tif``, or a folder of TIFFs.
+    options : ExportOptions
+        What a user chose.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of the mag.
+    UnsupportedError
+        The format has no such type.
+    ValueError
+        An option makes no sense.
+    """
+    check_existing(existing, EXISTING)
+    path = local_path(target)
+    box = mag.box if options.box is None else options.box.in_mag(mag.box.mag).intersection(mag.box)
+    if box.is_empty:
+        raise BoundsError(
+            f"{mag.name}: there is nothing to export: the box of the mag is {mag.box}{'' if options.box is None else f', asked for was {options.box}'}"
+        )
+    channels = options.channels if options.channels is not None else tuple(range(mag.num_channels))
+    if not channels or any(not 0 <= channel < mag.num_channels for channel in channels):
+        raise ValueError(f"channels must be some of 0..{mag.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
+    dtype = by_dtype(options.dtype or mag.dtype).dtype.newbyteorder("=")
+    source: Any = mag
+    if channels != tuple(range(mag.num_channels)) or dtype != mag.dtype or options.value_range is not None:
+        source = Converted(mag, channels, dtype, options.value_range)
+    if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
+        raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype= (--dtype), or export to .tif, .npy or .zarr")
+    compression = _compression(path, options.compression)
+    settings = settings_of(
+        _COMMAND, source=mag.folder, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=options.value_range,
+        compression=compression, input=source_token(mag),
+    )  # fmt: skip
+    form = Form(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag))
+    return StagedExport(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
+
+
+def _compression(path: str, asked: str | None) -> str:
+    if path.lower().endswith((".npy", ".zarr")):
+        if asked is not None:
+            raise ValueError(f"{path}: compression is for TIFF; .npy has none, .zarr its own")
+        return "raw"
+    if asked is not None and asked not in TIFF_COMPRESSIONS:
+        raise ValueError(f"compression of TIFF must be one of {', '.join(TIFF_COMPRESSIONS)}, got {asked!r}")
+    return asked or "zlib"
+
+
+def _voxel_size(mag: WkwVolume) -> tuple[float, float, float] | None:
+    """Give the size of a voxel of the mag, where a JSON tells that of mag 1 [nm]."""
+    datasource = locate(mag.folder).layers[0].datasource
+    if datasource is None or datasource.voxel_size_nm is None:
+        return None
+    x, y, z = (length * factor for length, factor in zip(datasource.voxel_size_nm, mag.box.mag.factors, strict=True))
+    return x, y, z
+
+
+def _check_free(target: str, existing: str) -> None:
+    """Make sure that the target can be written: of a folder only one that an export could have made is replaced."""
+    if not os.path.lexists(target) or (os.path.isdir(target) and not os.listdir(target)):
+        return
+    if existing != "overwrite":
+        raise ExistsError(f'{target}: is there already; existing="overwrite" (on the command line --overwrite) replaces it whole')
+    if not os.path.isdir(target) or os.path.isfile(f"{target}/zarr.json"):
+        return
+    others = [name for name in os.listdir(target) if not name.lower().endswith(TIFF_SUFFIXES)]
+    if others:
+        raise ExistsError(f"{target}: holds something else than TIFF files ({others[0]}), and is not replaced")
+
+
+def _flush(path: str) -> tuple[int, int]:
+    """Let all that was written last, and give its bytes and files."""
+    paths = [f"{folder}/{name}" for folder, _, names in os.walk(path) for name in names] if os.path.isdir(path) else [path]
+    nbytes = 0
+    for one in paths:
+        fd = os.open(one, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+            nbytes += os.fstat(fd).st_size
+        finally:
+            os.close(fd)
+    for folder, _, _ in os.walk(path, topdown=False):
+        fsync_folder(folder)
+    return nbytes, len(paths)

@@ -1,0 +1,160 @@
+"""How a mag is made from a source whose pieces are no cubes, such as whole sections: regions and readings hold whole pieces wherever memory allows.
+
+A reading of sections is a slab: all of their width and height, and one block in depth. So each section is decoded once, as many at a time as a block is deep.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.plans.pyramid import choose_region
+from wkwdask.plans.regions import morton_order
+from wkwdask.plans.upsample import Upsampling
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+
+READING_NBYTES = 512 << 20
+_BRICK_NBYTES = 8 << 20
+_SMALL_READING_NBYTES = 16 << 20
+_LARGEST_REGION_NBYTES = 1 << 30  # what an interruption costs at most
+_TASKS_PER_WORKER = 3
+_WIDEST_READING_VX = 2048
+_DOUBLINGS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Slabs(Upsampling):
+    """A mag that is made from a source of the same voxels, whatever its pieces are."""
+
+    shard_shape: Vec3
+    """One file of the mag [voxels]."""
+    in_order: bool
+    """Whether bricks come file by file, in the order of each."""
+
+    def holds_whole(self, shard_shape: Vec3) -> bool:
+        """Tell whether a region writes whole files; else it writes parts of files, be they all of one."""
+        del shard_shape
+        return self.in_order
+
+    def _cells(self, outer: Vec3, outer_shape: Vec3, shape: Vec3) -> Iterator[Vec3]:
+        """Go through the cells of one shape in a cell of a larger one, file by file, and in Morton order in each."""
+        ranges = cell_range(cell_box(outer, outer_shape, self.box).intersection(self.box), shape)
+        cells = np.stack(np.meshgrid(*(np.arange(r.start, r.stop) for r in ranges), indexing="ij"), axis=-1).reshape(-1, 3)
+        cells = cells[morton_order(cells)]
+        files = cells // np.maximum(1, np.floor_divide(self.shard_shape, shape))
+        for index in np.lexsort(files.T):
+            x, y, z = cells[index].tolist()
+            yield x, y, z
+
+
+def plan_slabs(
+    box: BoundingBox, pieces: Sequence[Vec3], chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, shapes: tuple[Vec3, Vec3] | None = None
+) -> Slabs:
+    """Plan how a mag is made from a source of any pieces.
+
+    Parameters
+    ----------
+    box : BoundingBox
+        Where the mag has data [voxels of the mag].
+    pieces : sequence of tuples of 3 int
+        What is best read at once [voxels], where that fits into memory, or else: in the end what the source decodes at once.
+    chunk_shape, shard_shape : tuple of 3 int
+        Chunk and shard of the mag [voxels]; powers of two.
+    voxel_nbytes : int
+        Bytes that one voxel takes in memory while it is read.
+    workers : int
+        How many tasks run at once.
+    shapes : pair of tuples of 3 int, optional
+        Region and reading as an earlier planning chose them [voxels].
+
+    Returns
+    -------
+    Slabs
+
+    Examples
+    --------
+    >>> from wkwdask.geometry.bounding_box import BoundingBox
+    >>> plan = plan_slabs(BoundingBox((0, 0, 0), (5000, 3000, 200)), [(5000, 3000, 1)], (32,) * 3, (1024,) * 3, 1, 4)
+    >>> plan.region_shape, plan.reading_shape
+    ((8192, 4096, 32), (8192, 4096, 32))
+    """
+    if shapes is None:
+        fitting = (shape for piece in pieces if _nbytes(box, shape := _whole_pieces(box, piece, chunk_shape), voxel_nbytes) <= READING_NBYTES)
+        whole = next(fitting, None) or _whole_pieces(box, pieces[-1], chunk_shape)
+        shapes = _region(box, whole, chunk_shape, shard_shape, voxel_nbytes, workers), _reading(box, whole, chunk_shape, voxel_nbytes)
+    region, reading = shapes
+    is_cube = len({n // m for n, m in zip(reading, chunk_shape, strict=True)}) == 1
+    in_order = _is_multiple(region, shard_shape) and (is_cube or _is_multiple(reading, shard_shape))
+    return Slabs(box, region, _brick(reading, chunk_shape, shard_shape, voxel_nbytes, in_order), reading, box.mag, shard_shape, in_order)
+
+
+def _is_multiple(outer: Vec3, inner: Vec3) -> bool:
+    return all(n % m == 0 for n, m in zip(outer, inner, strict=True))
+
+
+def _whole_pieces(box: BoundingBox, piece: Vec3, chunk_shape: Vec3) -> Vec3:
+    """Find the smallest box of chunks that holds a piece; along an axis that a piece fills, all of the box."""
+    shape = list(chunk_shape)
+    for axis in range(3):
+        fills = piece[axis] >= box.size[axis]
+        while len(_along(box, axis, shape[axis])) > 1 if fills else shape[axis] < piece[axis]:
+            shape[axis] *= 2
+    return _vec3(shape)
+
+
+def _reading(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, voxel_nbytes: int) -> Vec3:
+    """Choose what is read at once: whole pieces, but no more than fits into memory, and no crumbs."""
+    reading = list(whole)
+    for axis in (1, 0, 2):  # rows are what can be left out of a section at the least cost
+        while _nbytes(box, reading, voxel_nbytes) > READING_NBYTES and reading[axis] > chunk_shape[axis]:
+            reading[axis] //= 2
+    while 8 * math.prod(reading) * voxel_nbytes <= _SMALL_READING_NBYTES and max(reading) <= _WIDEST_READING_VX:
+        reading = [2 * n for n in reading]
+    return _vec3(reading)
+
+
+def _region(box: BoundingBox, whole: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int) -> Vec3:
+    """Choose what is one task: as much of whole files as keeps all workers busy, and whole pieces in any case."""
+    least = [max(a, b) for a, b in zip(whole, _reading(box, whole, chunk_shape, voxel_nbytes), strict=True)]
+    usual = choose_region(box, (1, 1, 1), chunk_shape, shard_shape, voxel_nbytes, workers)
+    region = [max(a, b) for a, b in zip(usual, least, strict=True)]
+    while True:
+        num_regions = math.prod(len(_along(box, axis, region[axis])) for axis in range(3))
+        is_busy = num_regions >= _TASKS_PER_WORKER * workers or workers == 1
+        larger = [axis for axis in (2, 1, 0) if region[axis] > least[axis]]
+        if not larger or (is_busy and _nbytes(box, region, voxel_nbytes) <= _LARGEST_REGION_NBYTES):
+            return _vec3(region)
+        region[max(larger, key=lambda n: region[n] // least[n])] //= 2
+
+
+def _brick(reading: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, is_cube: bool) -> Vec3:
+    """Choose what is encoded at once: a cube where whole files are written, else any box of blocks inside a file."""
+    brick = list(chunk_shape)
+    for axes in [(0, 1, 2)] * _DOUBLINGS if is_cube else [(0,), (1,), (2,)] * _DOUBLINGS:
+        grown = [2 * n if axis in axes else n for axis, n in enumerate(brick)]
+        if math.prod(grown) * voxel_nbytes <= _BRICK_NBYTES and all(a <= min(b, c) for a, b, c in zip(grown, reading, shard_shape, strict=True)):
+            brick = grown
+    return _vec3(brick)
+
+
+def _along(box: BoundingBox, axis: int, length: int) -> range:
+    """Give the cells of some length that a box touches along an axis."""
+    return range(box.topleft[axis] // length, -(-box.bottomright[axis] // length))
+
+
+def _nbytes(box: BoundingBox, shape: Sequence[int], voxel_nbytes: int) -> int:
+    """Give the most bytes that a cell of some shape takes inside a box."""
+    return math.prod(min(n, m) for n, m in zip(shape, box.size, strict=True)) * voxel_nbytes
+
+
+def _vec3(values: list[int]) -> Vec3:
+    return values[0], values[1], values[2]

@@ -1,0 +1,224 @@
+"""A volume with other channels or another type: some channels of a source, its values cast or scaled, never wrapped."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import BoundsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.states import States
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """A ``Volume`` made of another one while it is read."""
+
+    source: Any
+    """The other one."""
+    channels: tuple[int, ...]
+    """Which of its channels, in this order."""
+    dtype: np.dtype[Any]
+    """Type of the values."""
+    value_range: tuple[float, float] | None = None
+    """What becomes the least and the greatest value of the type (0 and 1 of a float type); None where values stay what they are."""
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+        return len(self.channels)
+
+    @property
+    def box(self) -> BoundingBox:
+        """That of the source."""
+        box: BoundingBox = self.source.box
+        return box
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """That of the source."""
+        shape: Vec3 = self.source.chunk_shape
+        return shape
+
+    @property
+    def unit_shape(self) -> Vec3:
+        """That of the source."""
+        shape: Vec3 = self.source.unit_shape
+        return shape
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """That of the source."""
+        shape: Vec3 = self.source.shard_shape
+        return shape
+
+    @property
+    def name(self) -> str:
+        """The source."""
+        return str(self.source.name)
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the volume is another one."""
+        return "converted", self.channels, self.dtype.name, self.value_range, *self.source.token
+
+    def cropped(self, box: BoundingBox) -> Converted:
+        """Give a part of the volume."""
+        return replace(self, source=self.source.cropped(box))
+
+    @contextmanager
+    def held(self, reading_shape: Vec3, scratch: str) -> Iterator[Converted]:
+        """Decode each piece of the source once."""
+        with self.source.held(reading_shape, scratch) as source:
+            yield replace(self, source=source)
+
+    def shard_exists(self, index: Vec3) -> bool:
+        """Tell whether a file is there."""
+        return bool(self.source.shard_exists(index))
+
+    def shard_path(self, index: Vec3) -> str:
+        """Name a file."""
+        return str(self.source.shard_path(index))
+
+    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+        """Tell which cells have voxels."""
+        found: npt.NDArray[np.bool_] = self.source.occupied(cell_shape)
+        return found
+
+    def shard_states(self, box: BoundingBox) -> States:
+        """Look at the files of a part."""
+        states: States = self.source.shard_states(box)
+        return states
+
+    def stored_states(self) -> States:
+        """Look at all files."""
+        states: States = self.source.stored_states()
+        return states
+
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+        """Fill an array with voxels.
+
+        Parameters
+        ----------
+        out : ndarray, shape (c, x, y, z)
+            What to fill.
+        topleft : tuple of 3 int
+            Absolute voxel that goes to element 0.
+        first_channel : int
+            Which of :attr:`channels` goes to channel 0 of the array.
+        fill_zeros : bool
+            Not looked at: the array is always filled.
+
+        Returns
+        -------
+        int
+            1.
+
+        Raises
+        ------
+        BoundsError
+            Values stay what they are, and one does not fit the type.
+        """
+        wanted = self.channels[first_channel : first_channel + out.shape[0]]
+        first, last = min(wanted), max(wanted)
+        planes = np.empty((last - first + 1, *out.shape[:0:-1]), self.source.dtype).transpose(0, 3, 2, 1)
+        self.source.read_into(planes, topleft, first)
+        for n, channel in enumerate(wanted):
+            for z in range(out.shape[3]):
+                plane = planes[channel - first, :, :, z]
+                try:
+                    out[n, :, :, z] = convert_values(plane, self.dtype, self.value_range)
+                except BoundsError as error:
+                    x, y = (int(i) for i in np.argwhere(~_fits(plane, self.dtype))[0])
+                    place = (topleft[0] + x, topleft[1] + y, topleft[2] + z)
+                    raise BoundsError(f"{self.name}: voxel {place} of channel {channel}: {error}") from None
+        return 1
+
+
+def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None) -> npt.NDArray[Any]:
+    """Give values another type.
+
+    Parameters
+    ----------
+    values : ndarray
+        The values.
+    dtype : dtype
+        The type.
+    value_range : pair of float, optional
+        What becomes the least and the greatest value of an integer type, or 0 and 1 of a float type: values are scaled, rounded half to even, and cut off
+        beyond the range; NaN becomes the least. Without it values stay what they are.
+
+    Returns
+    -------
+    ndarray of dtype
+
+    Raises
+    ------
+    BoundsError
+        There is no range, and a value does not fit the type.
+
+    Examples
+    --------
+    >>> convert_values(np.array([0, 100, 65535], np.uint16), np.dtype("uint8"), (0, 200)).tolist()
+    [0, 128, 255]
+    """
+    if value_range is None:
+        is_wide = values.dtype.kind in "iu" and values.dtype.itemsize == 8 and dtype.kind == "f"  # which numpy calls safe, but is not exact
+        if is_wide or not np.can_cast(values.dtype, dtype, "safe"):
+            fits = _fits(values, dtype)
+            if not fits.all():
+                raise BoundsError(f"{values[~fits][0]} is no {dtype}; give the range of values that it is to be scaled from")
+        return values.astype(dtype)
+    low, high = value_range
+    if dtype.kind == "f":
+        scaled = (np.clip(values.astype(np.float64), low, high) - low) / (high - low)
+        return np.nan_to_num(scaled, nan=0.0).astype(dtype)
+    limits = np.iinfo(dtype)
+    if values.dtype.kind in "iu" and (low, high) == (limits.min, limits.max):  # only cut off, in integers: 64 bits are more than a float holds
+        own = np.iinfo(values.dtype)
+        cut: npt.NDArray[Any] = np.clip(values, max(own.min, limits.min), min(own.max, limits.max)).astype(dtype)
+        return cut
+    scaled = np.clip(values.astype(np.float64), low, high)
+    scaled -= low
+    scaled *= float(limits.max) - float(limits.min)  # before the division: so halves of whole numbers are exact
+    scaled /= high - low
+    np.rint(scaled, out=scaled)
+    scaled = np.nan_to_num(scaled, copy=False, nan=0.0)
+    if dtype.itemsize < 8:
+        scaled += limits.min
+        return scaled.astype(dtype)
+    # The greatest value of 64 bits is no float: steps from the least one are counted in unsigned integers.
+    steps = np.where(scaled >= 2.0**64, np.uint64(2**64 - 1), np.minimum(scaled, np.nextafter(2.0**64, 0)).astype(np.uint64))
+    return (steps + np.uint64(limits.min % 2**64)).view(dtype) if dtype.kind == "i" else steps.astype(dtype)
+
+
+def _fits(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[np.bool_]:
+    """Tell which values are the same in another type."""
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            cast = values.astype(dtype)
+        if values.dtype.kind == "f":
+            same: npt.NDArray[np.bool_] = np.isnan(values) | (np.isfinite(cast) == np.isfinite(values))  # float64 to float32 rounds, as ever
+            return same
+        own = np.iinfo(values.dtype)
+        inside = cast.astype(np.float64) < float(own.max) + 1
+        exact: npt.NDArray[np.bool_] = inside & (np.where(inside, cast, 0).astype(values.dtype) == values)
+        return exact
+    limits = np.iinfo(dtype)
+    if values.dtype.kind == "f":
+        whole: npt.NDArray[np.bool_] = (
+            (values >= float(limits.min)) & (values < float(limits.max) + (1 if dtype.itemsize < 8 else 0)) & (np.floor(values) == values)
+        )
+        return whole
+    own = np.iinfo(values.dtype)
+    return (values >= max(own.min, limits.min)) & (values <= min(own.max, limits.max))

@@ -1,0 +1,35 @@
+"""Packages that are not installed with this one: imported when a file needs them, with an error that says how to get them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_EXTRA = "convert"
+
+
+def need(module: str, what: str) -> Any:
+    """Import a package of the extra ``convert``.
+
+    Parameters
+    ----------
+    module : str
+        The package.
+    what : str
+        What it is needed for, for the error: usually a path.
+
+    Returns
+    -------
+    module
+
+    Raises
+    ------
+    ModuleNotFoundError
+        It is not installed.
+    """
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != module:
+            raise
+        raise ModuleNotFoundError(f"{what}: needs the package {module}, which is not installed: pip install 'wkwdask[{_EXTRA}]'", name=module) from None

@@ -1,0 +1,430 @@
+"""Finding out what a source of another format is: stacks of images, and arrays in files, with what they say about their voxels."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, MissingError, UnsupportedError
+from wkwdask.formats.datasource import length_nm
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
+from wkwdask.storage.extras import need
+from wkwdask.storage.image_stack import ImageStack
+from wkwdask.storage.images import IMAGE_SUFFIXES, slices_of
+from wkwdask.storage.local import local_path
+from wkwdask.storage.slices import Slice, file_stamp
+from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_tiff, series_axes, series_slices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.mag import Mag, Vec3
+
+    VoxelSize = tuple[float, float, float]
+
+HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
+MRC_SUFFIXES = (".mrc", ".rec", ".st", ".map", ".mrcs", ".ali", ".preali")
+_HEADER_THREADS = 16
+_TOLD = 5  # how many bad slices an error lists
+_IMOD = slice(152, 160)
+_IMOD_STAMP = 1146047817
+_MRC_DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A source, opened."""
+
+    volume: ImageStack | ArrayVolume
+    """Its voxels."""
+    voxel_size_nm: VoxelSize | None = None
+    """Edge lengths of a voxel along x, y, z [nm], None where the source does not say."""
+    notes: tuple[str, ...] = ()
+    """What a user should know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where a source goes, and what is done about bad slices."""
+
+    corner: Vec3
+    """Absolute voxel that its first one becomes."""
+    mag: Mag
+    """The mag of the voxels."""
+    axes: str | None = None
+    """Order of the axes, where a user says so."""
+    fill: bool = False
+    """Whether bad and missing slices become zeros."""
+
+
+def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], placing: Placing) -> Foreign:
+    """Open a source that is no WKW.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        A folder of images, a pattern such as ``"raw/section_*.tif"``, images in a given order, or one file or folder: TIFF, PNG, JPEG, ``.npy``,
+        ``file.h5:/dataset``, Zarr, MRC.
+    placing : Placing
+        Where it goes.
+
+    Returns
+    -------
+    Foreign
+
+    Raises
+    ------
+    MissingError
+        There is nothing.
+    CorruptError
+        A slice is bad, or the file is broken; the message names it.
+    ModuleNotFoundError
+        A package is not installed.
+    UnsupportedError
+        It is of a kind that is not read.
+    ValueError
+        Axes do not fit.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return _open_images([local_path(path) for path in source], "images", placing)
+    text = os.fspath(source)
+    if not os.path.exists(local_path(text)) and glob.has_magic(text):
+        return _open_images(sort_naturally(glob.glob(local_path(text), recursive=True)), text, placing)
+    file, colon, key = text.rpartition(":")
+    if colon and file.lower().endswith(HDF5_SUFFIXES):
+        return _open_hdf5(local_path(file), key.strip("/"), placing)
+    path = local_path(text)
+    if not os.path.exists(path):
+        raise MissingError(f"{path}: no such file or folder")
+    if os.path.isdir(path):
+        return _open_folder(path, placing)
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in TIFF_SUFFIXES:
+        return _open_tiff(path, placing)
+    if suffix in IMAGE_SUFFIXES:
+        return _open_images([path], path, placing)
+    if suffix == ".npy":
+        return _open_npy(path, placing)
+    if suffix in HDF5_SUFFIXES:
+        return _open_hdf5(path, "", placing)
+    if suffix in MRC_SUFFIXES:
+        return _open_mrc(path, placing)
+    raise UnsupportedError(f"{path}: not a kind that is read: {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}")
+
+
+def sort_naturally(paths: Sequence[str]) -> list[str]:
+    """Sort names by their numbers, so that ``section_9`` comes before ``section_10``.
+
+    Examples
+    --------
+    >>> sort_naturally(["s10.png", "s9.png", "s010.png"])
+    ['s9.png', 's010.png', 's10.png']
+    """
+    return sorted(paths, key=lambda path: ([int(part) if part.isdecimal() else part for part in _parts(path)], path))
+
+
+def _parts(path: str) -> list[str]:
+    """Cut a path at its numbers: text and number by turns."""
+    return re.split(r"(\d+)", path)
+
+
+# ------------------------------------------------------------------------------------------------ images
+
+
+def _open_folder(path: str, placing: Placing) -> Foreign:
+    if any(os.path.isfile(f"{path}/{name}") for name in ("zarr.json", ".zarray", ".zgroup")):
+        return _open_zarr(path, placing)
+    above = os.path.dirname(path)
+    if any(os.path.isfile(f"{above}/{name}") for name in ("zarr.json", ".zgroup")):
+        raise MissingError(f"{path}: no Zarr array or group here")
+    names = [name for name in os.listdir(path) if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
+    kinds = sorted({os.path.splitext(name)[1].lower() for name in names})
+    if not names:
+        raise MissingError(f"{path}: no images here ({', '.join(IMAGE_SUFFIXES)})")
+    if len({"tif" if kind in TIFF_SUFFIXES else "jpg" if kind in (".jpg", ".jpeg") else kind for kind in kinds}) > 1:
+        raise ValueError(f"{path}: images of several kinds ({', '.join(kinds)}): choose with a pattern, such as {path}/*{kinds[0]}")
+    return _open_images([f"{path}/{name}" for name in sort_naturally(names)], path, placing)
+
+
+def _open_images(paths: list[str], name: str, placing: Placing) -> Foreign:
+    """Open a stack of image files, headers first, many at a time."""
+    if not paths:
+        raise MissingError(f"{name}: no file matches")
+    unknown = [path for path in paths if not path.lower().endswith(IMAGE_SUFFIXES)]
+    if unknown:
+        raise UnsupportedError(f"{unknown[0]}: no image that is read: {', '.join(IMAGE_SUFFIXES)}")
+    with ThreadPoolExecutor(_HEADER_THREADS, thread_name_prefix="wkwdask-headers") as threads:
+        of_files = list(threads.map(slices_of, paths))
+    missing = missing_numbers(paths) if all(len(slices) == 1 for slices in of_files) else []
+    notes = []
+    if missing and placing.fill:
+        of_files = _with_gaps(paths, of_files, missing)
+        notes.append(f"sections that are missing, filled with zeros: {_ranges(missing)}")
+    elif missing:
+        notes.append(f'sections seem to be missing: {_ranges(missing)}; those around them became neighbours (on_error="fill" leaves zeros for them)')
+    return _stack([slice_ for slices in of_files for slice_ in slices], name, placing, notes)
+
+
+def _section_numbers(paths: Sequence[str]) -> list[int]:
+    """Give the one number in which names differ, an empty list where there is no such."""
+    parts = [_parts(os.path.basename(path)) for path in paths]
+    if len({len(one) for one in parts}) != 1:
+        return []
+    varying = [n for n in range(len(parts[0])) if len({one[n] for one in parts}) > 1]
+    if len(varying) != 1 or varying[0] % 2 == 0:
+        return []
+    return [int(one[varying[0]]) for one in parts]
+
+
+def missing_numbers(paths: Sequence[str]) -> list[int]:
+    """Find the gaps in the numbers of sections; numbers that are all a step apart have none.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Names in order.
+
+    Returns
+    -------
+    list of int
+
+    Examples
+    --------
+    >>> missing_numbers(["s8.png", "s10.png", "s14.png"]), missing_numbers(["a.png", "b.png"])
+    ([12], [])
+    """
+    numbers = _section_numbers(paths)
+    steps = [b - a for a, b in pairwise(numbers)]
+    if not steps or min(steps) <= 0:
+        return []
+    step = reduce(math.gcd, steps)
+    return sorted(set(range(numbers[0], numbers[-1], step)) - set(numbers)) if (numbers[-1] - numbers[0]) // step < 1000 * len(numbers) else []
+
+
+def _with_gaps(paths: Sequence[str], of_files: list[list[Slice]], missing: Sequence[int]) -> list[list[Slice]]:
+    by_number = dict(zip(_section_numbers(paths), of_files, strict=True)) | {number: [Slice(())] for number in missing}
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write down numbers, neighbours as a range."""
+    text: list[str] = []
+    first = previous = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is not None and number == previous + 1:
+            previous = number
+            continue
+        text.append(str(first) if first == previous else f"{first}-{previous}")
+        if number is not None:
+            first = previous = number
+    return ", ".join(text if len(text) <= 20 else [*text[:20], f"and {len(text) - 20} more"])
+
+
+def _stack(slices: list[Slice], name: str, placing: Placing, notes: list[str]) -> Foreign:
+    """Make a stack of slices that are all alike; the others are errors, or zeros."""
+    formats = Counter(slice_.format for slice_ in slices if slice_.format is not None)
+    bad = [slice_ for slice_ in slices if slice_.problem]
+    if not formats:
+        raise CorruptError(f"{(bad or slices)[0].name}: cannot be read: {(bad or slices)[0].problem}")
+    expected = formats.most_common(1)[0][0]
+    problems = [
+        f"{slice_.name}: {f'cannot be read: {slice_.problem}' if slice_.format is None else f'has {slice_.format}, expected {expected} as most of the others'}"
+        for slice_ in slices
+        if slice_.pages and slice_.format != expected
+    ]
+    if problems and not placing.fill:
+        more = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
+        raise CorruptError("; ".join(problems[:_TOLD]) + more + ' (on_error="fill" puts zeros in their place)')
+    notes += [f"filled with zeros: {problem}" for problem in problems]
+    good = next(slice_ for slice_ in slices if slice_.format == expected)
+    box = BoundingBox(placing.corner, (expected.width, expected.height, len(slices)), placing.mag)
+    return Foreign(ImageStack(name, tuple(slices), expected, placing.corner, box, good.piece), None, tuple(notes))
+
+
+def _open_tiff(path: str, placing: Placing) -> Foreign:
+    """Open one TIFF file: its pages are sections, or its bytes lie behind each other."""
+    try:
+        tiff = open_tiff(path)
+    except (MemoryError, ModuleNotFoundError, FileNotFoundError):
+        raise
+    except Exception as error:
+        raise CorruptError(f"{path}: no TIFF file that can be read: {error or type(error).__name__}") from error
+    with tiff:
+        voxel_size = _tiff_voxel_size(tiff)
+        described = tiff.is_ome or tiff.is_imagej or tiff.is_shaped
+        if not described and placing.axes is None:
+            foreign = _stack(slices_of(path), path, placing, [])
+            return Foreign(foreign.volume, voxel_size, foreign.notes)
+        series = tiff.series[0]
+        if len(series.pages) == 1 and len(series.shape) > series.pages[0].ndim and series.dataoffset is not None:
+            letters = check_axes(series_axes(series, path, placing.axes), series.shape, path)
+            ref = bytes_ref(path, series.shape, series.dtype.newbyteorder(tiff.byteorder), series.dataoffset)
+            return _array(ref, letters, placing, voxel_size)
+        axes = None if placing.axes is None else check_axes(placing.axes, series.shape, path)
+        foreign = _stack(series_slices(series, path, axes), path, placing, [])
+        return Foreign(foreign.volume, voxel_size, foreign.notes)
+
+
+def _tiff_voxel_size(tiff: Any) -> VoxelSize | None:
+    """Read the voxel size of an OME-TIFF."""
+    if not tiff.is_ome:
+        return None
+    try:
+        pixels = next(element for element in ElementTree.fromstring(tiff.ome_metadata).iter() if element.tag.rpartition("}")[2] == "Pixels")
+        lengths = [length_nm(float(pixels.attrib[f"PhysicalSize{axis}"]), pixels.attrib.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "XYZ"]
+    except (StopIteration, KeyError, ValueError, ElementTree.ParseError):
+        return None
+    return (lengths[0], lengths[1], lengths[2]) if min(lengths) > 0 else None
+
+
+# ------------------------------------------------------------------------------------------------ arrays
+
+
+def _array(ref: ArrayRef, axes: str, placing: Placing, voxel_size: VoxelSize | None, *notes: str) -> Foreign:
+    """Place an array."""
+    if np.dtype(ref.dtype).kind not in "biuf":
+        raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected whole or real numbers")
+    lengths = dict(zip(axes, ref.shape, strict=True))
+    size = (lengths["x"], lengths["y"], lengths.get("z", 1))
+    return Foreign(ArrayVolume(ref, axes, placing.corner, BoundingBox(placing.corner, size, placing.mag)), voxel_size, notes)
+
+
+def _axes_of(placing: Placing, shape: tuple[int, ...], name: str, found: str | None = None) -> str:
+    """Take the axes that a user gives, else those that the file tells, else the usual ones."""
+    return check_axes(placing.axes or found or default_axes(shape, name), shape, name)
+
+
+def _open_npy(path: str, placing: Placing) -> Foreign:
+    ref, is_reversed = npy_ref(path)
+    axes = _axes_of(placing, ref.shape[::-1] if is_reversed else ref.shape, path)
+    return _array(ref, axes[::-1] if is_reversed else axes, placing, None)
+
+
+def _open_hdf5(path: str, key: str, placing: Placing) -> Foreign:
+    """Open a dataset of an HDF5 file; its name may be left out where there is one."""
+    if not os.path.exists(path):
+        raise MissingError(f"{path}: no such file")
+    h5py = need("h5py", path)
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise CorruptError(f"{path}: no HDF5 file that can be read: {error}") from None
+    with file:
+        known: list[str] = []
+        file.visititems(lambda name, item: known.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
+        key = key or (known[0] if len(known) == 1 else "")
+        if key not in known:
+            names = ", ".join(f"{path}:/{name}" for name in known)
+            raise MissingError(
+                f"{path}: {f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: name one: {names or 'there is none'}"
+            )
+        data = file[key]
+        ref = ArrayRef(
+            "hdf5", path, key, tuple(data.shape), data.dtype.str, tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1])), 0, file_stamp(path)
+        )
+        labels = "".join(dim.label.lower() if len(dim.label) == 1 else "?" for dim in data.dims)
+        axes = _axes_of(placing, ref.shape, ref.name, labels if {"x", "y"} <= set(labels) <= set("xyzc") else None)
+        return _array(ref, axes, placing, _hdf5_voxel_size(data))
+
+
+def _hdf5_voxel_size(data: Any) -> VoxelSize | None:
+    """Read what ilastik and Fiji (micrometers) or CREMI (nanometers) write beside a dataset, both in the order z, y, x."""
+    for name, per_unit in (("element_size_um", 1e3), ("resolution", 1.0)):
+        value = np.asarray(data.attrs[name], np.float64).ravel() if name in data.attrs else np.zeros(0)
+        if value.size == 3 and (value > 0).all():
+            z, y, x = (float(length) * per_unit for length in value)
+            return x, y, z
+    return None
+
+
+def _open_zarr(path: str, placing: Placing) -> Foreign:
+    """Open a Zarr array, or the finest one of an OME-Zarr group."""
+    zarr = need("zarr", path)
+    try:
+        item = zarr.open(path, mode="r")
+    except Exception as error:
+        raise CorruptError(f"{path}: no Zarr array or group that can be read: {error or type(error).__name__}") from error
+    is_group = isinstance(item, zarr.Group)
+    found = ("", None, None) if not is_group else _ome_zarr(item, path)
+    key, axes, voxel_size = found
+    if is_group:
+        item = item[key]
+    names = getattr(item.metadata, "dimension_names", None)
+    if axes is None and names and all(name and name.lower() in "xyzc" for name in names):
+        axes = "".join(names).lower()
+    if voxel_size is None:
+        voxel_size = _zarr_voxel_size(dict(item.attrs), axes)
+    folder = f"{path}/{key}" if key else path
+    ref = ArrayRef("zarr", path, key, tuple(item.shape), item.dtype.str, tuple(item.chunks), 0, file_stamp(zarr_record(folder)))
+    if axes is not None and len(axes) == len(ref.shape):
+        axes = "".join("-" if letter == "t" and length == 1 else letter for letter, length in zip(axes, ref.shape, strict=True))
+    return _array(ref, _axes_of(placing, ref.shape, ref.name, axes), placing, voxel_size)
+
+
+def _ome_zarr(group: Any, path: str) -> tuple[str, str | None, VoxelSize | None]:
+    """Read what an OME-Zarr group says of its finest array: key, axes and voxel size."""
+    attributes = dict(group.attrs)
+    multiscales = attributes.get("ome", attributes).get("multiscales")
+    try:
+        first = multiscales[0]
+        axes = [axis if isinstance(axis, dict) else {"name": axis} for axis in first.get("axes", [])]
+        entry = first["datasets"][0]
+        scale = next((step["scale"] for step in entry.get("coordinateTransformations", []) if step["type"] == "scale"), None)
+        key = str(entry["path"])
+    except (TypeError, KeyError, IndexError):
+        keys = ", ".join(f"{path}/{name}" for name in sorted(group.array_keys()))
+        raise ValueError(f"{path}: a group without multiscales: name an array in it: {keys or 'there is none'}") from None
+    letters = "".join(axis["name"].lower() for axis in axes) or None
+    if letters is None or scale is None or not set("xyz") <= set(letters):
+        return key, letters, None
+    spatial = [letters.index(letter) for letter in "xyz"]
+    units = [axes[n].get("unit") for n in spatial]
+    if None in units:
+        return key, letters, None
+    x, y, z = (length_nm(float(scale[n]), str(unit)) for n, unit in zip(spatial, units, strict=True))
+    return key, letters, (x, y, z)
+
+
+def _zarr_voxel_size(attributes: dict[str, Any], axes: str | None) -> VoxelSize | None:
+    """Read the voxel size that :mod:`wkwdask.storage.exported` writes."""
+    value = attributes.get("voxel_size_nm")
+    if not isinstance(value, (list, tuple)) or len(value) != 3 or axes is None:
+        return None
+    return float(value[0]), float(value[1]), float(value[2])
+
+
+def _open_mrc(path: str, placing: Placing) -> Foreign:
+    """Open an MRC file: sections behind each other."""
+    mrcfile = need("mrcfile", path)
+    try:
+        with mrcfile.open(path, mode="r", header_only=True, permissive=False) as mrc:
+            header = mrc.header
+            order = header.nx.dtype.byteorder
+            shape = (int(header.nz), int(header.ny), int(header.nx))
+            mode, offset = int(header.mode), 1024 + int(header.nsymbt)
+            maps = tuple(int(header[name]) for name in ("mapc", "mapr", "maps"))
+            size = tuple(length_nm(float(length), "angstrom") for length in mrc.voxel_size.tolist())
+            stamp, flags = np.frombuffer(header.tobytes()[_IMOD], np.dtype("i4").newbyteorder(order)).tolist()
+    except (ValueError, OSError) as error:
+        raise CorruptError(f"{path}: no MRC file that can be read: {error}") from None
+    if mode not in _MRC_DTYPES:
+        raise UnsupportedError(f"{path}: mode {mode}, expected one of {', '.join(map(str, _MRC_DTYPES))}")
+    if min(shape) <= 0:
+        raise CorruptError(f"{path}: holds {shape} sections, rows and columns")
+    stored = "".join("xyz"[n - 1] for n in reversed(maps)) if sorted(maps) == [1, 2, 3] else "zyx"
+    dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _MRC_DTYPES[mode]  # IMOD's bytes have no sign unless it says so
+    ref = bytes_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset)
+    voxel_size = (size[0], size[1], size[2]) if min(size) > 0 else None
+    return _array(ref, _axes_of(placing, shape, path, stored), placing, voxel_size)

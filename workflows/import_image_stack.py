@@ -1,0 +1,58 @@
+"""Import a stack of sections as a layer with its pyramid, and look at what came out.
+
+    python workflows/import_image_stack.py 'raw/section_*.tif' dataset --voxel-size 4,4,35 --range 0,4095
+
+Start it again after an interruption: it goes on. With --scheduler it runs on a dask cluster, else on all cores of this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import wkwdask
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Read numbers with commas between them."""
+    return tuple(float(part) for part in text.split(","))
+
+
+def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description="Import a stack of sections as a layer with its pyramid.")
+    parser.add_argument("source", help="a folder of TIFF, PNG or JPEG, a pattern in quotes, or one file: TIFF, .npy, file.h5:/dataset, .zarr, .mrc")
+    parser.add_argument("dataset", help="the WEBKNOSSOS dataset, new or not")
+    parser.add_argument("--layer", default="color", help="the layer (default: color)")
+    parser.add_argument("--voxel-size", type=numbers, help="size of a voxel along x, y, z [nm], for a new dataset")
+    parser.add_argument("--range", type=numbers, help="values that become 0 and 255; by default values stay what they are")
+    parser.add_argument("--fill", action="store_true", help="put zeros in the place of bad and missing sections")
+    parser.add_argument("--scheduler", help="address of a dask cluster, such as tcp://host:8786")
+    return parser.parse_args(arguments)
+
+
+def connect(address: str | None) -> AbstractContextManager[Any]:
+    """Connect to a cluster, or to nothing."""
+    if address is None:
+        return nullcontext()
+    from distributed import Client
+
+    return Client(address)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Import, then print what the dataset holds."""
+    options = parse_arguments(arguments)
+    with connect(options.scheduler):
+        report = wkwdask.convert(
+            options.source, options.dataset, layer=options.layer, voxel_size=options.voxel_size, dtype=None if options.range is None else "uint8",
+            value_range=options.range, on_error="fill" if options.fill else "fail", pyramid=True,
+        )  # fmt: skip
+    print(report)
+    layer = wkwdask.open(options.dataset, layer=options.layer, mag=1)
+    print(f"{options.layer}: {layer.dtype} of shape (c, x, y, z) = {layer.shape}")
+
+
+if __name__ == "__main__":
+    main()
