@@ -154,6 +154,18 @@ def test_other_mags(dataset):
         wkwdask.apply(most, dataset / "odd" / "1-1-2", dataset / "no" / "2-2-1")
 
 
+def test_other_formats(dataset, tmp_path):
+    """An array in a file, and a layer with it; voxel 0 of the file is voxel 0 of the dataset."""
+    np.save(tmp_path / "shade.npy", np.full((100, 100, 100), 3, np.uint8))
+    wkwdask.apply(lambda em, shade: em // shade, [dataset / "color" / "1", tmp_path / "shade.npy"], dataset / "shaded" / "1")
+    np.testing.assert_array_equal(result(dataset / "shaded" / "1"), volume() // 3)
+    np.save(tmp_path / "other.npy", volume().T)  # z, y, x, as convert takes arrays
+    wkwdask.apply(np.invert, tmp_path / "other.npy", dataset / "inverse" / "1", chunks=32)
+    np.testing.assert_array_equal(result(dataset / "inverse" / "1"), ~volume())
+    with pytest.raises(MissingError):
+        wkwdask.apply(np.invert, tmp_path / "nothing.npy", dataset / "no" / "1")
+
+
 @pytest.mark.parametrize("mag", ["1", "2", "2-2-1"])
 def test_a_mask_of_any_mag(dataset, mag):
     factor = wkwdask.Mag.parse(mag).factors

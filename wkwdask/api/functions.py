@@ -53,7 +53,8 @@ def apply(
         [voxels of the target's mag].
     sources : str, path or sequence of them
         Mags that are read; a layer stands for its finest mag. The first one gives the box. A coarser mag than the target's comes with its voxels repeated, a
-        finer one with as many voxels as the target's span (zeros beyond its box).
+        finer one with as many voxels as the target's span (zeros beyond its box). What :func:`convert` imports (sections, ``.npy``, HDF5, Zarr...) can be a
+        source too: it is mag 1, and its first voxel is voxel 0.
     target : str or path, optional
         The mag that is made, such as ``dataset/layer/1``. Without one, what the function gives (anything that can be pickled) is combined to one value.
     halo : int or sequence of 3 int

@@ -18,7 +18,7 @@ from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, se
 from wkwdask.jobs.wkw_mags import box_setting, source_token
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.plans.apply import plan_bricks
-from wkwdask.storage.dataset import open_volume
+from wkwdask.storage.foreign import open_any
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import WkwVolume
 
@@ -98,7 +98,7 @@ def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOption
     """
     if not sources:
         raise ValueError("name at least one source")
-    return tuple(open_volume(url) for url in sources), None if options.mask is None else open_volume(options.mask)
+    return tuple(open_any(url) for url in sources), None if options.mask is None else open_any(options.mask)
 
 
 def make_application(

@@ -18,8 +18,9 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import length_nm
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
+from wkwdask.storage.dataset import open_volume
 from wkwdask.storage.extras import need
 from wkwdask.storage.image_stack import ImageStack
 from wkwdask.storage.images import IMAGE_SUFFIXES, slices_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.storage.volume import Volume
 
     VoxelSize = tuple[float, float, float]
 
@@ -122,6 +124,23 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     if suffix in MRC_SUFFIXES:
         return _open_mrc(path, placing)
     raise UnsupportedError(f"{path}: not a kind that is read: {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}")
+
+
+def open_any(url: str | os.PathLike[str]) -> Volume:
+    """Open one volume of any format: a WKW mag, or what :func:`open_foreign` reads, whose first voxel is voxel 0.
+
+    Raises
+    ------
+    MissingError
+        There is nothing, or no format that is known.
+    """
+    try:
+        return open_volume(url)
+    except MissingError as missing:
+        try:
+            return open_foreign(url, Placing((0, 0, 0), MAG_1)).volume
+        except (MissingError, UnsupportedError):
+            raise missing from None
 
 
 def sort_naturally(paths: Sequence[str]) -> list[str]:
