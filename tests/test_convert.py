@@ -280,6 +280,22 @@ def test_a_full_disk(tmp_path, sections, monkeypatch):
     assert hidden(tmp_path) == []
 
 
+@pytest.mark.parametrize("options", [{}, {"dtype": "uint16"}, {"channels": (0,)}])
+def test_sections_too_large_for_memory(tmp_path, monkeypatch, options):
+    """They are read in strips, and decoded once each."""
+    from wkwdask.plans import slabs
+    from wkwdask.storage import image_stack
+
+    array = voxels((21, 60, 81))
+    monkeypatch.setattr(slabs, "READING_NBYTES", 8 * 81 * 20)
+    decoded, read = [], image_stack.read_pixels
+    monkeypatch.setattr(image_stack, "read_pixels", lambda *args: decoded.append(args[0].name) or read(*args))
+    wkwdask.convert(save(tmp_path / "s", array), tmp_path / "ds", offset=(3, 1, 2), **OPTIONS, **options)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0].T, array)
+    assert len(decoded) == len(set(decoded)) == 21
+    assert hidden(tmp_path) == []
+
+
 def test_there_is_no_uncompressed_copy(tmp_path, monkeypatch):
     """Of sections that compress well, few bytes are ever written."""
     array = np.zeros((64, 128, 128), np.uint8)

@@ -102,6 +102,28 @@ def test_tiffs_of_one_section(tmp_path, dtype):
     np.testing.assert_array_equal(found[0], array)
 
 
+def test_tiffs_of_bits(tmp_path):
+    """They become bytes, 0 and 1."""
+    array = voxels(shape=(3, 30, 41)) > 100
+    (tmp_path / "s").mkdir()
+    for z, section in enumerate(array):
+        tifffile.imwrite(tmp_path / "s" / f"{z}.tif", section, bitspersample=1, compression="packbits" if z else None)
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], array)
+
+
+@pytest.mark.parametrize("options", [{"tile": (16, 16)}, {"rowsperstrip": 8, "compression": "zlib"}, {}])
+def test_large_tiffs_are_read_in_parts(tmp_path, monkeypatch, options):
+    """Tiles, strips and rows that a task needs, and no others."""
+    from wkwdask.plans import slabs
+
+    array = voxels("uint16", (21, 70, 90))
+    (tmp_path / "s").mkdir()
+    for z, section in enumerate(array):
+        tifffile.imwrite(tmp_path / "s" / f"{z}.tif", section, **options)
+    monkeypatch.setattr(slabs, "READING_NBYTES", 2 * 8 * 90 * 20)
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], array)
+
+
 def test_tiffs_of_several_sections_each(tmp_path):
     array = voxels(shape=(12, 30, 41))
     (tmp_path / "s").mkdir()
