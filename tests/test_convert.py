@@ -17,7 +17,7 @@ from PIL import Image
 
 import wkwdask
 from wkwdask.cli import cli
-from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning
+from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.storage import local
 
@@ -365,6 +365,11 @@ def test_exports_that_make_no_sense(tmp_path, dataset):
         wkwdask.convert(dataset, tmp_path / "a.npy", compression="zlib")
     with pytest.raises(ValueError, match="compression of TIFF must be one of"):
         wkwdask.convert(dataset, tmp_path / "a.tif", compression="lz4hc")
+    for name in ("a.png", "a.h5", "a.MRC"):
+        with pytest.raises(UnsupportedError, match="is read but not written"):
+            wkwdask.convert(dataset, tmp_path / name)
+    with pytest.raises(UnsupportedError, match="the source is WKW too: rechunk stores a mag anew"):
+        wkwdask.convert(dataset, tmp_path / "other" / "color" / "1")
     with pytest.raises(MissingError, match="no layer 'other'"):
         wkwdask.convert(dataset, tmp_path / "a.npy", layer="other")
     assert hidden(tmp_path) == []
