@@ -25,9 +25,11 @@ _NAMES = {
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
     "WkwDaskError": "errors",
+    "apply": "api.functions",
     "build_pyramid": "api.pyramids",
     "compress": "api.reshape",
     "convert": "api.conversion",
+    "create": "api.access",
     "info": "api.access",
     "make_demo": "viewer.demo",
     "open": "api.access",
@@ -59,9 +61,11 @@ __all__ = [
     "TruncatedError",
     "UnsupportedError",
     "WkwDaskError",
+    "apply",
     "build_pyramid",
     "compress",
     "convert",
+    "create",
     "info",
     "make_demo",
     "open",
@@ -76,7 +80,11 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wkwdask.api import build_pyramid, compress, convert, info, open, plan_pyramid, read, rechunk, sample, to_wkw, upsample, write
+    from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
+    from wkwdask.api.conversion import convert
+    from wkwdask.api.functions import apply
+    from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
+    from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,

@@ -122,5 +122,10 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     Returns
     -------
     Report
+
+    Raises
+    ------
+    BoundsError, ExistsError, FormatError, LockedError, MissingError, ResumeError, UnsupportedError, ValueError
+        As for :func:`rechunk`.
     """
     return rechunk(url, target, compression=compression, **options)

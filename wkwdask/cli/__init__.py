@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import commands, convert, reshape
+from wkwdask.cli import apply, commands, convert, reshape
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -23,11 +23,12 @@ def cli(debug: bool) -> None:
     Store it in another way    wkwdask rechunk DATASET --file-len 32
     Compress it                wkwdask compress DATASET
     Images to WKW and back     wkwdask convert sections/ DATASET --voxel-size 4,4,35
+    Your own function          wkwdask apply module:function SOURCE TARGET
     Try all of it              wkwdask demo
     """
 
 
-for module in (commands, convert, reshape):
+for module in (commands, convert, reshape, apply):
     for command in module.COMMANDS:
         cli.add_command(command)
 

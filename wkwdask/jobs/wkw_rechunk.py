@@ -187,15 +187,16 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
     """
     check_existing(existing, EXISTING)
     check_level(DEFAULT_LEVEL if options.level is None else options.level)
+    in_place = move.folder is None
+    if in_place:
+        _finish_what_was_left(move.layer, move.layer.mags[move.mag])  # before the source is looked at: it may be replaced here
     source = _source_of(move, options)
     header = header_of(source, options)
-    in_place = move.folder is None
     if move.folder is None:
         check_inside_dataset(move.layer, source.folder)
         if options.box is not None:
             raise ValueError("a bounding box in place would lose what lies outside it: give another place")
         if options.level is None and header == source.header.with_block_type(source.header.block_type):
-            _finish_what_was_left(move.layer, source.folder)
             return None
         folder, parent, edit = source.folder, move.layer.folder, edit_of(move.layer, [move.mag], [source.folder], header)
     else:
