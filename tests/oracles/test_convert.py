@@ -162,6 +162,22 @@ def test_ome_tiff(tmp_path, axes):
     assert scale(tmp_path) == [4.0, 4.5, 35.0]
 
 
+def test_a_set_of_ome_tiffs(tmp_path):
+    """Each file describes all of them: one file stands for the set, and in a folder each counts once."""
+    array = voxels(shape=(3, 20, 30))
+    (tmp_path / "s").mkdir()
+    data = "".join(f'<TiffData FirstZ="{z}" IFD="0" PlaneCount="1"><UUID FileName="{z}.ome.tif">urn:uuid:{z}</UUID></TiffData>' for z in range(3))
+    size = 'DimensionOrder="XYZCT" Type="uint8" SizeX="30" SizeY="20" SizeZ="3" SizeC="1" SizeT="1"'
+    for z, section in enumerate(array):
+        text = (
+            f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{z}">'
+            f'<Image ID="Image:0"><Pixels ID="Pixels:0" {size}><Channel ID="Channel:0:0" SamplesPerPixel="1"/>{data}</Pixels></Image></OME>'
+        )
+        tifffile.imwrite(tmp_path / "s" / f"{z}.ome.tif", section, description=text, metadata=None)
+    np.testing.assert_array_equal(imported(tmp_path / "s" / "0.ome.tif", tmp_path)[0], array)
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path, existing="overwrite")[0], array)
+
+
 @pytest.mark.parametrize("axes", ["ZYX", "ZCYX"])
 def test_imagej(tmp_path, axes):
     array = voxels("uint16", (5, 20, 30) if axes == "ZYX" else (5, 2, 20, 30))
