@@ -17,7 +17,7 @@ from PIL import Image
 
 import wkwdask
 from wkwdask.cli import cli
-from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning
+from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.storage import local
 
@@ -280,6 +280,22 @@ def test_a_full_disk(tmp_path, sections, monkeypatch):
     assert hidden(tmp_path) == []
 
 
+@pytest.mark.parametrize("options", [{}, {"dtype": "uint16"}, {"channels": (0,)}])
+def test_sections_too_large_for_memory(tmp_path, monkeypatch, options):
+    """They are read in strips, and decoded once each."""
+    from wkwdask.plans import slabs
+    from wkwdask.storage import image_stack
+
+    array = voxels((21, 60, 81))
+    monkeypatch.setattr(slabs, "READING_NBYTES", 8 * 81 * 20)
+    decoded, read = [], image_stack.read_pixels
+    monkeypatch.setattr(image_stack, "read_pixels", lambda *args: decoded.append(args[0].name) or read(*args))
+    wkwdask.convert(save(tmp_path / "s", array), tmp_path / "ds", offset=(3, 1, 2), **OPTIONS, **options)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0].T, array)
+    assert len(decoded) == len(set(decoded)) == 21
+    assert hidden(tmp_path) == []
+
+
 def test_there_is_no_uncompressed_copy(tmp_path, monkeypatch):
     """Of sections that compress well, few bytes are ever written."""
     array = np.zeros((64, 128, 128), np.uint8)
@@ -349,6 +365,11 @@ def test_exports_that_make_no_sense(tmp_path, dataset):
         wkwdask.convert(dataset, tmp_path / "a.npy", compression="zlib")
     with pytest.raises(ValueError, match="compression of TIFF must be one of"):
         wkwdask.convert(dataset, tmp_path / "a.tif", compression="lz4hc")
+    for name in ("a.png", "a.h5", "a.MRC"):
+        with pytest.raises(UnsupportedError, match="is read but not written"):
+            wkwdask.convert(dataset, tmp_path / name)
+    with pytest.raises(UnsupportedError, match="the source is WKW too: rechunk stores a mag anew"):
+        wkwdask.convert(dataset, tmp_path / "other" / "color" / "1")
     with pytest.raises(MissingError, match="no layer 'other'"):
         wkwdask.convert(dataset, tmp_path / "a.npy", layer="other")
     assert hidden(tmp_path) == []

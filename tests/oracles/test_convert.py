@@ -102,6 +102,28 @@ def test_tiffs_of_one_section(tmp_path, dtype):
     np.testing.assert_array_equal(found[0], array)
 
 
+def test_tiffs_of_bits(tmp_path):
+    """They become bytes, 0 and 1."""
+    array = voxels(shape=(3, 30, 41)) > 100
+    (tmp_path / "s").mkdir()
+    for z, section in enumerate(array):
+        tifffile.imwrite(tmp_path / "s" / f"{z}.tif", section, bitspersample=1, compression="packbits" if z else None)
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], array)
+
+
+@pytest.mark.parametrize("options", [{"tile": (16, 16)}, {"rowsperstrip": 8, "compression": "zlib"}, {}])
+def test_large_tiffs_are_read_in_parts(tmp_path, monkeypatch, options):
+    """Tiles, strips and rows that a task needs, and no others."""
+    from wkwdask.plans import slabs
+
+    array = voxels("uint16", (21, 70, 90))
+    (tmp_path / "s").mkdir()
+    for z, section in enumerate(array):
+        tifffile.imwrite(tmp_path / "s" / f"{z}.tif", section, **options)
+    monkeypatch.setattr(slabs, "READING_NBYTES", 2 * 8 * 90 * 20)
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], array)
+
+
 def test_tiffs_of_several_sections_each(tmp_path):
     array = voxels(shape=(12, 30, 41))
     (tmp_path / "s").mkdir()
@@ -138,6 +160,22 @@ def test_ome_tiff(tmp_path, axes):
     expected = (array[0] if axes[0] == "T" else array).transpose([n - (axes[0] == "T") for n in order])
     np.testing.assert_array_equal(found, expected if len(order) == 4 else expected[np.newaxis])
     assert scale(tmp_path) == [4.0, 4.5, 35.0]
+
+
+def test_a_set_of_ome_tiffs(tmp_path):
+    """Each file describes all of them: one file stands for the set, and in a folder each counts once."""
+    array = voxels(shape=(3, 20, 30))
+    (tmp_path / "s").mkdir()
+    data = "".join(f'<TiffData FirstZ="{z}" IFD="0" PlaneCount="1"><UUID FileName="{z}.ome.tif">urn:uuid:{z}</UUID></TiffData>' for z in range(3))
+    size = 'DimensionOrder="XYZCT" Type="uint8" SizeX="30" SizeY="20" SizeZ="3" SizeC="1" SizeT="1"'
+    for z, section in enumerate(array):
+        text = (
+            f'<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06" UUID="urn:uuid:{z}">'
+            f'<Image ID="Image:0"><Pixels ID="Pixels:0" {size}><Channel ID="Channel:0:0" SamplesPerPixel="1"/>{data}</Pixels></Image></OME>'
+        )
+        tifffile.imwrite(tmp_path / "s" / f"{z}.ome.tif", section, description=text, metadata=None)
+    np.testing.assert_array_equal(imported(tmp_path / "s" / "0.ome.tif", tmp_path)[0], array)
+    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path, existing="overwrite")[0], array)
 
 
 @pytest.mark.parametrize("axes", ["ZYX", "ZCYX"])

@@ -128,6 +128,11 @@ def convert(
     ValueError
         An option makes no sense, axes do not fit, or the voxel size of a new dataset is not known.
 
+    Notes
+    -----
+    A task holds at most 512 MB of the source, whatever the size of sections and volume: of larger slabs, decoded sections wait in a scratch file (LZ4, without
+    a name) in the job's folder. A source that changes between two starts is noticed by the size and time of its files; of a Zarr array, by its record alone.
+
     Examples
     --------
     >>> import tempfile

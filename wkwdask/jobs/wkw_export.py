@@ -5,6 +5,7 @@ Everything is made in a hidden folder beside the target, with a journal, so that
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
 from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.export import ExportJob
 from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import MagReport, Report
@@ -22,6 +24,8 @@ from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, source_token
 from wkwdask.storage.converted import Converted
 from wkwdask.storage.dataset import locate
 from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, write_tiff
+from wkwdask.storage.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
+from wkwdask.storage.images import IMAGE_SUFFIXES
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
 from wkwdask.storage.locks import guarded, release_lock, take_lock
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "export"
 _SETTINGS_NAME = "settings.json"
+_READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES} - {*TIFF_SUFFIXES}
 _OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
 
 
@@ -200,12 +205,13 @@ def stage_export(mag: WkwVolume, target: str | os.PathLike[str], options: Export
     BoundsError
         The box holds nothing of the mag.
     UnsupportedError
-        The format has no such type.
+        The format is not written, or has no such type.
     ValueError
         An option makes no sense.
     """
     check_existing(existing, EXISTING)
     path = local_path(target)
+    _check_kind(path)
     box = mag.box if options.box is None else options.box.in_mag(mag.box.mag).intersection(mag.box)
     if box.is_empty:
         raise BoundsError(
@@ -227,6 +233,17 @@ def stage_export(mag: WkwVolume, target: str | os.PathLike[str], options: Export
     )  # fmt: skip
     form = Form(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag))
     return StagedExport(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
+
+
+def _check_kind(path: str) -> None:
+    """Refuse what would become a folder of TIFFs though its name promises something else."""
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in _READ_ONLY:
+        raise UnsupportedError(f"{path}: {suffix} is read but not written; export to .ome.tif, .tif, .npy, .zarr, or a folder of TIFFs")
+    name = os.path.basename(path)
+    with contextlib.suppress(ValueError):
+        Mag.parse(name)
+        raise UnsupportedError(f"{path}: is a mag's folder, and the source is WKW too: rechunk stores a mag anew somewhere else")
 
 
 def _compression(path: str, asked: str | None) -> str:

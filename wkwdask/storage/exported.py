@@ -6,6 +6,7 @@ Each is made under another name, in the folder of the export, and is moved to it
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import pairwise
@@ -157,14 +158,23 @@ class NpyOutput:
             os.close(fd)
 
 
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Let a full disk or quota say where, in libraries that do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), path) from error
+
+
 def _pwrite(fd: int, array: npt.NDArray[Any], offset: int, path: str) -> None:
     view = memoryview(array.reshape(-1).view(np.uint8).data)
-    while view:
-        try:
+    with _naming(path):
+        while view:
             count = os.pwrite(fd, view, offset)
-        except OSError as error:  # a full disk or quota: say where
-            raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
-        view, offset = view[count:], offset + count
+            view, offset = view[count:], offset + count
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +216,9 @@ class ZarrOutput:
         """Write one shard."""
         array = need("zarr", self.path).open_array(self.path, mode="r+")
         where = tuple(slice(a - b, a - b + n) for a, b, n in zip(box.topleft, self.form.box.topleft, box.size, strict=True))
-        array[(..., *reversed(where))] = self.form.in_order(read_box(source, box))
+        voxels = self.form.in_order(read_box(source, box))
+        with _naming(self.path):
+            array[(..., *reversed(where))] = voxels
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +295,7 @@ def write_tiff(path: str, source: Volume, form: Form, compression: str, *, ome: 
     tile = min(_TILE_VX, -(-max(width, height) // 16) * 16)
     is_big = width * height * depth * form.voxel_nbytes >= _BIG_TIFF_NBYTES
     planes = (plane for box in slab_boxes(form) for _, plane in sections(source, box, os.path.dirname(path)))
-    with tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
+    with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
         writer.write(
             _tiles(planes, tile, done), shape=(depth, *channels, height, width), dtype=form.dtype, tile=(tile, tile), photometric="minisblack",
             compression=_tiff_compression(compression), metadata=metadata, **_resolution(form),

@@ -36,7 +36,8 @@ def open_tiff(path: str) -> Any:
 
 def tiff_slices(path: str) -> list[Slice]:
     with open_tiff(path) as tiff:
-        if tiff.is_ome or tiff.is_imagej or tiff.is_shaped:
+        # In a set of OME-TIFFs each file describes all of them: in a folder, each gives its own pages.
+        if (tiff.is_ome or tiff.is_imagej or tiff.is_shaped) and all(page is not None and page.parent is tiff for page in tiff.series[0].pages):
             return series_slices(tiff.series[0], path, None)
         pages = [page for page in tiff.pages if not page.is_reduced]
         return [_page_slice(((page, _number(n, len(pages))),), path) for n, page in enumerate(pages)]
