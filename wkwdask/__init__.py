@@ -26,9 +26,11 @@ _NAMES = {
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
     "WkwDaskError": "errors",
+    "apply": "api.functions",
     "build_pyramid": "api.pyramids",
     "compress": "api.reshape",
     "copy": "api.copies",
+    "create": "api.access",
     "info": "api.access",
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
@@ -63,9 +65,11 @@ __all__ = [
     "TruncatedError",
     "UnsupportedError",
     "WkwDaskError",
+    "apply",
     "build_pyramid",
     "compress",
     "copy",
+    "create",
     "info",
     "make_demo",
     "merge",
@@ -82,9 +86,10 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wkwdask.api.access import info, open, read, sample, to_wkw, write
+    from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
     from wkwdask.api.annotations import merge
     from wkwdask.api.copies import copy, rm
+    from wkwdask.api.functions import apply
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (

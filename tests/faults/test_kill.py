@@ -111,6 +111,12 @@ def remove(folder):
     wkwdask.rm(folder / "seg" / "2-2-1")
 
 
+def invert(folder):
+    """A function of our own, block by block."""
+    with regions_of(16):
+        wkwdask.apply(np.invert, folder / "seg" / "1", folder / "inverse" / "1", chunks=8)
+
+
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
@@ -119,12 +125,13 @@ JOBS = {
     "overwrite_pyramid": ((write_new, new_pyramid), overwrite_pyramid, (overwrite_pyramid, resume_pyramid), PYRAMID_MAGS),
     "cut_files": ((write_new,), cut_files, (cut_files,), ("1",)),
     "join_files_of_larger_blocks": ((write_new,), join_files_of_larger_blocks, (join_files_of_larger_blocks,), ("1",)),
-    "copy_moved": ((write_new,), copy_moved, (copy_moved,), ("1",)),
-    "copy_files": ((write_new,), copy_files, (copy_files,), ("1",)),
-    "merge": ((write_new,), merge, (merge,), ("1",)),
-    "compress_elsewhere": ((write_new,), compress_elsewhere, (compress_elsewhere,), ("1",)),
+    "copy_moved": ((write_new,), copy_moved, (copy_moved,), ("1", "../copy/1")),
+    "copy_files": ((write_new,), copy_files, (copy_files,), ("1", "../copy/1")),
+    "merge": ((write_new,), merge, (merge,), ("1", "../merged/1")),
+    "compress_elsewhere": ((write_new,), compress_elsewhere, (compress_elsewhere,), ("1", "../copy/1")),
+    "invert": ((write_new,), invert, (invert,), ("1", "../inverse/1")),
 }
-GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, copy_moved, copy_files, merge)
+GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge)
 
 
 def mag_contents(folder, mag):

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import commands, copies, merging, reshape
+from wkwdask.cli import apply, commands, copies, merging, reshape
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -25,11 +25,12 @@ def cli(debug: bool) -> None:
     Copy it, or a part of it   wkwdask copy DATASET TARGET
     Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
     Remove it                  wkwdask rm DATASET
+    Your own function          wkwdask apply module:function SOURCE TARGET
     Try all of it              wkwdask demo
     """
 
 
-for module in (commands, reshape, copies, merging):
+for module in (commands, reshape, copies, merging, apply):
     for command in module.COMMANDS:
         cli.add_command(command)
 
