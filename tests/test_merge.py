@@ -172,6 +172,17 @@ def test_relabel(dataset, tmp_path):
         wkwdask.merge(dataset, [paths[0], *paths[:1]], tmp_path / "third", relabel=(1 << 32) + 12 - 24 + 12 + 16)
 
 
+def test_a_json_that_states_too_small_an_id(dataset, tmp_path):
+    """Ids of the base would be taken for new ones."""
+    edit(dataset, lambda document: document["dataLayers"][0].update({"largestSegmentId": 3}))
+    path = write_annotation(tmp_path / "annotation.zip", {"1": {(0, 0, 0): whole(dataset)[:32, :32, :32]}})
+    with pytest.raises(ValueError, match="seg/1: holds id 4, although its largest is said to be 3"):
+        wkwdask.merge(dataset, path, tmp_path / "merged", relabel=True)
+    wkwdask.merge(dataset, path, tmp_path / "merged", relabel=8)
+    np.testing.assert_array_equal(whole(tmp_path / "merged"), whole(dataset))
+    assert layer(tmp_path / "merged")["largestSegmentId"] == 8
+
+
 def test_types(tmp_path):
     """Smaller ids become larger ones without loss; the other way is refused."""
     base = make_dataset(tmp_path / "ds", np.uint64, largest=0)

@@ -51,7 +51,7 @@ def merge(
     relabel : bool or int
         Give each annotation ids of its own for its new segments. New is every id above the largest id of the base, as its JSON states it or as the number
         given here. New ids of the first annotation stay, those of each further one are raised by as much as all ids of the annotations before it take:
-        by the largest new id of each less the largest of the base. Other ids, and zero, stay.
+        by the largest new id of each less the largest of the base. Other ids, and zero, stay. Where the JSON states too small an id, a number has to be given.
     block_len, file_len : int, optional
         Edge of a block [voxels] and of a file [blocks] of the result; by default those of the base.
     compression : {"lz4hc", "lz4", "raw"}, optional

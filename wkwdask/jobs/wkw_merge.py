@@ -128,6 +128,8 @@ def _with_ids(move: Move, annotations: Sequence[AnnotationMag], empty: Sequence[
         return Merge(move, tuple(annotations), box, largest, _about(empty))
     if known is None:
         raise ValueError(f"{source.folder}: relabel needs the largest id of the base, which its JSON does not state; give it as a number")
+    for annotation in annotations:
+        _check_known(annotation, source, known)
     moved, largest, lines = _relabelled(annotations, scans, known)
     if largest > np.iinfo(source.dtype).max:
         raise UnsupportedError(f"{source.folder}: ids up to {largest} do not fit into {source.dtype.name}")
@@ -211,6 +213,28 @@ def _largest_known(layer: Layer, relabel: bool | int) -> int | None:
     if relabel is not True and relabel is not False:
         return relabel
     return None if layer.record is None else largest_segment_id(layer.record.attributes)
+
+
+def _check_known(annotation: AnnotationMag, source: WkwVolume, known: int) -> None:
+    """Make sure that what counts as a new id is none that the base has in the same block: many a JSON states too small an id as the largest.
+
+    Raises
+    ------
+    ValueError
+        It is one.
+    """
+    step = annotation.header.block_len
+    before = np.empty((source.num_channels, step, step, step), source.dtype, order="F")
+    for row in annotation.blocks().tolist():
+        voxels = annotation.read_block((row[0], row[1], row[2]), source.dtype)
+        new = np.unique(voxels[voxels > known])
+        if len(new):
+            source.read_into(before, (row[0] * step, row[1] * step, row[2] * step))
+            old = new[np.isin(new, before)]
+            if len(old):
+                raise ValueError(
+                    f"{source.folder}: holds id {old[0]}, although its largest is said to be {known}; relabel needs the true one: give it as a number"
+                )
 
 
 def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], known: int) -> tuple[tuple[AnnotationMag, ...], int, list[str]]:
