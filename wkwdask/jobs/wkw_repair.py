@@ -96,6 +96,7 @@ class StagedRepair:
         self._reproduced: dict[str, set[str]] = defaultdict(set)
         self._tried: dict[str, int] = defaultdict(int)
         self._saved: set[str] = set()
+        self._salvaged: set[str] = set()
         self.actions: list[Action] = []
         self.left: list[Left] = []
         self.plans: dict[str, list[MagPlan]] = {}
@@ -225,7 +226,7 @@ class StagedRepair:
         elif kinds == {"file.trailing"}:
             self._mend(plan, CUT, MendTask(check, shard, None, why(faults), salvage=False), faults, "all blocks stay as they are")
         elif not self._plan_rebuild(rebuilding, plan, shard, faults):
-            self._plan_loss(plan, check, shard, faults, num_sound)
+            self._plan_loss(rebuilding, plan, check, shard, faults, num_sound)
 
     def _mend(self, plan: MagPlan, verb: str, task: MendTask, faults: list[Fault], how: str) -> None:
         plan.tasks.append(task)
@@ -275,11 +276,16 @@ class StagedRepair:
         self.actions.append(Action(REBUILD, path, reason, how))
         return True
 
+    def _is_readable(self, rebuilding: Rebuilding, source: Vec3) -> bool:
+        """Tell whether a file that others are made from can be read, or will be, with zeros for what it has lost."""
+        path = rebuilding.finer.shard_path(source)
+        return path in self._salvaged or self._is_saved(path)
+
     def _is_saved(self, path: str) -> bool:
         """Tell whether a file is sound, or will be before coarser ones are made of it."""
         return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
 
-    def _plan_loss(self, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int) -> None:
+    def _plan_loss(self, rebuilding: Rebuilding | None, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int) -> None:
         """Do what can be done about a file that nothing can be made from."""
         path = file_path(plan.scope.folder, shard)
         total = check.header.blocks_per_file
@@ -288,8 +294,13 @@ class StagedRepair:
         elif any(fault.kind == "file.lost" for fault in faults):
             self.left += [Left(fault, "bring it back from a backup") for fault in faults]
         elif self._options.salvage and num_sound:
-            how = f"{total - num_sound} of {total} blocks become ZEROS, the other {num_sound} stay; the old file is set aside"
-            self._mend(plan, SALVAGE, MendTask(check, shard, None, why(faults), salvage=True), faults, how)
+            remake = (
+                None if rebuilding is None or not all(self._is_readable(rebuilding, one) for one in rebuilding.below.get(shard, ())) else rebuilding.task(shard)
+            )
+            become = "ZEROS" if remake is None or rebuilding is None else f"what the mended mag {rebuilding.made.finer.mag.name} gives"
+            how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
+            self._salvaged.add(path)
+            self._mend(plan, SALVAGE, MendTask(check, shard, None, why(faults), salvage=True, remake=remake), faults, how)
         elif self._options.quarantine:
             self._set_aside(plan, path, shard, faults)
         else:
