@@ -483,6 +483,8 @@ CASES = [
          stays=("table.truncated", "file.truncated")),
     Case("the same, --salvage", both(blocks(BROKEN_BLOCK), cut(ABOVE, -20)), {"block.undecodable": FINE, "file.truncated": ABOVE}, ("salvage", "salvage"),
          options={"salvage": True}, zeros=True),
+    Case("the same, the coarser file without any sound block", both(blocks(BROKEN_BLOCK), cut(ABOVE, 0)), {"block.undecodable": FINE, "file.empty": ABOVE},
+         ("salvage", "rebuild"), options={"salvage": True}, zeros=True),
     Case("coarser file of unknown origin broken", strangers_mag(cut(COARSE, -20)), {"file.truncated": COARSE}, ("rebuild",)),
     Case("coarser mag made otherwise, --pyramid", other_method, {"pyramid.differs": None}, ("rebuild",) * 9, verify={"pyramid": True},
          options={"rebuild_differing": True}),

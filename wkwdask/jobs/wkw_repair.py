@@ -67,6 +67,10 @@ class Rebuilding:
     below: dict[Vec3, list[Vec3]]
     """The files that each file is made from, those that are gone too."""
 
+    def sources(self, shard: Vec3) -> list[str]:
+        """Name the files that a file is made from."""
+        return [self.finer.shard_path(source) for source in self.below.get(shard, ())]
+
     def task(self, shard: Vec3) -> RegionTask:
         """Make the task that rebuilds a file."""
         return RegionTask(self.finer, self.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
@@ -225,7 +229,7 @@ class StagedRepair:
             self._mend(plan, REWRITE, MendTask(check, shard, header, why(faults), salvage=False), faults, "all blocks decode by the mag's header")
         elif kinds == {"file.trailing"}:
             self._mend(plan, CUT, MendTask(check, shard, None, why(faults), salvage=False), faults, "all blocks stay as they are")
-        elif not self._plan_rebuild(rebuilding, plan, shard, faults):
+        elif not self._plan_rebuild(rebuilding, plan, shard, faults, num_sound):
             self._plan_loss(rebuilding, plan, check, shard, faults, num_sound)
 
     def _mend(self, plan: MagPlan, verb: str, task: MendTask, faults: list[Fault], how: str) -> None:
@@ -259,9 +263,10 @@ class StagedRepair:
         method = next((method for method in dict.fromkeys((made.method, *METHODS)) if method in right), None)
         return method, f"by {method}, as intact files of the mag show"
 
-    def _plan_rebuild(self, rebuilding: Rebuilding | None, plan: MagPlan, shard: Vec3, faults: list[Fault]) -> bool:
+    def _plan_rebuild(self, rebuilding: Rebuilding | None, plan: MagPlan, shard: Vec3, faults: list[Fault], num_sound: int) -> bool:
         """Rebuild a file of a coarser mag from the finer one, if that is sound."""
-        if rebuilding is None or not all(self._is_saved(rebuilding.finer.shard_path(source)) for source in rebuilding.below.get(shard, ())):
+        is_good = self._is_readable if self._options.salvage and not num_sound else self._is_saved  # nothing of its own would be lost
+        if rebuilding is None or not all(map(is_good, rebuilding.sources(shard))):
             return False
         path, reason = file_path(plan.scope.folder, shard), why(faults)
         is_file, how = os.path.isfile(path), f"from mag {rebuilding.made.finer.mag.name}, {rebuilding.known_by}"
@@ -276,9 +281,8 @@ class StagedRepair:
         self.actions.append(Action(REBUILD, path, reason, how))
         return True
 
-    def _is_readable(self, rebuilding: Rebuilding, source: Vec3) -> bool:
-        """Tell whether a file that others are made from can be read, or will be, with zeros for what it has lost."""
-        path = rebuilding.finer.shard_path(source)
+    def _is_readable(self, path: str) -> bool:
+        """Tell whether a file can be read, or will be, with zeros for what it has lost."""
         return path in self._salvaged or self._is_saved(path)
 
     def _is_saved(self, path: str) -> bool:
@@ -294,10 +298,9 @@ class StagedRepair:
         elif any(fault.kind == "file.lost" for fault in faults):
             self.left += [Left(fault, "bring it back from a backup") for fault in faults]
         elif self._options.salvage and num_sound:
-            remake = (
-                None if rebuilding is None or not all(self._is_readable(rebuilding, one) for one in rebuilding.below.get(shard, ())) else rebuilding.task(shard)
-            )
-            become = "ZEROS" if remake is None or rebuilding is None else f"what the mended mag {rebuilding.made.finer.mag.name} gives"
+            remake, become = None, "ZEROS"
+            if rebuilding is not None and all(map(self._is_readable, rebuilding.sources(shard))):
+                remake, become = rebuilding.task(shard), f"what the mended mag {rebuilding.made.finer.mag.name} gives"
             how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
             self._salvaged.add(path)
             self._mend(plan, SALVAGE, MendTask(check, shard, None, why(faults), salvage=True, remake=remake), faults, how)
