@@ -195,6 +195,7 @@ class MemoryTarget:
     chunk_shape: tuple = CHUNK_SHAPE
     shard_shape: tuple = SHARD_SHAPE
     most_part_nbytes: int = 1 << 40
+    merges: bool = False
 
     @property
     def dtype(self):

@@ -409,6 +409,25 @@ def test_temporaries_of_a_running_job_stay(dataset):
     assert (dataset / path).exists()
 
 
+def test_locks_on_some_shards(dataset):
+    """Those of the living stay, those of the dead go."""
+    living, dead = (Path(lock_path(f"{dataset}/cells/1", job)) for job in ("here", "gone"))
+    region = {"region": [[0, 0, 0], [1, 1, 1]]}
+    dead.write_text(json.dumps({**ended_owner("gone"), **region}))
+    assert kinds(wkwdask.verify(dataset).faults) == ["leftover.lock"]
+    assert [action.verb for action in wkwdask.repair(dataset).actions] == ["remove"]
+    assert not dead.exists()
+    living.write_text(json.dumps({**ended_owner("here"), **_this_process(), **region}))
+    assert kinds(wkwdask.verify(dataset).faults, notes=True) == ["job.running"]
+    cut(COARSE, -20)(dataset)
+    assert wkwdask.repair(dataset).is_sound
+    assert living.exists()
+    blocks(BROKEN_BLOCK)(dataset)
+    with pytest.raises(LockedError):
+        wkwdask.repair(dataset, salvage=True)
+    assert living.exists()
+
+
 @pytest.mark.parametrize("damage", [cut(FINE, 40), cut(COARSE, -20), remove("cells/1/header.wkw")], ids=["finest", "coarser", "header"])
 def test_what_changed_since_the_check_is_left_alone(dataset, sound, monkeypatch, damage):
     """Somebody may have mended it meanwhile."""

@@ -30,9 +30,11 @@ _NAMES = {
     "UnsupportedError": "errors",
     "VerifyReport": "jobs.verify",
     "WkwDaskError": "errors",
+    "apply": "api.functions",
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
     "compress": "api.reshape",
+    "create": "api.access",
     "diff": "api.checks",
     "info": "api.access",
     "make_demo": "viewer.demo",
@@ -73,9 +75,11 @@ __all__ = [
     "UnsupportedError",
     "VerifyReport",
     "WkwDaskError",
+    "apply",
     "build_pyramid",
     "check_manifest",
     "compress",
+    "create",
     "diff",
     "info",
     "make_demo",
@@ -94,8 +98,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from wkwdask.api.access import info, open, read, sample, to_wkw, write
+    from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
+    from wkwdask.api.functions import apply
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (

@@ -28,8 +28,8 @@ from wkwdask.errors import ExistsError
 from wkwdask.graphs import runners
 from wkwdask.jobs import job as jobs
 from wkwdask.jobs import wkw_rechunk
+from wkwdask.plans import apply, upsample
 from wkwdask.plans import pyramid as plans
-from wkwdask.plans import upsample
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.storage import journal, local
 
@@ -81,12 +81,13 @@ class Case:
 
 @contextlib.contextmanager
 def regions_of(edge):
-    """Let a pyramid have many tasks, however small it is."""
-    before, plans.choose_region = plans.choose_region, lambda *_: (edge,) * 3
+    """Let a pyramid, or what a function makes, have many tasks, however small it is."""
+    before = plans.choose_region, apply.choose_region
+    plans.choose_region = apply.choose_region = lambda *_: (edge,) * 3
     try:
         yield
     finally:
-        plans.choose_region = before
+        plans.choose_region, apply.choose_region = before
 
 
 @contextlib.contextmanager

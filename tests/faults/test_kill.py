@@ -84,6 +84,12 @@ def compress_elsewhere(folder):
         wkwdask.compress(folder / "seg" / "1", folder / "copy" / "1")
 
 
+def invert(folder):
+    """A function of our own, block by block."""
+    with regions_of(16):
+        wkwdask.apply(np.invert, folder / "seg" / "1", folder / "inverse" / "1", chunks=8)
+
+
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
@@ -92,9 +98,10 @@ JOBS = {
     "overwrite_pyramid": ((write_new, new_pyramid), overwrite_pyramid, (overwrite_pyramid, resume_pyramid), PYRAMID_MAGS),
     "cut_files": ((write_new,), cut_files, (cut_files,), ("1",)),
     "join_files_of_larger_blocks": ((write_new,), join_files_of_larger_blocks, (join_files_of_larger_blocks,), ("1",)),
-    "compress_elsewhere": ((write_new,), compress_elsewhere, (compress_elsewhere,), ("1",)),
+    "compress_elsewhere": ((write_new,), compress_elsewhere, (compress_elsewhere,), ("1", "../copy/1")),
+    "invert": ((write_new,), invert, (invert,), ("1", "../inverse/1")),
 }
-GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere)
+GOES_ON = (new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert)
 
 
 def mag_contents(folder, mag):

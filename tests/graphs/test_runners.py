@@ -20,7 +20,7 @@ from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.geometry.mag import Mag
-from wkwdask.graphs import runners
+from wkwdask.graphs import runners, write
 from wkwdask.graphs.read import open_array
 from wkwdask.graphs.write import compute_receipts, shard_receipts
 from wkwdask.jobs.job import run_serially
@@ -170,16 +170,19 @@ def test_a_client_in_this_process(array):
         target = MemoryTarget("inprocess-write", "uint8", 2, LAYER_BOX)
         target.prepare()
         source = open_array(job.source, chunks="block", box=LAYER_BOX, start=OFFSET, axes=None, channel=None)
-        receipts = compute_receipts(shard_receipts(source.rechunk(29), target), "test")
+        receipts = []
+        compute_receipts([shard_receipts(source.rechunk(29), target)], "test", receipts.append)
         assert len(receipts) == sum(1 for _ in cells(LAYER_BOX, target.shard_shape))
         np.testing.assert_array_equal(read_whole(target.as_volume()), array)
 
 
-def test_a_graph_of_the_test_format_on_a_client(tmp_path, array, client):
+def test_a_graph_of_the_test_format_on_a_client(tmp_path, array, client, monkeypatch):
     array = array[:, :40, :30, :25]
-    target = MemoryTarget(f"{tmp_path}/target", "uint8", 2, BoundingBox(OFFSET, array.shape[1:]), most_part_nbytes=1 << 14)
+    target = MemoryTarget(f"{tmp_path}/target", "uint8", 2, BoundingBox(OFFSET, array.shape[1:]))
     target.prepare()
-    receipts = compute_receipts(shard_receipts(da.from_array(array, chunks=30), target), "test")
+    monkeypatch.setattr(write, "PART_NBYTES", 1 << 14)
+    receipts = []
+    compute_receipts([shard_receipts(da.from_array(array, chunks=30), target)], "test", receipts.append)
     assert sorted(receipt.shard for receipt in receipts) == sorted(cells(target.box, target.shard_shape))
     np.testing.assert_array_equal(read_whole(target.as_volume()), array)
 
@@ -453,6 +456,7 @@ def test_a_write_job_stays_in_this_process(array, client):
     """A store in memory would not be found by a worker."""
     target = MemoryTarget("here", "uint8", 2, LAYER_BOX)
     target.prepare()
-    job = WriteJob(target, array)
-    runners.run_job(job, "test", here=True)
+    receipts = []
+    runners.run_job(WriteJob(target, array, receipts.append), "test", here=True)
+    assert len(receipts) == sum(1 for _ in cells(LAYER_BOX, target.shard_shape))
     np.testing.assert_array_equal(read_whole(target.as_volume()), array)

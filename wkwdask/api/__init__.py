@@ -1,14 +1,17 @@
 """The verbs that people type."""
 
-from wkwdask.api.access import info, open, read, sample, to_wkw, write
+from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
 from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
+from wkwdask.api.functions import apply
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
 
 __all__ = [
+    "apply",
     "build_pyramid",
     "check_manifest",
     "compress",
+    "create",
     "diff",
     "info",
     "open",

@@ -9,7 +9,9 @@ import numpy as np
 from wkwdask.errors import BoundsError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.places import place_of
+from wkwdask.jobs.wkw_region import stage_region
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume, recent_volume
 from wkwdask.storage.summary import DatasetSummary, summarize
@@ -21,11 +23,12 @@ if TYPE_CHECKING:
     import dask.array as da
     import numpy.typing as npt
     from dask.delayed import Delayed
+    from xarray import DataArray
 
     from wkwdask.api.options import MagLike
     from wkwdask.jobs.report import Report
 
-Existing = Literal["error", "overwrite"]
+Existing = Literal["error", "resume", "overwrite"]
 
 
 def open(
@@ -188,16 +191,18 @@ def sample(
 
 @overload
 def to_wkw(
-    array: da.Array | npt.NDArray[Any],
+    array: da.Array | npt.NDArray[Any] | DataArray,
     url: str | os.PathLike[str],
     *,
-    offset: Sequence[int] = (0, 0, 0),
-    block_len: int = 32,
-    file_len: int = 32,
-    compression: str = "lz4hc",
-    level: int = DEFAULT_LEVEL,
+    offset: Sequence[int] | None = None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None,
+    block_len: int | None = None,
+    file_len: int | None = None,
+    compression: str | None = None,
+    level: int | None = None,
     any_length: bool = False,
     existing: Existing = "error",
+    token: str | None = None,
     category: Literal["color", "segmentation"] | None = None,
     compute: Literal[True] = True,
 ) -> Report: ...
@@ -205,66 +210,164 @@ def to_wkw(
 
 @overload
 def to_wkw(
-    array: da.Array | npt.NDArray[Any],
+    array: da.Array | npt.NDArray[Any] | DataArray,
     url: str | os.PathLike[str],
     *,
-    offset: Sequence[int] = (0, 0, 0),
-    block_len: int = 32,
-    file_len: int = 32,
-    compression: str = "lz4hc",
-    level: int = DEFAULT_LEVEL,
+    offset: Sequence[int] | None = None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None,
+    block_len: int | None = None,
+    file_len: int | None = None,
+    compression: str | None = None,
+    level: int | None = None,
     any_length: bool = False,
     existing: Existing = "error",
+    token: str | None = None,
     category: Literal["color", "segmentation"] | None = None,
     compute: Literal[False],
 ) -> Delayed: ...
 
 
 def to_wkw(
-    array: da.Array | npt.NDArray[Any],
+    array: da.Array | npt.NDArray[Any] | DataArray,
     url: str | os.PathLike[str],
     *,
-    offset: Sequence[int] = (0, 0, 0),
-    block_len: int = 32,
-    file_len: int = 32,
-    compression: str = "lz4hc",
-    level: int = DEFAULT_LEVEL,
+    offset: Sequence[int] | None = None,
+    region: BoundingBox | Sequence[Sequence[int]] | None = None,
+    block_len: int | None = None,
+    file_len: int | None = None,
+    compression: str | None = None,
+    level: int | None = None,
     any_length: bool = False,
     existing: Existing = "error",
+    token: str | None = None,
     category: Literal["color", "segmentation"] | None = None,
     compute: bool = True,
 ) -> Report | Delayed:
-    """Write an array as one mag, in parallel and whole: it appears when it is complete, or not at all.
+    """Write an array as one mag, or into a part of one that is there, in parallel and safely.
+
+    A new mag appears when it is complete, or not at all. With ``region``, file after file of the mag is replaced by one that is whole; files that the region
+    covers in part keep all other voxels, and blocks that it does not touch are copied as they are.
 
     Parameters
     ----------
-    array : dask.array.Array or ndarray, shape (x, y, z) or (c, x, y, z)
-        The voxels, in any chunks, of a type that WKW has.
+    array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
+        The voxels, in any chunks, of a type that WKW has. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
         The mag's folder, such as ``dataset/layer/1``. A ``datasource-properties.json`` in the dataset is brought up to date; without one the
         mag keeps no box and opens as whole files.
-    offset : sequence of 3 int
-        Absolute voxel of the mag that element 0 goes to.
-    block_len : int
-        Edge of a block [voxels], a power of two up to 128.
-    file_len : int
-        Edge of a file [blocks], a power of two up to 128.
-    compression : {"lz4hc", "lz4", "raw"}
-        How blocks are encoded.
-    level : int
-        LZ4HC level, 1..12.
+    offset : sequence of 3 int, optional
+        Absolute voxel of the mag that element 0 goes to. By default 0, or what the coordinates x, y, z of a DataArray say: numbers of voxels, or with
+        ``units`` lengths of the corners or centres of voxels.
+    region : BoundingBox or pair of corners, optional
+        Write into the mag that is there: the lowest corner and the one beyond the highest, absolute voxels of the mag, as :func:`read` takes them. Jobs that
+        write other files of the mag can run at the same time; where files overlap, the second one is refused. Voxels there are replaced.
+    block_len : int, optional
+        Edge of a block [voxels], a power of two up to 128; 32 by default.
+    file_len : int, optional
+        Edge of a file [blocks], a power of two up to 128; 32 by default.
+    compression : {"lz4hc", "lz4", "raw"}, optional
+        How blocks are encoded; LZ4HC by default.
+    level : int, optional
+        LZ4HC level, 1..12; 5 by default.
     any_length : bool
         Allow ``block_len`` and ``file_len`` up to 32768, which the reference library cannot read.
-    existing : {"error", "overwrite"}
-        What to do where the mag is there already; ``"overwrite"`` replaces it whole.
+    existing : {"error", "resume", "overwrite"}
+        What to do where the mag is there already; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings:
+        files that it finished are kept (their size, header and table are checked) and not computed again. An array in memory is compared with that of the
+        first call; of a dask array only place, shape and type are, so that it must be up to you that it has the same content.
+    token : str, optional
+        A name of the array's content: a call with another one does not go on.
     category : {"color", "segmentation"}, optional
         What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
     compute : bool
-        False checks everything now and gives a dask ``Delayed`` whose last task lets the mag appear.
+        False checks everything now and gives a dask ``Delayed`` whose last task ends the job.
 
     Returns
     -------
     Report or Delayed
+
+    Raises
+    ------
+    BoundsError
+        The region reaches outside the layer.
+    ExistsError
+        The mag is there and ``existing="error"``.
+    LockedError
+        Another job writes it, or some of the same files.
+    MissingError
+        There is a region, but no mag.
+    ResumeError
+        What was interrupted was started with other settings.
+    TypeError
+        WKW has no voxel type for the array, or the mag has another one.
+    ValueError
+        Shape, offset or an option makes no sense.
+
+    Notes
+    -----
+    Memory is bounded by the chunks of the array and by parts of files of at most 128 MB. Chunks such as wide sections, of which a part of a file touches more
+    than fit into memory, are cut up into scratch files beside the target first; the report says so.
+    """
+    from wkwdask.api.array_input import content_of, plain_array
+    from wkwdask.graphs.build import write_array, write_array_later
+
+    voxels, topleft = plain_array(array, offset)
+    content = content_of(voxels, token)
+    if region is None:
+        lengths = (32 if block_len is None else block_len, 32 if file_len is None else file_len)
+        encoding = WkwEncoding(*lengths, compression or "lz4hc", DEFAULT_LEVEL if level is None else level, any_length)
+        staged = stage_write(url, topleft, content, encoding, existing, category)
+    else:
+        _check_region_options(offset=offset, block_len=block_len, file_len=file_len, compression=compression, category=category)
+        staged = stage_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing)
+    if compute:
+        return write_array(staged, voxels, content.trusted)
+    delayed: Delayed = write_array_later(staged, voxels)
+    return delayed
+
+
+def _check_region_options(**options: Any) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(f"region= writes into a mag as it is; {', '.join(given)}= goes with making a new one")
+
+
+def create(
+    url: str | os.PathLike[str],
+    box: BoundingBox | Sequence[Sequence[int]],
+    dtype: npt.DTypeLike,
+    *,
+    num_channels: int = 1,
+    block_len: int = 32,
+    file_len: int = 32,
+    compression: str = "lz4hc",
+    existing: Literal["error", "overwrite"] = "error",
+    category: Literal["color", "segmentation"] | None = None,
+) -> Report:
+    """Make a mag without data, for jobs that each write a region of it.
+
+    Parameters
+    ----------
+    url : str or path
+        The mag's folder, such as ``dataset/layer/1``.
+    box : BoundingBox or pair of corners
+        Where it is to have data: the lowest corner and the one beyond the highest, absolute voxels of the mag. The JSON of the dataset keeps it.
+    dtype : dtype_like
+        Type of one channel.
+    num_channels : int
+        Values per voxel.
+    block_len, file_len : int
+        Edge of a block [voxels] and of a file [blocks], powers of two up to 128.
+    compression : {"lz4hc", "lz4", "raw"}
+        How blocks are encoded.
+    existing : {"error", "overwrite"}
+        What to do where the mag is there already; ``"overwrite"`` replaces it whole.
+    category : {"color", "segmentation"}, optional
+        What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
+
+    Returns
+    -------
+    Report
 
     Raises
     ------
@@ -273,29 +376,31 @@ def to_wkw(
     LockedError
         Another job writes it.
     TypeError
-        WKW has no voxel type for the array.
+        WKW has no voxel type for the dtype.
     ValueError
-        Shape, offset or an option makes no sense.
-    """
-    if not hasattr(array, "ndim") or isinstance(array, np.ma.MaskedArray) or hasattr(array, "dims"):
-        raise TypeError(f"the array must be a dask or numpy array (fill a masked one, take .data of one with named axes), got {type(array).__name__}")
-    if array.ndim not in (3, 4):
-        raise ValueError(f"the array must have the shape (x, y, z) or (c, x, y, z), got {array.shape}")
-    if array.ndim == 3:
-        array = array[np.newaxis]
-    if any(n != n for n in array.shape):
-        raise ValueError("the array's shape is not known; call its compute_chunk_sizes() first")
-    topleft = vec3(offset, "offset")
-    if min(topleft) < 0:
-        raise ValueError(f"offset must not be negative, got {topleft}")
-    from wkwdask.graphs.build import write_array, write_array_later
+        An option makes no sense.
 
-    encoding = WkwEncoding(block_len, file_len, compression, level, any_length)
-    staged = stage_write(url, topleft, array.shape, array.dtype, encoding, existing, category)
-    if compute:
-        return write_array(staged, array)
-    delayed: Delayed = write_array_later(staged, array)
-    return delayed
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> url = tempfile.mkdtemp() + "/1"
+    >>> _ = wkwdask.create(url, ((0, 0, 0), (256, 256, 256)), "uint8", file_len=4)
+    >>> region = ((30, 0, 0), (40, 10, 5))
+    >>> _ = wkwdask.to_wkw(np.full((10, 10, 5), 7, np.uint8), url, region=region)
+    >>> int(wkwdask.read(url, region).sum())
+    3500
+    """
+    from wkwdask.graphs import build
+    from wkwdask.jobs.wkw_write import Content
+
+    if existing not in ("error", "overwrite"):
+        raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
+    asked = _voxel_box(box, place_of(url).mag)
+    content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
+    encoding = WkwEncoding(block_len, file_len, compression, DEFAULT_LEVEL)
+    return build.create(stage_write(url, asked.topleft, content, encoding, existing, category))
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray[Any], **options: Any) -> Report:

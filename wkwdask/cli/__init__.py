@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import checks, commands, reshape
+from wkwdask.cli import apply, checks, commands, reshape
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -22,13 +22,14 @@ def cli(debug: bool) -> None:
     Make finer mags            wkwdask upsample DATASET --layer prediction
     Store it in another way    wkwdask rechunk DATASET --file-len 32
     Compress it                wkwdask compress DATASET
+    Your own function          wkwdask apply module:function SOURCE TARGET
     Check it, mend it          wkwdask verify DATASET, wkwdask repair DATASET
     Compare two of them        wkwdask diff DATASET OTHER
     Try all of it              wkwdask demo
     """
 
 
-for module in (commands, reshape, checks):
+for module in (commands, reshape, apply, checks):
     for command in module.COMMANDS:
         cli.add_command(command)
 

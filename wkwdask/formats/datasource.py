@@ -217,11 +217,16 @@ def with_layer(
     return changed
 
 
+def nm_per_unit(unit: str) -> float | None:
+    """Give the length of a unit [nm], None where it is no unit of length."""
+    return _NM_PER_UNIT.get(_SHORT_UNITS.get(unit, unit))
+
+
 def _voxel_size(value: Any, problems: _Problems) -> tuple[float, float, float] | None:
     if value is None:
         return None
     unit, factor = (value.get("unit", "nanometer"), value.get("factor")) if isinstance(value, dict) else ("nanometer", value)
-    per_unit = _NM_PER_UNIT.get(_SHORT_UNITS.get(unit, unit)) if isinstance(unit, str) else None
+    per_unit = nm_per_unit(unit) if isinstance(unit, str) else None
     if per_unit is None:
         problems.add("scale.unit", "a unit of length", unit)
         return None

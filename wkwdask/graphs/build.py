@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -12,24 +13,30 @@ import numpy as np
 
 from wkwdask.errors import SpaceWarning
 from wkwdask.graphs.runners import run_job
-from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
+from wkwdask.graphs.write import finished, shard_receipts, write_shards
+from wkwdask.jobs.apply import ReduceJob
 from wkwdask.jobs.compare import CompareJob
 from wkwdask.jobs.estimate import rough_space_problems
+from wkwdask.jobs.job import Result
+from wkwdask.jobs.journaled import entry_of
 from wkwdask.jobs.report import Report
-from wkwdask.jobs.tally import tally_of
+from wkwdask.jobs.tally import ShardTally, tally_of
+from wkwdask.jobs.tolerant import TolerantJob
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
+    from wkwdask.jobs.apply import Application
     from wkwdask.jobs.pyramid import PyramidJob
     from wkwdask.jobs.splice import SpliceJob
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.jobs.upsample import UpsampleJob
+    from wkwdask.jobs.wkw_apply import StagedApply
     from wkwdask.jobs.wkw_pyramid import StagedPyramid
     from wkwdask.jobs.wkw_rechunk import StagedRechunk
     from wkwdask.jobs.wkw_update import StagedUpdate
@@ -38,8 +45,8 @@ if TYPE_CHECKING:
     from wkwdask.storage.wkw import WkwVolume
 
 
-def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Report:
-    """Write an array as the one mag that is staged.
+def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted: str) -> Report:
+    """Write an array as the one mag, or the part of one, that is staged.
 
     Parameters
     ----------
@@ -47,23 +54,41 @@ def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Repor
         The job.
     array : dask.array.Array or ndarray, shape (c, x, y, z)
         The voxels; an array in memory is written by this process.
+    trusted : str
+        Why files of an interrupted start are believed to be those of this array.
 
     Returns
     -------
     Report
     """
-    staged = staged.with_input(dask.base.tokenize(array))
+    report = staged.start()
+    if report is not None:
+        return report if not report.note else replace(report, note=f"{report.note}; {trusted}")
     (target,), (folder,) = staged.targets, staged.folders
+    with _attempt(staged):
+        receipts = staged.known_shards()
+        notes = [f"{len(receipts)} files had been finished before; {trusted}"] if receipts else []
+        done = set(receipts)
+        with staged.journal() as journal:
 
-    def build() -> Sequence[Receipt]:
-        title = f"writing {folder}"
-        if isinstance(array, np.ndarray):
-            job = WriteJob(target, array.astype(target.dtype, copy=False))
-            run_job(job, title, here=True)
-            return job.receipts
-        return compute_receipts(shard_receipts(array, target), title) if array.size else []
+            def take(receipt: Receipt) -> None:
+                journal.append(entry_of("file {},{},{}".format(*receipt.shard), Result(((0, receipt),))))
+                receipts[receipt.shard] = receipt
 
-    return _run(staged, build)
+            if isinstance(array, np.ndarray):
+                run_job(WriteJob(target, array.astype(target.dtype, copy=False), take, done), f"writing {folder}", here=True)
+            elif array.size:
+                notes.append(write_shards(array, target, f"writing {folder}", done, take))
+        return staged.publish([tally_of(target, receipts.values())], "; ".join(note for note in notes if note))
+
+
+def create(staged: StagedMags) -> Report:
+    """Let a mag without data appear."""
+    report = staged.start()
+    if report is not None:
+        return report
+    with _attempt(staged):
+        return staged.publish([ShardTally(staged.targets[0], 0)])
 
 
 def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:
@@ -82,7 +107,6 @@ def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) ->
         Its result is a Report.
     """
     staged.check_free()
-    staged = staged.with_input(dask.base.tokenize(array))
     (target,) = staged.targets
     lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES))) if isinstance(array, np.ndarray) else array
     if not array.size:
@@ -166,6 +190,57 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
         return _go_on(staged, rechunking.job(), source, f"rechunking {source.folder}", compare if verify else None)
 
 
+def apply(applying: StagedApply, *, most_failures: int) -> Report:
+    """Make a mag by a function, or go on with an interrupted job; tasks that fail are listed when all others are done.
+
+    Parameters
+    ----------
+    applying : StagedApply
+        What to do.
+    most_failures : int
+        With more failed tasks than these the job ends at once.
+
+    Returns
+    -------
+    Report
+    """
+    staged = applying.staged
+    report = staged.start()
+    if report is not None:
+        return report
+    with _attempt(staged), staged.journal() as journal:
+        job = applying.job()
+        journaled = staged.journaled(job, journal)
+        tolerant = TolerantJob(journaled, most_failures)
+        run_job(tolerant, f"applying to {staged.folders[0]}")
+        tolerant.check("all others are done")
+        return staged.publish(job.tallies, f"{journaled.num_known} tasks had been finished before" if journaled.num_known else "")
+
+
+def reduce(application: Application, combine: Callable[[Any, Any], Any], *, most_failures: int) -> Any:
+    """Reduce volumes to one value.
+
+    Parameters
+    ----------
+    application : Application
+        What is applied to what.
+    combine : callable
+        Makes one value of two.
+    most_failures : int
+        As for :func:`apply`.
+
+    Returns
+    -------
+    object
+        None where nothing was computed.
+    """
+    job = ReduceJob(application, combine)
+    tolerant = TolerantJob(job, most_failures)
+    run_job(tolerant, f"reducing {application.sources[0].name}")
+    tolerant.check("there is no result without them")
+    return job.value[0] if job.value else None
+
+
 def _go_on(staged: StagedMags, job: PyramidJob | SpliceJob | UpsampleJob, source: WkwVolume, title: str, then: Callable[[], None] | None = None) -> Report:
     """Run a job from where its journal ends, do what comes then, and let its mags appear."""
     with staged.journal() as journal:
@@ -206,18 +281,6 @@ def update_pyramid(update: StagedUpdate) -> Report:
     except BaseException:
         update.job.save_what_is_done()
         update.folder.discard()
-        raise
-
-
-def _run(staged: StagedMags, build: Callable[[], Sequence[Receipt]]) -> Report:
-    """Start, write and publish one mag; whatever fails leaves nothing behind."""
-    report = staged.start()
-    if report is not None:
-        return report
-    try:
-        return staged.publish([tally_of(staged.targets[0], build())])
-    except BaseException:
-        staged.discard()
         raise
 
 

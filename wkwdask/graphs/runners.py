@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _WINDOW_PER_WORKER = 3
 _WINDOW_SECONDS = 2.0  # how long the number of workers is believed
 _WORKERS_TO_COME = 100  # what is planned for where a cluster has none yet
+_MEMORY_NBYTES = 2 << 30  # what a task is given where nobody tells
 _RETRIES = 3
 _POLL_SECONDS = 5.0
 _GONE = "the dask scheduler is gone and did not come back"
@@ -69,6 +70,17 @@ def num_workers() -> int:
         return 1
     configured: Any = dask.config.get("num_workers", None)
     return int(configured) if configured else available_cores()
+
+
+def memory_per_task() -> int:
+    """Tell how much memory there is for each task that runs at once [bytes]."""
+    client = active_client()
+    if client is not None:
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers), default=_MEMORY_NBYTES)
+    from distributed.system import MEMORY_LIMIT  # what the machine, the cgroup or the resource limit leaves
+
+    return int(MEMORY_LIMIT) // num_workers()
 
 
 def run_job(job: Job, title: str, *, here: bool = False) -> None:

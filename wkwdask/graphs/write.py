@@ -1,31 +1,74 @@
 """A dask array as the source of a volume: chunks are encoded as parts, one task per shard joins them and publishes it.
 
-Built from ``map_blocks`` and ``rechunk`` alone. Between tasks travel receipts, one object each; voxels go from a chunk straight to its part file.
+Built from ``map_blocks`` and ``rechunk`` alone. Between tasks travel receipts, one object each; voxels go from a chunk straight to its part file. Where the
+chunks that a part touches do not fit into memory, such as wide sections, chunks are cut up into scratch files first, and parts are put together from these.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dask
 import dask.array as da
 import numpy as np
 
-from wkwdask.geometry.grid import borders, cell_box
-from wkwdask.graphs.runners import active_client, num_workers
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
+from wkwdask.graphs.runners import active_client, memory_per_task, num_workers, run_job
+from wkwdask.jobs.assemble import AssembleJob
 from wkwdask.jobs.progress import Progress
-from wkwdask.jobs.write import PART_NBYTES, encode_part
+from wkwdask.jobs.report import format_nbytes
+from wkwdask.jobs.write import PART_NBYTES, encode_part, part_of
+from wkwdask.plans.parts import plan_parts
+from wkwdask.storage.receipts import Receipt
+from wkwdask.storage.scratch import set_aside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.receipts import Receipt
+    from wkwdask.storage.scratch import Piece
     from wkwdask.storage.volume import Target
 
+_SHARE_OF_MEMORY = 4  # what a task may take is shared by chunks that wait, the part that is made of them, and the user's own work
 _META = np.empty((0, 0, 0, 0), object)
+
+
+@dataclass(frozen=True, slots=True)
+class WritePlan:
+    """How an array is written."""
+
+    part_shape: Vec3
+    """What is encoded at once [voxels]."""
+    set_aside_nbytes: int = 0
+    """Where the chunks that a part touches do not fit into memory: what goes through scratch files, before compression [bytes]; else 0."""
+
+
+def plan_write(array: da.Array, target: Target) -> WritePlan:
+    """Choose how an array is written, so that memory stays bounded by its chunks and by parts of the target.
+
+    Parameters
+    ----------
+    array : dask.array.Array, shape (c, x, y, z)
+        The voxels.
+    target : Target
+        The mag.
+
+    Returns
+    -------
+    WritePlan
+    """
+    voxel_nbytes = target.dtype.itemsize * target.num_channels
+    budget = memory_per_task() // _SHARE_OF_MEMORY
+    plan = plan_parts(array.chunks[1:], target.box, target.chunk_shape, target.shard_shape, voxel_nbytes, min(PART_NBYTES, budget))
+    chunk_nbytes = math.prod(max(axis) for axis in array.chunks) * array.dtype.itemsize
+    if plan.touched_nbytes <= max(budget, 2 * chunk_nbytes):
+        return WritePlan(plan.part_shape)
+    return WritePlan(target.part_shape(min(PART_NBYTES, budget)), math.prod(array.shape) * array.dtype.itemsize)
 
 
 def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] | None = None) -> da.Array:
@@ -45,7 +88,7 @@ def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] 
     dask.array.Array of Receipt, shape (1, x, y, z)
         One receipt per shard.
     """
-    box, part_shape, shard_shape = target.box, target.part_shape(PART_NBYTES), target.shard_shape
+    box, part_shape, shard_shape = target.box, plan_write(array, target).part_shape, target.shard_shape
     lengths = [borders(low, high, step) for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)]
     parts = array.rechunk(((target.num_channels,), *lengths), method="tasks")
     before = () if prepare is None else (_first_task(prepare),)
@@ -62,6 +105,76 @@ def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] 
     grouped = receipts.rechunk(((1,), *per_shard), method="tasks")
     joined: da.Array = da.map_blocks(_join, grouped, target=target, dtype=object, meta=_META, chunks=((1,), *((1,) * len(axis) for axis in per_shard)))
     return joined
+
+
+def write_shards(array: da.Array, target: Target, title: str, done: set[Vec3], take: Callable[[Receipt], None]) -> str:
+    """Write the shards of an array that are not done yet.
+
+    Parameters
+    ----------
+    array : dask.array.Array, shape (c, x, y, z)
+        The voxels, in any chunks, of the target's type; element 0 is the corner of the target's box.
+    target : Target
+        The mag.
+    title : str
+        What the progress is called.
+    done : set of (int, int, int)
+        Shards that are left out.
+    take : callable
+        Gets the receipt of each shard as soon as it is there.
+
+    Returns
+    -------
+    str
+        What a user should know about how it was done.
+    """
+    plan = plan_write(array, target)
+    if not plan.set_aside_nbytes:
+        compute_receipts(_without(shard_receipts(array, target), target, done), title, take)
+        return ""
+    found: list[tuple[Piece, ...]] = compute_values([_pieces_of(array, target, plan.part_shape, done)], f"{title}: setting chunks aside")
+    pieces = [piece for of_chunk in found for piece in of_chunk]
+    run_job(AssembleJob(target, plan.part_shape, pieces, done, take), title)
+    return (
+        f"chunks of {array.chunksize[1:]} voxels touch too many parts of files to be held in memory: "
+        f"{format_nbytes(plan.set_aside_nbytes)} of voxels went through scratch files, compressed"
+    )
+
+
+def _without(receipts: da.Array, target: Target, done: set[Vec3]) -> list[da.Array]:
+    """Leave out the shards that are done; what only they need is not computed."""
+    if not done:
+        return [receipts]
+    low = [axis.start for axis in cell_range(target.box, target.shard_shape)]
+    left = (shard for shard in cells(target.box, target.shard_shape) if shard not in done)
+    return [receipts.blocks[(0, *(n - first for n, first in zip(shard, low, strict=True)))] for shard in left]
+
+
+def _pieces_of(array: da.Array, target: Target, part_shape: Vec3, done: set[Vec3]) -> da.Array:
+    """Build the graph that cuts each chunk of an array into pieces of parts and sets them aside."""
+    starts = [np.cumsum([first, *axis[:-1]]).tolist() for first, axis in zip((0, *target.box.topleft), array.chunks, strict=True)]
+    pieces: da.Array = da.map_blocks(
+        _set_aside, array, target=target, part_shape=part_shape, starts=starts, done=done, dtype=object, meta=_META,
+        chunks=tuple((1,) * len(axis) for axis in array.chunks),
+    )  # fmt: skip
+    return pieces
+
+
+def _set_aside(
+    voxels: npt.NDArray[Any], *, target: Target, part_shape: Vec3, starts: Sequence[Sequence[int]], done: set[Vec3], block_id: Sequence[int]
+) -> npt.NDArray[Any]:
+    channel, x, y, z = (axis[n] for axis, n in zip(starts, block_id, strict=True))
+    box = BoundingBox((x, y, z), voxels.shape[1:], target.box.mag)
+    _check_chunk(voxels, target)
+
+    def pieces() -> Iterator[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]:
+        for part in cells(box, part_shape):
+            if part_of(target, part, part_shape)[0] not in done:
+                inside = cell_box(part, part_shape, box).intersection(box)
+                corner = tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True))
+                yield part, inside, (channel, channel + voxels.shape[0]), voxels[(slice(None), *corner)]
+
+    return _object(set_aside(target.scratch_folder, "c{}x{}y{}z{}.pieces".format(*block_id), pieces()))
 
 
 def finished(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
@@ -81,47 +194,77 @@ def finished(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
     return dask.delayed(_finish, pure=False)(finish, receipts.rechunk(receipts.shape, method="tasks"))
 
 
-def compute_receipts(receipts: da.Array, title: str) -> list[Receipt]:
-    """Run the graph and show its progress.
+def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None]) -> None:
+    """Run graphs of receipts.
 
     Parameters
     ----------
-    receipts : dask.array.Array of Receipt
-        What :func:`shard_receipts` gave.
+    graphs : sequence of dask.array.Array of Receipt
+        What :func:`shard_receipts` gave, or blocks of it.
     title : str
         What the progress is called.
+    take : callable
+        Gets the receipt of each shard, once, as soon as it is there.
+    """
+    taken: set[Vec3] = set()
+
+    def take_once(value: Any) -> None:
+        if isinstance(value, Receipt) and value.part is None and value.shard not in taken:
+            taken.add(value.shard)
+            take(value)
+
+    for value in compute_values(graphs, title, take_once):
+        take_once(value)
+
+
+def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any], None] = lambda _: None) -> list[Any]:
+    """Run graphs of single objects and show the progress.
+
+    Parameters
+    ----------
+    graphs : sequence of dask.array.Array of object
+        Arrays whose blocks hold one object each.
+    title : str
+        What the progress is called.
+    early : callable
+        Gets objects as soon as they are there, so that they can be noted down; also such as other tasks of the graphs give.
 
     Returns
     -------
-    list of Receipt
+    list of object
     """
-    total = int(np.prod(receipts.numblocks))
+    total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
     client = active_client()
     with Progress(title, total) as progress:
         if client is not None:
-            return _compute_on_client(receipts, client, progress)
+            return _compute_on_client(graphs, client, progress, early)
 
         def count_all(_: Any, state: Any) -> None:
             progress.set_total(len(state["ready"]) + len(state["waiting"]))
 
-        def count(*_: Any) -> None:
+        def count(key: Any, result: Any, *_: Any) -> None:
             progress.advance()
+            if isinstance(result, np.ndarray) and result.dtype == object and result.size == 1:
+                early(result.item())
 
         options = {} if dask.base.get_scheduler() is not None else {"scheduler": "threads", "num_workers": num_workers()}
         with dask.callbacks.Callback(start_state=count_all, posttask=count):
-            (values,) = dask.compute(receipts, **options)
-        return list(values.ravel())
+            values = dask.compute(*graphs, **options)
+        return [item for value in values for item in value.ravel()]
 
 
-def _compute_on_client(receipts: da.Array, client: Any, progress: Progress) -> list[Receipt]:
-    """Take each receipt as soon as it is there and let go of it, so that a lost worker takes no finished shard with it."""
+def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, early: Callable[[Any], None]) -> list[Any]:
+    """Take each object as soon as it is there and let go of it, so that a lost worker takes no finished shard with it."""
     from distributed import as_completed, futures_of
 
-    futures = futures_of(client.persist(receipts))
-    found: list[Receipt] = []
+    futures = futures_of(client.persist(list(graphs)))
+    found: list[Any] = []
     try:
         for future in as_completed(futures):
-            found.extend(future.result().ravel())
+            items = list(future.result().ravel())
+            for item in items:
+                early(item)
+            found += items
             future.release()
             progress.advance()
     except BaseException:
@@ -153,9 +296,13 @@ def _encode(voxels: npt.NDArray[Any], *_: Any, target: Target, part_shape: Vec3,
     box = cell_box(part, part_shape, target.box).intersection(target.box)
     if voxels.shape[1:] != box.size:
         raise ValueError(f"a chunk of shape {voxels.shape} came for the box {box}: the array's chunks are not what it says they are")
+    _check_chunk(voxels, target)
+    return _object(encode_part(target, part, part_shape, voxels, box.topleft))
+
+
+def _check_chunk(voxels: npt.NDArray[Any], target: Target) -> None:
     if voxels.dtype.newbyteorder("=") != target.dtype:
         raise ValueError(f"a chunk is {voxels.dtype.name}, but the array says {target.dtype.name}: check the dtype= or meta= that it was made with")
-    return _object(encode_part(target, part, part_shape, voxels, box.topleft))
 
 
 def _join(receipts: npt.NDArray[Any], *, target: Target) -> npt.NDArray[Any]:

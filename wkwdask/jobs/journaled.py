@@ -57,7 +57,7 @@ class JournaledJob:
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take note of a result, then hand it on."""
-        self._append({"task": task.key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]})
+        self._append(entry_of(task.key, result))
         return self._unknown(self._job.receive(task, result))
 
     def _unknown(self, tasks: Iterable[Task]) -> Iterator[Task]:
@@ -74,13 +74,27 @@ class JournaledJob:
         line = self._lines.get(key)
         if line is None:
             return None
-        entry = json.loads(zlib.decompress(line))
-        return Result(tuple((n, self._receipt(self._targets[n], values)) for n, values in entry["receipts"]), entry["sources"])
+        return _result_of(json.loads(zlib.decompress(line)), self._targets)
 
-    @staticmethod
-    def _receipt(target: Target, values: dict[str, Any]) -> Receipt:
-        receipt = Receipt.from_json(values, target.box.mag)
-        return replace(receipt, path=target.path_of(receipt)) if receipt.nbytes else receipt
+
+def entry_of(key: str, result: Result) -> dict[str, Any]:
+    """Write down the result of a task."""
+    return {"task": key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]}
+
+
+def receipts_of(lines: Iterable[bytes], targets: Sequence[Target]) -> Iterator[tuple[int, Receipt]]:
+    """Go through all receipts that a journal keeps, with the index of their target."""
+    for _, line in _keyed(lines):
+        yield from _result_of(json.loads(line), targets).receipts
+
+
+def _result_of(entry: dict[str, Any], targets: Sequence[Target]) -> Result:
+    return Result(tuple((n, _receipt(targets[n], values)) for n, values in entry["receipts"]), entry["sources"])
+
+
+def _receipt(target: Target, values: dict[str, Any]) -> Receipt:
+    receipt = Receipt.from_json(values, target.box.mag)
+    return replace(receipt, path=target.path_of(receipt)) if receipt.nbytes else receipt
 
 
 def _keyed(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
-from wkwdask.jobs.journaled import JournaledJob
+from wkwdask.jobs.journaled import JournaledJob, receipts_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
 from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, check_targets, find_unfinished, is_taken, is_untouched, job_root, read_provenance
@@ -21,15 +21,18 @@ from wkwdask.storage.records import RECORD_NAME, write_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.journaled import ResumableJob
     from wkwdask.jobs.tally import ShardTally
     from wkwdask.storage.job_folder import UnfinishedJob
     from wkwdask.storage.layer_edit import LayerEdit
     from wkwdask.storage.owner import Owner
+    from wkwdask.storage.receipts import Receipt
     from wkwdask.storage.volume import Target
 
 _DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
 _RESUME_NOTE = 'what was finished is kept: the same call goes on from there, existing="overwrite" (--overwrite) starts anew'
+_KEPT_NOTE = 'what was finished is kept until somebody else writes here: existing="resume" goes on from there'
 _FINISHED_NOTE = "an earlier job with the same settings was interrupted while it published its result; that was finished now"
 
 
@@ -57,15 +60,15 @@ class StagedMags:
     """What a later start of the job must not decide anew."""
     is_ladder: bool = False
     """Whether each mag from the second on is made from the one before it, and not from what the job reads."""
+    goes_on_by_itself: bool = True
+    """Whether the same call goes on with an interrupted job; else only ``existing="resume"`` does, and any other job takes its place."""
+    not_compared: tuple[str, ...] = ()
+    """Settings that may differ where a job goes on."""
 
     @staticmethod
     def staged_folder(owner: Owner, parent: str, name: str) -> str:
         """Say where a mag is built before it appears."""
         return f"{job_root(parent, owner.job)}/{name}"
-
-    def with_input(self, token: str) -> StagedMags:
-        """Give the same job with a token of what goes in, so that an equal job on other data is another job."""
-        return replace(self, settings={**self.settings, "input": token})
 
     def check_free(self) -> None:
         """Make sure, without taking anything, that the job could start now.
@@ -131,7 +134,7 @@ class StagedMags:
             if "settings" not in provenance:
                 what = "is there, without a journal of a job that could be resumed" if is_taken(folder) else "is not there, but other mags of the job are"
                 raise ResumeError(f'{folder}: {what}; existing="overwrite" (--overwrite) replaces all')
-            check_same_settings(folder, self.settings, provenance["settings"])
+            check_same_settings(folder, self.settings, provenance["settings"], self.not_compared)
         return Report.from_json(read_provenance(self.folders[0])["report"], _DONE_NOTE)
 
     def journal(self) -> Journal:
@@ -145,6 +148,12 @@ class StagedMags:
     def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
         """Let a job go on from where its journal ends."""
         return JournaledJob(job, journal.append, read_journal(self._job_folder().root), self.targets)
+
+    def known_shards(self) -> dict[Vec3, Receipt]:
+        """List the shards of the one target that the journal tells of and that are there; header, table and size of each are checked."""
+        (target,) = self.targets
+        receipts = (receipt for _, receipt in receipts_of(read_journal(self._job_folder().root), self.targets) if receipt.part is None)
+        return {receipt.shard: receipt for receipt in receipts if target.holds(receipt)}
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
         """Make sure that every file was written, and let the mags appear.
@@ -186,10 +195,10 @@ class StagedMags:
     def leave(self, error: BaseException) -> None:
         """End this attempt; what its journal tells stays for the next one, and the error says so."""
         if self._job_folder().leave():
-            error.add_note(_RESUME_NOTE)
+            error.add_note(_RESUME_NOTE if self.goes_on_by_itself else _KEPT_NOTE)
 
     def _job_folder(self) -> JobFolder:
-        return JobFolder(self.parent, self.owner, self.folders)
+        return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.goes_on_by_itself)
 
 
 def settings_of(command: str, **options: Any) -> dict[str, Any]:
@@ -209,15 +218,15 @@ def check_existing(existing: str, choices: Sequence[str]) -> None:
         raise ValueError(f"existing must be {' or '.join(repr(choice) for choice in choices)}, got {existing!r}")
 
 
-def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, Any]) -> None:
-    """Compare a job with one that was interrupted or finished before.
+def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, Any], but: Sequence[str] = ()) -> None:
+    """Compare a job with one that was interrupted or finished before, but for some settings.
 
     Raises
     ------
     ResumeError
         They differ; the message lists the differences.
     """
-    names = [name for name in {**settings, **before} if settings.get(name) != before.get(name)]
+    names = [name for name in {**settings, **before} if settings.get(name) != before.get(name) and name not in but]
     if not names:
         return
     differences = [

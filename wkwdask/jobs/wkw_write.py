@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.places import edit_for, place_of
-from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
+from wkwdask.jobs.staged import StagedMags, check_existing, check_same_settings, settings_of
+from wkwdask.storage.job_folder import find_left
+from wkwdask.storage.locks import lock_holder
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.locks import ShardBox
+
+    Vec4 = tuple[int, int, int, int]
+
+EXISTING = ("error", "resume", "overwrite")
+_COMMAND = "to_wkw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +68,42 @@ def check_level(level: int) -> None:
         raise ValueError(f"level must be in 1..12, got {level}")
 
 
-def stage_write(
-    url: str | os.PathLike[str], topleft: Vec3, shape: Sequence[int], dtype: Any, encoding: WkwEncoding, existing: str, category: str | None
-) -> StagedMags:
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What is written, and by what it is known again."""
+
+    shape: Vec4
+    """Channels, and extent along x, y, z."""
+    dtype: Any
+    """Type of one channel."""
+    fingerprint: str
+    """Of the array itself."""
+    token: str | None = None
+    """What the user says that the array is, in place of its fingerprint."""
+    in_memory: bool = False
+    """Whether the fingerprint is that of the voxels, and not that of a graph."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a journal keeps about it."""
+        return {"dtype": str(self.dtype), "channels": self.shape[0], "token": self.token, "input": self.fingerprint}
+
+    @property
+    def not_compared(self) -> tuple[str, ...]:
+        """Settings that may differ where a job goes on: an arbitrary graph is another one in each process."""
+        return () if self.in_memory and self.token is None else ("input",)
+
+    @property
+    def trusted(self) -> str:
+        """Say what is trusted where a job goes on."""
+        if self.token is not None:
+            return f"the array is believed to be the same, since its place, shape, type and token {self.token!r} are"
+        if self.in_memory:
+            return "the array is the same"
+        return "the array is believed to be the same, since its place, shape and type are: a graph is not compared, token= can name its content"
+
+
+def stage_write(url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None) -> StagedMags:
     """Check and lay out the writing of an array as one mag.
 
     Parameters
@@ -72,14 +112,12 @@ def stage_write(
         The mag's folder.
     topleft : tuple of 3 int
         Absolute voxel of the mag that element 0 goes to.
-    shape : sequence of 4 int
-        Shape of the array, (c, x, y, z).
-    dtype : dtype_like
-        Type of one channel.
+    content : Content
+        The array.
     encoding : WkwEncoding
         How the mag is stored.
     existing : str
-        ``"error"`` or ``"overwrite"``.
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
     category : str, optional
         What a new layer is.
 
@@ -93,23 +131,47 @@ def stage_write(
         WKW has no voxel type for the dtype.
     ValueError
         An option makes no sense, or the layer has another type.
+    ResumeError
+        What was interrupted was started with other settings.
     UnsupportedError
         The folder leaves its dataset.
     """
-    check_existing(existing, ("error", "overwrite"))
+    check_existing(existing, EXISTING)
     if category not in (None, "color", "segmentation"):
         raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
-    header = encoding.header(dtype, shape[0])
+    header = encoding.header(content.dtype, content.shape[0])
     place = place_of(url)
-    box = BoundingBox(topleft, (shape[1], shape[2], shape[3]), place.mag)
-    settings = settings_of(
-        "to_wkw", folder=place.folder, box=box, dtype=header.dtype.name, channels=header.num_channels, block_len=encoding.block_len,
-        file_len=encoding.file_len, compression=encoding.compression, level=encoding.level,
-    )  # fmt: skip
-    owner = Owner.this_process(f"to_wkw into {place.folder}")
-    target = staged_target(owner, place.layer.folder, header, encoding.level, box)
+    box = BoundingBox(topleft, content.shape[1:], place.mag)
+    settings = {
+        **settings_of(
+            _COMMAND, folder=place.folder, box=box, block_len=encoding.block_len, file_len=encoding.file_len, compression=encoding.compression,
+            level=encoding.level,
+        ),
+        **content.settings,
+    }  # fmt: skip
+    parent = place.layer.folder
+    owner = owner_of(f"{_COMMAND} into {place.folder}", parent, place.folder, None, settings, existing, content)
+    target = staged_target(owner, parent, header, encoding.level, box)
     edit = edit_for(place, header, box, category)
-    return StagedMags(owner, place.layer.folder, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing)
+    return StagedMags(
+        owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing, goes_on_by_itself=False,
+        not_compared=content.not_compared,
+    )  # fmt: skip
+
+
+def owner_of(command: str, parent: str, folder: str, region: ShardBox | None, settings: dict[str, Any], existing: str, content: Content) -> Owner:
+    """Name this process as the owner of a new job, or of the interrupted one that is to go on.
+
+    Raises
+    ------
+    ResumeError
+        There is one with other settings.
+    """
+    left = find_left(parent, [folder], region) if existing == "resume" and lock_holder(folder) is None else None
+    if left is None:
+        return Owner.this_process(command)
+    check_same_settings(left.root, settings, left.settings, content.not_compared)
+    return Owner.this_process(command, left.job)
 
 
 def staged_target(owner: Owner, parent: str, header: WkwHeader, level: int, box: BoundingBox) -> WkwTarget:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result
-from wkwdask.jobs.parts import JoinTask
+from wkwdask.jobs.parts import Gathering
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -49,14 +49,20 @@ def encode_part(target: Target, part: Vec3, part_shape: Vec3, voxels: npt.NDArra
     Returns
     -------
     Receipt
+        That of the shard, where the part is all of it.
     """
-    writer = target.open_part(*part_of(target, part, part_shape))
+    shard, name = part_of(target, part, part_shape)
+    writer = target.open_part(shard, part if target.merges else name)
     try:
         writer.append(voxels, topleft)
-        return writer.close()
+        receipt = writer.close()
     except BaseException:
         writer.discard()
         raise
+    if name is None and target.merges:
+        receipt = target.join_shard(shard, [receipt])
+        target.remove_parts(shard)
+    return receipt
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,6 @@ class EncodeTask:
         return Result(((0, encode_part(self.target, self.part, self.part_shape, self.voxels, self.topleft)),))
 
 
-@dataclass
 class WriteJob:
     """Write an array to one mag.
 
@@ -99,41 +104,41 @@ class WriteJob:
         The mag; its box is that of the array.
     array : ndarray, shape (c, x, y, z)
         The voxels.
+    take : callable
+        Gets the receipt of each shard.
+    done : set of (int, int, int)
+        Shards that are left out.
     """
 
-    target: Target
-    array: npt.NDArray[Any]
-    receipts: list[Receipt] = field(default_factory=list)
-    """Receipts of the files."""
+    def __init__(self, target: Target, array: npt.NDArray[Any], take: Callable[[Receipt], None], done: Collection[Vec3] = ()) -> None:
+        self._target = target
+        self._array = array
+        self._take = take
+        self._part_shape = target.part_shape(PART_NBYTES)
+        self._gathering = Gathering([target])
+        self._shards = [shard for shard in cells(target.box, target.shard_shape) if shard not in done]
+        num_joins = len(self._shards) if self._part_shape != target.shard_shape else 0
+        self.num_tasks = sum(self._num_parts(0, shard) for shard in self._shards) + num_joins
 
-    def __post_init__(self) -> None:
-        self._part_shape = self.target.part_shape(PART_NBYTES)
-        self._parts: dict[Vec3, list[Receipt]] = {}
-        num_shards = sum(1 for _ in cells(self.target.box, self.target.shard_shape))
-        self.num_tasks = sum(1 for _ in cells(self.target.box, self._part_shape)) + (num_shards if self._part_shape != self.target.shard_shape else 0)
+    def _num_parts(self, level: int, shard: Vec3) -> int:
+        return num_parts(self._target.box, shard, self._target.shard_shape, self._part_shape)
 
     def tasks(self) -> Iterator[Task]:
         """Give the parts, those of one file together."""
-        box = self.target.box
-        for shard in cells(box, self.target.shard_shape):
-            inside = cell_box(shard, self.target.shard_shape, box).intersection(box)
+        target, box = self._target, self._target.box
+        for shard in self._shards:
+            inside = cell_box(shard, target.shard_shape, box).intersection(box)
             for part in cells(inside, self._part_shape):
                 here = cell_box(part, self._part_shape, box).intersection(box)
                 corner = tuple(slice(a - t, b - t) for a, b, t in zip(here.topleft, here.bottomright, box.topleft, strict=True))
-                yield EncodeTask(self.target, part, self._part_shape, self.array[(slice(None), *corner)], here.topleft)
+                yield EncodeTask(target, part, self._part_shape, self._array[(slice(None), *corner)], here.topleft)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take a receipt; give the join of a file whose parts are all there."""
-        if isinstance(task, JoinTask):
-            self.target.remove_parts(task.shard)
         for _, receipt in result.receipts:
             if receipt.part is None:
-                self.receipts.append(receipt)
-                continue
-            parts = self._parts.setdefault(receipt.shard, [])
-            parts.append(receipt)
-            if len(parts) == num_parts(self.target.box, receipt.shard, self.target.shard_shape, self._part_shape):
-                yield JoinTask(self.target, 0, receipt.shard, tuple(self._parts.pop(receipt.shard)))
+                self._take(receipt)
+        return self._gathering.take(task, result, self._num_parts)
 
 
 def num_parts(box: BoundingBox, shard: Vec3, shard_shape: Vec3, part_shape: Vec3) -> int:

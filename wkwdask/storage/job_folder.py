@@ -17,10 +17,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
+from wkwdask.geometry.mag import vec3
 from wkwdask.storage.journal import has_journal
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_tree
-from wkwdask.storage.locks import guarded, lock_path, read_owner, release_lock, release_locks_of, take_lock
+from wkwdask.storage.locks import ShardBox, guarded, locks_of, read_owner, release_lock, release_locks_of, take_lock
 from wkwdask.storage.wkw import HEADER_NAME, is_mag
 
 if TYPE_CHECKING:
@@ -82,13 +83,19 @@ class JobFolder:
         Who builds.
     targets : sequence of str
         The mags' folders.
+    region : ShardBox, optional
+        The shards that are written, of one living mag; by default mags are written whole.
+    is_kept_for_later : bool
+        Whether an interrupted job stands in the way of others that write the same; else it goes when one of them starts.
     """
 
-    def __init__(self, parent: str, owner: Owner, targets: Sequence[str]) -> None:
+    def __init__(self, parent: str, owner: Owner, targets: Sequence[str], region: ShardBox | None = None, *, is_kept_for_later: bool = True) -> None:
         self.parent = parent
         self.owner = owner
         self.root = job_root(parent, owner.job)
         self.targets = tuple(targets)
+        self.region = region
+        self.is_kept_for_later = is_kept_for_later
 
     def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Lock the targets, finish or remove what dead jobs left, and make the folder, or take over that of the same job.
@@ -136,6 +143,8 @@ class JobFolder:
                         "existing": existing,
                         "settings": settings,
                         "plan": plan,
+                        "region": None if self.region is None else [self.region.low, self.region.high],
+                        "is_kept_for_later": self.is_kept_for_later,
                     }
                     publish_bytes(f"{self.root}/{_PLAN_NAME}", json.dumps(record).encode())
         except BaseException:
@@ -205,9 +214,13 @@ class JobFolder:
         """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
         finished: set[str] = set()
         for target in sorted(self.targets):
-            before = take_lock(target, self.owner)
-            if before is not None and before.job != self.owner.job:
-                finished |= self._end_dead_job(os.path.dirname(target), before.job, existing)
+            for before in take_lock(target, self.owner, self.region):
+                if before.job != self.owner.job:
+                    finished |= self._end_dead_job(os.path.dirname(target), before.job, existing)
+            gone = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
+            for job in gone:  # killed before they made a folder, or after they removed it
+                if not os.path.exists(job_root(os.path.dirname(target), job)):
+                    release_locks_of(job, [target])
         finished |= self._clean_up(existing)
         done = [read_provenance(target) for target in self.targets]
         if finished and all(item.get("job") in finished and item.get("settings") == settings for item in done):
@@ -229,15 +242,19 @@ class JobFolder:
             release_locks_of(job, targets)
             return {job}
         if _can_go_on(root):
-            if not set(self.targets) & set(targets):
+            if not set(self.targets) & set(targets) or not self._is_about_same_shards(root):
                 return set()
-            if existing != "overwrite":
+            if existing != "overwrite" and _is_kept_for_later(root):
                 raise ResumeError(
                     f'{root}: an interrupted job that can go on writes the same mags; existing="resume" with its settings goes on, "overwrite" starts anew'
                 )
         remove_tree(root)
         release_locks_of(job, targets)
         return set()
+
+    def _is_about_same_shards(self, root: str) -> bool:
+        other = _region_of(root)
+        return self.region is None or other is None or self.region.overlaps(other)
 
     def _clean_up(self, existing: str) -> set[str]:
         """End the jobs of dead processes whose locks are gone already; gives those that were finished."""
@@ -270,13 +287,33 @@ def job_root(parent: str, job: str) -> str:
 
 
 def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None:
-    """Find an interrupted job that can go on and writes one of some folders."""
+    """Find an interrupted job that can go on, writes one of some folders and stands in the way of others that do."""
+    return next((job for job in _unfinished_jobs(parent, targets) if _is_kept_for_later(job.root)), None)
+
+
+def find_left(parent: str, targets: Sequence[str], region: ShardBox | None) -> UnfinishedJob | None:
+    """Find an interrupted job that writes just these folders, or these shards of one, and goes on where that is asked for."""
+    left = (job for job in _unfinished_jobs(parent, targets) if not _is_kept_for_later(job.root))
+    return next((job for job in left if job.targets == tuple(targets) and _region_of(job.root) == region), None)
+
+
+def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[UnfinishedJob]:
     for root, job in _job_folders(parent):
         if not os.path.exists(f"{root}/{_RECORD_NAME}") and _can_go_on(root):
             record = _read_plan(root)
             if record is not None and set(_targets_of(root)) & set(targets):
-                return UnfinishedJob(job, root, tuple(_targets_of(root)), record["settings"], record["plan"] or {})
-    return None
+                yield UnfinishedJob(job, root, tuple(_targets_of(root)), record["settings"], record["plan"] or {})
+
+
+def _is_kept_for_later(root: str) -> bool:
+    record = _read_plan(root)
+    return record is None or bool(record.get("is_kept_for_later", True))
+
+
+def _region_of(root: str) -> ShardBox | None:
+    record = _read_plan(root)
+    region = None if record is None else record.get("region")
+    return None if region is None else ShardBox(vec3(region[0]), vec3(region[1]))
 
 
 def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
@@ -300,7 +337,7 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
 
 def is_untouched(parent: str, targets: Sequence[str]) -> bool:
     """Tell whether no job of a layer is running, was interrupted, or ended while it published, and none left its lock on some folders."""
-    return next(_job_folders(parent), None) is None and not any(os.path.lexists(lock_path(target)) for target in targets)
+    return next(_job_folders(parent), None) is None and not any(locks_of(target) for target in targets)
 
 
 def check_targets(targets: Sequence[str], existing: str) -> None:
@@ -407,5 +444,4 @@ def _targets_of(root: str) -> list[str]:
 
 def _holds_locks(root: str, job: str) -> bool:
     """Tell whether a job holds a lock: without any, it has ended or somebody broke its locks knowing that it has."""
-    holders = [read_owner(lock_path(target)) for target in _targets_of(root)]
-    return any(holder is not None and holder.job == job for holder in holders)
+    return any(lock.owner.job == job for target in _targets_of(root) for lock in locks_of(target))

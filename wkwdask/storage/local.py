@@ -187,6 +187,15 @@ def publish_bytes(path: str, data: bytes) -> None:
     file.publish()
 
 
+def remove_file(path: str) -> None:
+    """Remove a file for good; that it is gone already is fine."""
+    try:
+        os.unlink(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    fsync_folder(os.path.dirname(path))
+
+
 def remove_temporaries(folder: str, name: str) -> None:
     """Remove what killed writers of a file left; only where nobody can be writing it now.
 

@@ -1,4 +1,4 @@
-"""Locks on mags: small files beside them that name the job that writes them."""
+"""Locks on mags, or on some of their shards: small files beside them that name the job that writes them."""
 
 from __future__ import annotations
 
@@ -7,39 +7,102 @@ import fcntl
 import json
 import os
 import secrets
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import LockedError
+from wkwdask.geometry.mag import vec3
 from wkwdask.storage.local import TEMPORARY_SUFFIX, publish_bytes, remove_temporaries
 from wkwdask.storage.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from wkwdask.geometry.mag import Vec3
+
 _LOCK_SUFFIX = ".wkwdask-lock"
+_REGION_SUFFIX = ".wkwdask-region-lock"
 GUARD_NAME = ".wkwdask-guard"
 
 
-def lock_path(target: str) -> str:
-    """Name the lock of a folder."""
+@dataclass(frozen=True, slots=True)
+class ShardBox:
+    """A box of shards of one mag, half-open [shards]."""
+
+    low: Vec3
+    """The lowest shard along x, y, z."""
+    high: Vec3
+    """The one beyond the highest."""
+
+    def overlaps(self, other: ShardBox) -> bool:
+        """Tell whether any shard lies in both."""
+        return all(max(a, b) < min(c, d) for a, b, c, d in zip(self.low, other.low, self.high, other.high, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A lock that somebody holds."""
+
+    path: str
+    """Its file."""
+    owner: Owner
+    """Who holds it."""
+    region: ShardBox | None
+    """The shards that it is about; None for all of the mag."""
+
+    def stands_in_the_way(self, region: ShardBox | None) -> bool:
+        """Tell whether it is about shards that another job wants, None for all."""
+        return self.region is None or region is None or self.region.overlaps(region)
+
+
+def lock_path(target: str, job: str | None = None) -> str:
+    """Name the lock of a folder, or that of a job on some of its shards."""
     folder, name = os.path.split(target)
-    return f"{folder}/.{name}{_LOCK_SUFFIX}"
+    return f"{folder}/.{name}{_LOCK_SUFFIX}" if job is None else f"{folder}/.{name}.{job}{_REGION_SUFFIX}"
+
+
+def locks_of(target: str) -> list[Lock]:
+    """List the locks of a folder, those of dead jobs too.
+
+    Raises
+    ------
+    LockedError
+        One of them cannot be understood.
+    """
+    folder, name = os.path.split(target)
+    found = []
+    whole = read_owner(lock_path(target))
+    if whole is not None:
+        found.append(Lock(lock_path(target), whole, None))
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        paths = sorted(entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(_REGION_SUFFIX))
+        found += [lock for lock in map(_region_lock, paths) if lock is not None]
+    return found
+
+
+def _region_lock(path: str) -> Lock | None:
+    record = _read(path)
+    if record is None:
+        return None
+    try:
+        low, high = record.pop("region")
+        return Lock(path, Owner(**record), ShardBox(vec3(low), vec3(high)))
+    except (KeyError, TypeError, ValueError):
+        raise _unreadable(path) from None
 
 
 def is_lock(name: str) -> bool:
-    """Tell whether a file is the lock of a folder, by its name."""
-    return name.startswith(".") and name.endswith(_LOCK_SUFFIX)
+    """Tell whether a file is the lock of a folder or of some of its shards, by its name."""
+    return name.startswith(".") and name.endswith((_LOCK_SUFFIX, _REGION_SUFFIX))
 
 
 def lock_holder(target: str) -> Owner | None:
-    """Give the living job that writes a folder, None where there is none."""
-    holder = read_owner(lock_path(target))
-    return holder if holder is not None and not holder.is_gone() else None
+    """Give a living job that writes a folder or a part of it, None where there is none."""
+    return next((lock.owner for lock in locks_of(target) if not lock.owner.is_gone()), None)
 
 
-def take_lock(target: str, owner: Owner) -> Owner | None:
-    """Take the lock of a folder; to be called inside :func:`guarded`.
+def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list[Owner]:
+    """Take the lock of a folder, or of some of its shards; to be called inside :func:`guarded`.
 
     Parameters
     ----------
@@ -47,32 +110,37 @@ def take_lock(target: str, owner: Owner) -> Owner | None:
         The folder.
     owner : Owner
         Who takes it.
+    region : ShardBox, optional
+        The shards; by default all.
 
     Returns
     -------
-    Owner or None
-        The dead job that held it.
+    list of Owner
+        The dead jobs that held such shards.
 
     Raises
     ------
     LockedError
-        A living job holds it.
+        A living job holds some of them.
     """
-    path = lock_path(target)
+    path = lock_path(target, None if region is None else owner.job)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     remove_temporaries(os.path.dirname(target), os.path.basename(path))
-    holder = read_owner(path)
-    if holder == owner:
-        return None
-    if holder is not None and not holder.is_gone():
-        here = " (this very process: a write with compute=False that failed or has not ended)" if holder.pid == os.getpid() else ""
-        raise LockedError(f"{target}: another job writes it: {holder}{here}; if you know that this job is dead, remove {path}")
-    data = json.dumps(asdict(owner)).encode()
-    if holder is not None:
+    others = [lock for lock in locks_of(target) if lock.stands_in_the_way(region)]
+    if any(lock.owner == owner for lock in others):
+        return []
+    for lock in others:
+        if not lock.owner.is_gone():
+            here = " (this very process: a write with compute=False that failed or has not ended)" if lock.owner.pid == os.getpid() else ""
+            what = "it" if lock.region is None else f"its files {lock.region.low} to {lock.region.high} (exclusive)"
+            raise LockedError(f"{target}: another job writes {what}: {lock.owner}{here}; if you know that this job is dead, remove {lock.path}")
+    record = asdict(owner) if region is None else {**asdict(owner), "region": [region.low, region.high]}
+    data = json.dumps(record).encode()
+    if any(lock.path == path for lock in others):
         publish_bytes(path, data)
     elif not _create(path, data):
         raise LockedError(f"{target}: another job took the lock {path} just now")
-    return holder
+    return [lock.owner for lock in others]
 
 
 def _create(path: str, data: bytes) -> bool:
@@ -93,32 +161,44 @@ def _create(path: str, data: bytes) -> bool:
 
 
 def release_lock(target: str, owner: Owner) -> None:
-    """Remove the lock of a folder, if it is still the owner's."""
-    path = lock_path(target)
-    if read_owner(path) == owner:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    """Remove the locks on a folder that are still the owner's."""
+    _remove(lock.path for lock in locks_of(target) if lock.owner == owner)
 
 
 def release_locks_of(job: str, targets: Iterable[str]) -> None:
     """Remove the locks that a dead job left on folders; to be called inside :func:`guarded`."""
     for target in targets:
-        path = lock_path(target)
-        holder = read_owner(path)
-        if holder is not None and holder.job == job:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        _remove(lock.path for lock in locks_of(target) if lock.owner.job == job)
+
+
+def _remove(paths: Iterable[str]) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def remove_stale_lock(path: str) -> None:
     """Remove a lock that a dead job left, or that cannot be read; to be called inside :func:`guarded`."""
     try:
-        holder = read_owner(path)
+        holder = lock_owner(path)
     except LockedError:
         holder = None
     if holder is None or holder.is_gone():
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        _remove([path])
+
+
+def lock_owner(path: str) -> Owner | None:
+    """Read who holds the lock of a mag or of some of its shards, None where there is no such file.
+
+    Raises
+    ------
+    LockedError
+        The file cannot be understood.
+    """
+    if not path.endswith(_REGION_SUFFIX):
+        return read_owner(path)
+    lock = _region_lock(path)
+    return None if lock is None else lock.owner
 
 
 def read_owner(path: str) -> Owner | None:
@@ -129,13 +209,28 @@ def read_owner(path: str) -> Owner | None:
     LockedError
         The file cannot be understood.
     """
+    record = _read(path)
+    try:
+        return None if record is None else Owner(**record)
+    except TypeError:
+        raise _unreadable(path) from None
+
+
+def _read(path: str) -> dict[str, Any] | None:
     try:
         with open(path, "rb") as file:
-            return Owner(**json.load(file))
+            record = json.load(file)
     except FileNotFoundError:
         return None
-    except (ValueError, TypeError):
-        raise LockedError(f"{path}: a lock that cannot be read; remove it if no job writes here") from None
+    except ValueError:
+        raise _unreadable(path) from None
+    if not isinstance(record, dict):
+        raise _unreadable(path)
+    return record
+
+
+def _unreadable(path: str) -> LockedError:
+    return LockedError(f"{path}: a lock that cannot be read; remove it if no job writes here")
 
 
 @contextlib.contextmanager

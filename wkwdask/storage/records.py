@@ -50,3 +50,21 @@ def read_record(folder: str) -> npt.NDArray[np.int64] | None:
     if rows.dtype != np.int64 or rows.ndim != 2 or rows.shape[1] != RECORD_COLUMNS:
         raise CorruptError(f"{path}: {rows.dtype} of shape {rows.shape}, expected int64 of shape (n, {RECORD_COLUMNS})")
     return rows  # type: ignore[no-any-return]
+
+
+def merge_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
+    """Bring the record of a mag up to date about some of its files; a mag without one gets none, since it would say that all other files are empty.
+
+    Parameters
+    ----------
+    folder : str
+        The mag's folder.
+    rows : ndarray of int64, shape (n, 6)
+        One row per file that was written.
+    """
+    before = read_record(folder)
+    if before is None:
+        return
+    known = {tuple(row[:3]): row for row in before.tolist()}
+    known.update({tuple(row[:3]): row for row in rows.tolist()})
+    write_record(folder, np.array(list(known.values()), np.int64).reshape(-1, RECORD_COLUMNS))

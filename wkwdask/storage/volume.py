@@ -103,6 +103,14 @@ class Target(Protocol):
     def shard_shape(self) -> Vec3:
         """One stored file along x, y, z [voxels]."""
 
+    @property
+    def scratch_folder(self) -> str:
+        """Where scratch files of the job can be; it goes with the job."""
+
+    @property
+    def merges(self) -> bool:
+        """Whether shards keep what is stored outside the box: then all are joined of parts."""
+
     def part_shape(self, nbytes: int) -> Vec3:
         """Choose the largest part whose voxels take at most so many bytes."""
 

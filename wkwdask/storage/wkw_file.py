@@ -156,6 +156,11 @@ class WkwFile:
         page, place = divmod(first, _PAGE_ENTRIES)
         return self._page(page)[place : place + count + 1]
 
+    def all_bounds(self) -> npt.NDArray[np.int64]:
+        """Say where all stored blocks lie, as :meth:`bounds` does."""
+        pages = [self._page(number) for number in range(-(-self.header.blocks_per_file // _PAGE_ENTRIES))]
+        return np.concatenate([pages[0], *(page[1:] for page in pages[1:])])
+
     def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
         """Append stored bytes to a new file.
 

@@ -11,7 +11,8 @@ import os
 import threading
 import zlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,13 +21,14 @@ from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.formats.wkw.run import FOOTER_NBYTES, RunTable, format_run_tail, join_order, parse_run_tail, run_tail_nbytes
 from wkwdask.geometry import morton
+from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.storage.local import NewFile, make_folders_below, publish_bytes, remove_tree
+from wkwdask.storage.local import NewFile, make_folders_below, publish_bytes, remove_file, remove_tree
 from wkwdask.storage.pieces import Pieces
 from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path
-from wkwdask.storage.wkw_file import open_wkw_file
+from wkwdask.storage.wkw_file import open_if_stored, open_wkw_file
 from wkwdask.storage.wkw_splice import splice_file
 
 if TYPE_CHECKING:
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.wkw_file import WkwFile
 
 _BATCH_NBYTES = 4 << 20
 _buffers = threading.local()
@@ -57,6 +59,8 @@ class WkwTarget:
     """Where data goes [voxels of the mag]."""
     is_living: bool = False
     """Whether the mag is there already: then each file lasts as soon as it is published."""
+    merges: bool = False
+    """Whether what the mag holds outside the box stays: files are merged, block by block, with those that are there."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -77,6 +81,11 @@ class WkwTarget:
     def shard_shape(self) -> Vec3:
         """A file along x, y, z [voxels]."""
         return (self.header.file_len_vx,) * 3
+
+    @property
+    def scratch_folder(self) -> str:
+        """Where scratch files of the job can be."""
+        return f"{self.parts_folder}/scratch"
 
     def part_shape(self, nbytes: int) -> Vec3:
         """Choose the largest aligned cube of blocks inside a file whose voxels take at most so many bytes."""
@@ -176,27 +185,76 @@ class WkwTarget:
             A part file is damaged.
         """
         receipt = merge_receipts(shard, parts)
-        paths = [part.path for part in parts if part.path is not None]
-        if not paths:
-            return receipt
         path = file_path(self.folder, shard)
         try:
-            runs = [_PartFile(path) for path in paths]
+            runs: list[_Run] = [_PartFile(part.path) for part in parts if part.path is not None]
         except FileNotFoundError as error:
             # dask may run a task twice: then the file was published by the first run, which removed the parts
             if open_wkw_file(path, self.header, f"{self.folder}/{HEADER_NAME}") is None:
                 raise IncompleteWriteError(f"{error.filename}: part of {path} is gone before they were joined") from None
         else:
+            if self.merges:
+                runs += self._kept_blocks(shard, [part.box for part in parts])
+            if not runs:
+                if self.is_living:
+                    remove_file(path)
+                return receipt
             make_folders_below(self.folder, os.path.dirname(path))
             self._write_joined(path, runs)
         status = os.stat(path)
         return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
+    def _kept_blocks(self, shard: Vec3, boxes: Sequence[BoundingBox]) -> list[_Run]:
+        """Find the blocks of a file that is there which no box touches; none where all of them are zero."""
+        file = open_if_stored(file_path(self.folder, shard), self.header)
+        if file is None:
+            return []
+        step, edge = self.header.block_len, self.header.file_len
+        is_kept = np.ones(self.header.blocks_per_file, np.bool_)
+        for box in boxes:
+            blocks = box.aligned((step,) * 3)
+            origin = [n * edge for n in shard]
+            low, high = ([n // step for n in corner] for corner in (blocks.topleft, blocks.bottomright))
+            is_kept[morton.ordered_box(_relative(low, origin), _relative(high, origin))[0]] = False
+        codes = np.flatnonzero(is_kept)
+        if file.header.is_compressed != self.header.is_compressed:
+            return self._encoded_anew(shard, codes)
+        kept = _KeptBlocks(file, codes)
+        return [] if kept.is_all_zero(zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)) else [kept]
+
+    def _encoded_anew(self, shard: Vec3, codes: npt.NDArray[np.intp]) -> list[_Run]:
+        """Encode blocks that are stored in another way than header.wkw says, which readers allow."""
+        step, edge = self.header.block_len, self.header.file_len
+        volume = WkwVolume.open(self.folder, self.box, self.box.mag)
+        block = np.empty((self.num_channels, step, step, step), self.dtype, order="F")
+        writer = WkwPartWriter(self, shard, (-1, -1, -1))
+        try:
+            for x, y, z in ((morton.decode(codes.astype(np.uint64)) + np.multiply(shard, edge)) * step).tolist():
+                volume.read_into(block, (x, y, z))
+                writer.append(block, (x, y, z))
+            path = writer.close().path
+        except BaseException:
+            writer.discard()
+            raise
+        return [] if path is None else [_PartFile(path)]
+
+    def with_borders(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
+        """Complete an array (c, x, y, z) to whole blocks with what the mag holds around it."""
+        box = BoundingBox(topleft, array.shape[1:], self.box.mag)
+        whole = box.aligned(self.chunk_shape)
+        if box == whole or not array.size:
+            return array, topleft
+        out = np.empty((self.num_channels, *whole.size), self.dtype, order="F")
+        WkwVolume.open(self.folder, whole, self.box.mag).read_into(out, whole.topleft)
+        x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, whole.topleft, strict=True))
+        out[:, x, y, z] = array
+        return out, whole.topleft
+
     def splice_shard(self, source: WkwVolume, shard: Vec3) -> Receipt:
         """Make one file of what a mag with the same blocks has stored in its place, see :func:`wkwdask.storage.wkw_splice.splice_file`."""
         return splice_file(source, self, shard)
 
-    def _write_joined(self, path: str, runs: Sequence[_PartFile]) -> None:
+    def _write_joined(self, path: str, runs: Sequence[_Run]) -> None:
         """Copy the blocks of all runs, in the order of the file, behind the header and table."""
         sizes, segments = join_order([run.table for run in runs], self.header.blocks_per_file)
         zero = zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
@@ -215,6 +273,44 @@ class WkwTarget:
             output.discard()
             raise
         file.publish(flush_folder=self.is_living, keep_equal=True)
+
+
+class _Run(Protocol):
+    """Encoded blocks that can be copied."""
+
+    table: RunTable
+
+    def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
+        """Append bytes of the payload to a new file."""
+
+
+class _KeptBlocks:
+    """Some blocks of a file that is there.
+
+    Parameters
+    ----------
+    file : WkwFile
+        The file.
+    codes : ndarray of int64, shape (n,)
+        Morton codes of the blocks, ascending.
+    """
+
+    def __init__(self, file: WkwFile, codes: npt.NDArray[np.intp]) -> None:
+        self._file = file
+        bounds = file.all_bounds()
+        self.table = RunTable(codes.astype(np.uint64), bounds[codes + 1] - bounds[codes], bounds[codes])
+
+    def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
+        """Append stored bytes to a new file."""
+        self._file.copy(offset, nbytes, output)
+
+    def is_all_zero(self, zero: npt.NDArray[np.uint8]) -> bool:
+        """Tell whether all of them are the encoded block of zeros."""
+        starts, sizes = self.table.starts, self.table.sizes
+        assert starts is not None
+        ends = starts + sizes
+        cuts = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)] if len(starts) else [0]
+        return all(self._file.is_all_zero(np.append(starts[a:b], ends[b - 1]), zero) for a, b in pairwise(cuts))
 
 
 class _PartFile:
@@ -286,12 +382,14 @@ class WkwPartWriter:
         """
         header = self._target.header
         step, edge = header.block_len, header.file_len
+        self._stats.add(array, topleft)
+        if self._target.merges:
+            array, topleft = self._target.with_borders(array, topleft)
         low = [t // step for t in topleft]
         high = [-(-(t + n) // step) for t, n in zip(topleft, array.shape[1:], strict=True)]
         origin = [i * edge for i in self._shard]
         codes, coordinates = morton.ordered_box(_relative(low, origin), _relative(high, origin))
         corners = (coordinates + origin) * step - topleft
-        self._stats.add(array, topleft)
         per_batch = max(1, _BATCH_NBYTES // header.block_nbytes)
         for first in range(0, len(codes), per_batch):
             batch = slice(first, first + per_batch)

@@ -34,6 +34,8 @@ class RunTable:
     """Morton codes of the blocks in their file, in stored order, shape (n,)."""
     sizes: npt.NDArray[np.int64]
     """Encoded length of each block [bytes], 0 for an all-zero block, shape (n,)."""
+    starts: npt.NDArray[np.int64] | None = None
+    """First byte of each block, shape (n,); by default they follow each other from byte 0 on."""
 
     @property
     def payload_nbytes(self) -> int:
@@ -151,7 +153,7 @@ def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDAr
             raise CorruptError(f"run {index} holds a block that another run holds too")
         run_of[run.codes] = index
         sizes[run.codes] = run.sizes
-        offset_of[run.codes] = np.cumsum(run.sizes) - run.sizes
+        offset_of[run.codes] = np.cumsum(run.sizes) - run.sizes if run.starts is None else run.starts
     run_of[sizes == 0] = -1
     ends = offset_of + sizes
     continues = (run_of[1:] == run_of[:-1]) & ((run_of[1:] == -1) | (offset_of[1:] == ends[:-1]))

@@ -1,0 +1,387 @@
+"""Functions applied to volumes: the same as on whole arrays, borders included; failures are listed, and what was done is kept."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from functools import partial
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from faults.drivers import ENVIRONMENT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, TaskFailedError
+from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cells
+from wkwdask.plans.apply import plan_bricks
+from wkwdask.storage.dataset import read_datasource
+
+SHAPE = (70, 50, 40)
+OFFSET = (13, 8, 5)
+SMALL = {"block_len": 8, "file_len": 4}
+assert ENVIRONMENT  # progress of cluster processes is off
+
+
+def volume(seed=1, dtype="uint8", shape=SHAPE):
+    random = np.random.default_rng(seed)
+    return ndimage.gaussian_filter(random.integers(0, 255, shape).astype(np.float32), 1.5).astype(dtype)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.write(folder / "color" / "1", OFFSET, volume(), **SMALL)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture
+def small_regions(monkeypatch):
+    """Let jobs have many tasks, however small they are."""
+    monkeypatch.setattr("wkwdask.plans.apply.choose_region", lambda *_: (32, 32, 32))
+
+
+def result(folder):
+    return wkwdask.read(folder)[0]
+
+
+def leftovers(folder):
+    return [path.name for path in Path(folder).rglob(".wkwdask-job-*")]
+
+
+# ----------------------------------------------------------------------------- equal to whole arrays
+
+
+@pytest.mark.parametrize("chunks", [8, 16, 64, (64, 32, 8)])
+@pytest.mark.parametrize("mode", ["reflect", "nearest", "constant", "mirror"])
+def test_a_filter_equals_that_of_the_whole_array(dataset, chunks, mode):
+    smooth = partial(ndimage.gaussian_filter, sigma=1.2, truncate=4.0, mode=mode)
+    report = wkwdask.apply(smooth, dataset / "color", dataset / "smooth" / "1", halo=5, chunks=chunks)
+    np.testing.assert_array_equal(result(dataset / "smooth" / "1"), smooth(volume()))
+    assert report.voxels == np.prod(SHAPE)
+    assert read_datasource(str(dataset)).layer("smooth").bounding_box == BoundingBox(OFFSET, SHAPE)
+    assert not leftovers(dataset)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.tuples(*[st.integers(1, 40)] * 3), st.tuples(*[st.integers(0, 20)] * 3), st.sampled_from([8, 16, 32]), st.integers(0, 3), st.integers(1, 2))
+def test_any_box(tmp_path_factory, shape, offset, chunks, halo, channels):
+    folder = tmp_path_factory.mktemp("any")
+    values = np.random.default_rng(3).integers(0, 9, (channels, *shape)).astype(np.int16)
+    wkwdask.create(folder / "a" / "1", BoundingBox(offset, shape), np.int16, num_channels=channels, **SMALL)
+    (folder / "datasource-properties.json").write_text(format_datasource(new_document("any", (4, 4, 4))))
+    wkwdask.write(folder / "b" / "1", offset, values, **SMALL)
+    size = 2 * halo + 1
+
+    def blur(array):
+        return ndimage.uniform_filter(array, size if array.ndim == 3 else (1, size, size, size))
+
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.apply(blur, folder / "b" / "1", folder / "c" / "1", halo=halo, chunks=chunks, channels=channels)
+    expected = blur(values[0])[np.newaxis] if channels == 1 else blur(values)
+    np.testing.assert_array_equal(wkwdask.read(folder / "c" / "1"), expected)
+
+
+def test_percentiles_stretch_16_bits_to_8(dataset):
+    """Two passes: a histogram, and the function that uses it."""
+    values = (volume(2).astype(np.uint16) + 7) * 200
+    wkwdask.write(dataset / "raw" / "1", OFFSET, values, **SMALL)
+    counts = wkwdask.apply(lambda array: np.bincount(array.ravel(), minlength=65536), dataset / "raw" / "1", chunks=16)
+    np.testing.assert_array_equal(counts, np.bincount(values.ravel(), minlength=65536))
+    low, high = np.searchsorted(np.cumsum(counts), [0.01 * values.size, 0.99 * values.size])
+
+    def stretch(array):
+        return (np.clip((array.astype(np.float32) - low) / (high - low), 0, 1) * 255).round().astype(np.uint8)
+
+    wkwdask.apply(stretch, dataset / "raw" / "1", dataset / "stretched" / "1", dtype=np.uint8)
+    np.testing.assert_array_equal(result(dataset / "stretched" / "1"), stretch(values))
+
+
+def test_a_threshold_and_several_inputs(dataset):
+    wkwdask.write(dataset / "labels" / "1", OFFSET, volume(4, np.uint32), **SMALL)
+    wkwdask.apply(lambda em, ids: np.where(em > 120, ids, 0), [dataset / "color" / "1", dataset / "labels" / "1"], dataset / "kept" / "1", dtype=np.uint32)
+    np.testing.assert_array_equal(result(dataset / "kept" / "1"), np.where(volume() > 120, volume(4, np.uint32), 0))
+    assert read_datasource(str(dataset)).layer("kept").category == "segmentation"
+
+
+def test_channels(dataset):
+    wkwdask.apply(lambda em: np.stack([em, 255 - em]), dataset / "color" / "1", dataset / "two" / "1", channels=2)
+    np.testing.assert_array_equal(wkwdask.read(dataset / "two" / "1"), np.stack([volume(), 255 - volume()]))
+
+
+def test_the_box_is_given_to_who_asks(dataset):
+    def planes(em, box):
+        z = np.arange(box.topleft[2], box.bottomright[2], dtype=np.uint8)
+        return np.broadcast_to(z, em.shape).copy()
+
+    wkwdask.apply(planes, dataset / "color" / "1", dataset / "z" / "1", chunks=16)
+    np.testing.assert_array_equal(result(dataset / "z" / "1")[0, 0], np.arange(5, 45))
+
+
+def test_other_mags(dataset):
+    """A coarse source is repeated; a fine one has as many voxels as the target's span."""
+    wkwdask.build_pyramid(dataset, "color", mags=["2-2-1"])
+    coarse = wkwdask.read(dataset / "color" / "2-2-1")[0]
+    wkwdask.apply(lambda fine, rough: rough, [dataset / "color" / "1", dataset / "color" / "2-2-1"], dataset / "back" / "1", chunks=16)
+    whole = coarse.repeat(2, 0).repeat(2, 1)[1:71, 0:50]  # the box starts at 13, in the middle of a coarse voxel
+    np.testing.assert_array_equal(result(dataset / "back" / "1"), whole)
+
+    def most(fine):
+        x, y, z = fine.shape
+        return fine.reshape(x // 2, 2, y // 2, 2, z).max(axis=(1, 3))
+
+    wkwdask.apply(most, dataset / "color" / "1", dataset / "most" / "2-2-1", chunks=16)
+    padded = np.pad(volume(), ((1, 1), (0, 0), (0, 0)))
+    np.testing.assert_array_equal(result(dataset / "most" / "2-2-1"), most(padded))
+    wkwdask.write(dataset / "odd" / "1-1-2", (0, 0, 0), np.ones((99, 99, 99), np.uint8), **SMALL)
+    with pytest.raises(ValueError, match="finer than mag 2-2-1 on one axis and coarser on another"):
+        wkwdask.apply(most, dataset / "odd" / "1-1-2", dataset / "no" / "2-2-1")
+
+
+@pytest.mark.parametrize("mag", ["1", "2", "2-2-1"])
+def test_a_mask_of_any_mag(dataset, mag):
+    factor = wkwdask.Mag.parse(mag).factors
+    mask = np.zeros([60 // f + 1 for f in factor], np.uint8)
+    mask[20 // factor[0] : 30 // factor[0], :, : 20 // factor[2]] = 3
+    wkwdask.write(dataset / "tissue" / mag, (0, 0, 0), mask, **SMALL)
+    seen = []
+
+    def invert(em):
+        seen.append(em.shape)
+        return 255 - em
+
+    wkwdask.apply(invert, dataset / "color" / "1", dataset / "inverted" / "1", mask=dataset / "tissue" / mag, chunks=8)
+    whole = np.zeros((100, 100, 100), bool)
+    fine = mask.repeat(factor[0], 0).repeat(factor[1], 1).repeat(factor[2], 2).astype(bool)[:100, :100, :100]
+    whole[tuple(slice(n) for n in fine.shape)] = fine
+    inside = whole[tuple(slice(o, o + n) for o, n in zip(OFFSET, SHAPE, strict=True))]
+    np.testing.assert_array_equal(result(dataset / "inverted" / "1"), np.where(inside, 255 - volume(), 0))
+    assert 0 < len(seen) <= 3 * 8 * 3  # bricks that touch the mask
+
+
+def test_a_mask_that_is_finer(dataset):
+    wkwdask.build_pyramid(dataset, "color", mags=[2])
+    mask = np.zeros((100, 100, 100), np.uint8)
+    mask[41, 21, 21] = 1
+    wkwdask.write(dataset / "tissue" / "1", (0, 0, 0), mask, **SMALL)
+    wkwdask.apply(lambda em: np.full_like(em, 7), dataset / "color" / "2", dataset / "point" / "2", mask=dataset / "tissue" / "1")
+    found = wkwdask.read(dataset / "point" / "2", ((20, 10, 10), (21, 11, 11)))
+    assert found.item() == 7
+    assert wkwdask.read(dataset / "point" / "2").sum() == 7
+
+
+def test_where(dataset):
+    boxes = []
+
+    def note(em, box):
+        boxes.append(box)
+        return em
+
+    wkwdask.apply(note, dataset / "color" / "1", dataset / "part" / "1", where=(30, 10, 0, 20, 30, 20), chunks=16)
+    expected = np.zeros_like(volume())
+    part = (slice(17, 37), slice(2, 32), slice(0, 15))
+    expected[part] = volume()[part]
+    np.testing.assert_array_equal(result(dataset / "part" / "1"), expected)
+    assert all(BoundingBox((30, 10, 5), (20, 30, 15)).contains(box) for box in boxes)
+    assert sum(box.volume for box in boxes) == 20 * 30 * 15
+    with pytest.raises(BoundsError, match="holds nothing of it"):
+        wkwdask.apply(note, dataset / "color" / "1", dataset / "none" / "1", where=(300, 10, 0, 20, 30, 20))
+
+
+def test_what_has_no_file_is_skipped_on_request(dataset):
+    sparse = np.zeros((128, 32, 32), np.uint32)
+    sparse[100:, :9] = 5
+    wkwdask.write(dataset / "sparse" / "1", (0, 0, 0), sparse, **SMALL)
+    calls = []
+
+    def double(ids):
+        calls.append(ids.shape)
+        return ids * 2
+
+    wkwdask.apply(double, dataset / "sparse" / "1", dataset / "double" / "1", skip_empty=True, chunks=32)
+    assert calls == [(32, 32, 32)]
+    np.testing.assert_array_equal(result(dataset / "double" / "1"), sparse * 2)
+
+
+# ----------------------------------------------------------------------------- reductions
+
+
+def test_reductions(dataset):
+    color = dataset / "color" / "1"
+    assert wkwdask.apply(lambda em: int(em.sum()), color, chunks=8) == volume().sum()
+    assert wkwdask.apply(np.max, color, combine=max, chunks=16) == volume().max()
+    assert wkwdask.apply(lambda em: int(em.sum()), color, where=(30, 10, 0, 20, 30, 20), chunks=8) == volume()[17:37, 2:32, 0:15].sum()
+    assert wkwdask.apply(lambda em: None, color, combine=lambda a, b: None) is None
+    with pytest.raises(ValueError, match="a halo goes with a target"):
+        wkwdask.apply(np.max, color, halo=1)
+
+
+def test_values_are_combined_in_one_order(dataset):
+    """Whoever is first: a sum of floats is the same each time."""
+    color = dataset / "color" / "1"
+
+    def boxes(em, box):
+        return [box.topleft]
+
+    serial = wkwdask.apply(boxes, color, chunks=8)
+    assert sorted(serial) == sorted(
+        {tuple(max(o, n * 8) for o, n in zip(OFFSET, index, strict=True)) for index in cells(BoundingBox(OFFSET, SHAPE), (8, 8, 8))}
+    )
+    with dask.config.set(scheduler="threads", num_workers=4):
+        assert wkwdask.apply(boxes, color, chunks=8) == serial
+
+
+# ----------------------------------------------------------------------------- failures
+
+
+def fail_at(places, em, box):
+    if any(box.topleft == place for place in places):
+        raise ArithmeticError(f"no result for {box.topleft}")
+    return em
+
+
+def test_what_fails_is_listed_and_the_rest_is_kept(dataset, small_regions):
+    target = dataset / "copy" / "1"
+    bad = [(32, 32, 32), (64, 32, 32)]
+    with pytest.raises(TaskFailedError) as failed:
+        wkwdask.apply(partial(fail_at, bad), dataset / "color" / "1", target, chunks=32)
+    message = str(failed.value)
+    assert message.startswith("2 tasks failed; all others are done:")
+    assert "(32, 32, 32) + (32, 26, 13) in mag 1, computed by" in message
+    assert "ArithmeticError: no result for (64, 32, 32) (box (64, 32, 32) + (19, 26, 13) in mag 1, tried 3 times)" in message
+    assert "what was finished is kept" in failed.value.__notes__[-1]
+    assert not target.exists()
+    calls = []
+
+    def mended(em, box):
+        calls.append(box.topleft)
+        return em
+
+    mended.__qualname__, mended.__module__ = fail_at.__qualname__, fail_at.__module__
+    report = wkwdask.apply(mended, dataset / "color" / "1", target, chunks=32)
+    assert sorted(calls) == bad
+    assert "10 tasks had been finished before" in report.note
+    np.testing.assert_array_equal(result(target), volume())
+    assert not leftovers(dataset)
+
+
+def test_what_fails_once_is_tried_again(dataset, small_regions):
+    failures = itertools.count()
+
+    def flaky(em):
+        if next(failures) % 3 == 0:
+            raise TimeoutError("the file server sleeps")
+        return em
+
+    wkwdask.apply(flaky, dataset / "color" / "1", dataset / "copy" / "1", chunks=32)
+    np.testing.assert_array_equal(result(dataset / "copy" / "1"), volume())
+
+
+def test_what_never_works_ends_soon(dataset, small_regions):
+    calls = []
+
+    def broken(em):
+        calls.append(1)
+        raise NameError("typo")
+
+    with pytest.raises(TaskFailedError, match=r"8 tasks failed; too many failed.*\n.*NameError: typo"):
+        wkwdask.apply(broken, dataset / "color" / "1", dataset / "copy" / "1", chunks=32, retries=0)
+    assert len(calls) == 8
+    assert not leftovers(dataset)
+
+
+def test_results_that_do_not_fit_are_refused(dataset):
+    color, target = dataset / "color" / "1", dataset / "copy" / "1"
+    for function, match in (
+        (lambda em: em[1:], r"gave shape \(1, \d+, \d+, \d+\) for \(\d+, \d+, \d+\) voxels"),
+        (lambda em: np.stack([em, em]), r"in 1 channels \(channels="),
+        (lambda em: em.astype(float), "float64, which is not stored as uint8 without loss"),
+        (lambda em: 7, "gave int, expected an array"),
+    ):
+        with pytest.raises(TaskFailedError, match=match):
+            wkwdask.apply(function, color, target)
+    with pytest.raises(TaskFailedError, match="with the halo"):
+        wkwdask.apply(lambda em: em[1:-1, 1:-1, 1:-1], color, target, halo=1, chunks=8)
+    assert not target.exists()
+
+
+def test_a_mag_that_is_there_is_not_replaced(dataset):
+    with pytest.raises(ExistsError):
+        wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "color" / "1")
+    with pytest.raises(MissingError):
+        wkwdask.apply(np.copy, dataset / "colour" / "1", dataset / "copy" / "1")
+
+
+def test_other_settings_do_not_go_on(dataset, small_regions):
+    with pytest.raises(TaskFailedError):
+        wkwdask.apply(partial(fail_at, [(64, 32, 32)]), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="1")
+    with pytest.raises(ResumeError, match="token was 1, is 2"):
+        wkwdask.apply(partial(fail_at, []), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="2")
+    with pytest.raises(ResumeError, match=r"function was .*fail_at, is numpy:copy"):
+        wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="1")
+    path = next((dataset / "color" / "1").rglob("x0.wkw"))
+    os.utime(path)
+    with pytest.raises(ResumeError, match="the source has changed since"):
+        wkwdask.apply(partial(fail_at, []), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="1")
+    wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", existing="overwrite")
+    np.testing.assert_array_equal(result(dataset / "copy" / "1"), volume())
+
+
+# ----------------------------------------------------------------------------- plan and command
+
+
+@given(st.tuples(*[st.integers(1, 300)] * 3), st.tuples(*[st.integers(0, 100)] * 3), st.integers(1, 8), st.sampled_from([None, (16, 16, 16), (64, 8, 32)]))
+def test_plans_cover_every_voxel_once(shape, offset, workers, brick):
+    box = BoundingBox(offset, shape)
+    plan = plan_bricks(box, (8, 8, 8), (64, 64, 64), 1 << 14, workers, brick)
+    seen = np.zeros(shape, np.uint8)
+    everywhere = np.ones([len(r) for r in plan.region_range()], bool)
+    for region in plan.regions(everywhere):
+        for index in plan.bricks(region):
+            part = plan.brick_box(index)
+            assert plan.region_box(region).contains(part)
+            seen[tuple(slice(a - o, b - o) for a, b, o in zip(part.topleft, part.bottomright, offset, strict=True))] += 1
+    assert (seen == 1).all()
+
+
+def test_bricks_that_are_no_blocks_are_refused(dataset):
+    for chunks in (12, (8, 8, 4)):
+        with pytest.raises(ValueError, match="powers of two and multiples of the target's blocks"):
+            wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", chunks=chunks)
+
+
+def run(*arguments):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_the_command(dataset, tmp_path):
+    color = dataset / "color" / "1"
+    out = run("apply", "scipy.ndimage:gaussian_filter", "--arg", "sigma=1.2", "--halo", "5", color, dataset / "smooth" / "1")
+    assert out.exit_code == 0
+    assert "252,000" not in out.output
+    assert "140,000 voxels" in out.output
+    np.testing.assert_array_equal(result(dataset / "smooth" / "1"), ndimage.gaussian_filter(volume(), 1.2))
+    (tmp_path / "of_mine.py").write_text("def above(array, limit):\n    return (array > limit).astype('uint8')\n")
+    out = run("apply", f"{tmp_path}/of_mine.py:above", "--arg", "limit=100", color, dataset / "above" / "1", "--chunks", "16,16,8")
+    assert out.exit_code == 0
+    np.testing.assert_array_equal(result(dataset / "above" / "1"), volume() > 100)
+    assert run("apply", "numpy:count_nonzero", color, "--reduce").output.strip() == str(np.count_nonzero(volume()))
+    for name in ("numpy", "numpy:nothing", "no_such_module:f", "nofile.py:f"):
+        assert run("apply", name, color, dataset / "x" / "1").exit_code == 2
+    assert run("apply", "numpy:copy", color).exit_code == 2

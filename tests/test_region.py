@@ -1,0 +1,376 @@
+"""Writes into a part of a mag that is there: everything else stays, whatever the region cuts, and disjoint jobs run side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from faults.drivers import ENVIRONMENT
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import wkwdask
+from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
+from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.storage import wkw_file
+from wkwdask.storage.locks import ShardBox, locks_of, take_lock
+from wkwdask.storage.owner import Owner
+from wkwdask.storage.records import read_record
+from wkwdask.storage.wkw import WkwVolume
+
+SHAPE = (1, 70, 50, 40)
+OFFSET = (13, 8, 5)
+OPTIONS = {"block_len": 8, "file_len": 4}  # files of 32 voxels
+
+
+def voxels(seed=1, shape=SHAPE, dtype="uint16"):
+    random = np.random.default_rng(seed)
+    array = random.integers(0, 4, shape).astype(dtype) * random.integers(0, 2, (shape[0], shape[1], 1, 1)).astype(dtype)
+    array[:, :20] = 0
+    return array
+
+
+@pytest.fixture
+def mag(tmp_path):
+    """A mag in a dataset, whose box cuts blocks."""
+    (tmp_path / "ds").mkdir()
+    (tmp_path / "ds" / "datasource-properties.json").write_text(format_datasource(new_document("ds", (4, 4, 40))))
+    folder = tmp_path / "ds" / "seg" / "1"
+    wkwdask.to_wkw(voxels(), folder, offset=OFFSET, **OPTIONS)
+    return folder
+
+
+def hashes(folder):
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("x*.wkw"))}
+
+
+def stored(folder, low, shape):
+    """Read what the files hold, whatever the mag's box is."""
+    box = BoundingBox(low, shape[1:])
+    out = np.empty(shape, np.uint16)
+    WkwVolume.open(str(folder), box).read_into(out, low)
+    return out
+
+
+def region_of(low, size):
+    return tuple(low), tuple(a + b for a, b in zip(low, size, strict=True))
+
+
+def leftovers(folder):
+    return [path.name for path in folder.rglob(".*") if "wkwdask-job" in path.name or ("lock" in path.name and "datasource" not in path.name)]
+
+
+BOXES = st.tuples(*(st.tuples(st.integers(0, n - 1), st.integers(1, n)) for n in SHAPE[1:]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(BOXES, st.sampled_from(["numpy", "slices", "odd"]), st.booleans(), st.sampled_from(["lz4hc", "raw"]), st.integers(1, 2))
+def test_any_region(tmp_path_factory, box, kind, zeros, compression, channels):
+    folder = tmp_path_factory.mktemp("any") / "1"
+    shape = (channels, *SHAPE[1:])
+    before = voxels(shape=shape)
+    wkwdask.to_wkw(before, folder, offset=OFFSET, compression=compression, **OPTIONS)
+    low = [a for a, _ in box]
+    size = [min(n, whole - a) for (a, n), whole in zip(box, SHAPE[1:], strict=True)]
+    new = np.zeros((channels, *size), np.uint16) if zeros else voxels(2, (channels, *size)) + np.uint16(5)
+    array = {"numpy": new, "slices": da.from_array(new, chunks=(-1, -1, -1, 1)), "odd": da.from_array(new, chunks=(1, 7, 50, 13))}[kind]
+    start = tuple(a + b for a, b in zip(low, OFFSET, strict=True))
+    with dask.config.set(scheduler="synchronous"):
+        report = wkwdask.to_wkw(array, folder, region=region_of(start, size))
+    expected = before.copy()
+    expected[(slice(None), *(slice(a, a + n) for a, n in zip(low, size, strict=True)))] = new
+    np.testing.assert_array_equal(stored(folder, OFFSET, shape), expected)
+    assert report.voxels == np.prod(size)
+    assert not leftovers(folder.parent)
+    for path in folder.rglob("x*.wkw"):  # no file without voxels stays
+        z, y, x = (32 * int(name.lstrip("xyz").removesuffix(".wkw")) for name in path.relative_to(folder).parts)
+        assert stored(folder, (x, y, z), (channels, 32, 32, 32)).any()
+
+
+def test_files_that_the_region_does_not_touch_are_not_touched(mag):
+    before = {path: path.stat().st_mtime_ns for path in mag.rglob("x*.wkw")}
+    wkwdask.to_wkw(np.full((3, 3, 3), 9, np.uint16), mag, region=region_of((40, 40, 40), (3, 3, 3)))
+    changed = [path.relative_to(mag) for path, mtime in before.items() if path.stat().st_mtime_ns != mtime]
+    assert changed == [Path("z1/y1/x1.wkw")]
+
+
+def test_blocks_that_the_region_does_not_touch_are_copied_as_they_are(mag, monkeypatch):
+    """Only the blocks that it cuts are decoded."""
+    decoded = []
+    real = wkw_file.WkwFile.read_into
+
+    def counting(self, reading, page, low, high, origin):
+        decoded.append(np.prod(np.subtract(high, low)))
+        return real(self, reading, page, low, high, origin)
+
+    monkeypatch.setattr(wkw_file.WkwFile, "read_into", counting)
+    wkwdask.to_wkw(np.full((10, 8, 8), 9, np.uint16), mag, region=region_of((38, 40, 32), (10, 8, 8)))
+    assert 0 < sum(decoded) <= 2  # of 64
+
+
+def test_a_file_that_becomes_zero_is_removed(mag):
+    assert (mag / "z1/y1/x1.wkw").exists()
+    wkwdask.to_wkw(np.zeros((32, 26, 13), np.uint16), mag, region=((32, 32, 32), (64, 58, 45)))
+    assert not (mag / "z1/y1/x1.wkw").exists()
+    assert not wkwdask.read(mag, ((32, 32, 32), (64, 58, 45))).any()
+    wkwdask.to_wkw(np.ones((1, 1, 1), np.uint16), mag, region=((40, 40, 40), (41, 41, 41)))
+    assert wkwdask.read(mag, ((32, 32, 32), (64, 58, 45))).sum() == 1
+
+
+def test_files_stored_in_another_way_than_the_header_says(mag, tmp_path):
+    """Readers allow raw files in a compressed mag; their blocks cannot be copied as they are."""
+    wkwdask.to_wkw(voxels(), tmp_path / "raw" / "1", offset=OFFSET, compression="raw", **OPTIONS)
+    for path in (tmp_path / "raw" / "1").rglob("x*.wkw"):
+        os.replace(path, mag / path.relative_to(tmp_path / "raw" / "1"))
+    expected = voxels()
+    expected[0, 30:40, 30:40, 30:35] = 9
+    start = tuple(a + b for a, b in zip((30, 30, 30), OFFSET, strict=True))
+    wkwdask.to_wkw(np.full((10, 10, 5), 9, np.uint16), mag, region=region_of(start, (10, 10, 5)))
+    np.testing.assert_array_equal(wkwdask.read(mag), expected)
+
+
+def test_what_a_mag_keeps_about_its_files_follows(mag):
+    wkwdask.to_wkw(np.full((3, 3, 3), 9, np.uint16), mag, region=region_of((40, 40, 40), (3, 3, 3)))
+    known = {tuple(row[:3]): row[3] for row in read_record(str(mag)).tolist()}
+    assert known[1, 1, 1] == (mag / "z1/y1/x1.wkw").stat().st_size
+    assert len(known) == 3 * 2 * 2
+
+
+def test_coarser_mags_follow(mag):
+    wkwdask.build_pyramid(mag, mags=[2])
+    wkwdask.to_wkw(np.full((4, 4, 4), 9, np.uint16), mag, region=region_of((40, 40, 40), (4, 4, 4)))
+    wkwdask.build_pyramid(mag, update=True)
+    assert (wkwdask.read(mag.parent / "2", ((20, 20, 20), (22, 22, 22))) == 9).all()
+
+
+def test_without_a_json_a_mag_has_no_border(tmp_path):
+    wkwdask.create(tmp_path / "1", ((0, 0, 0), (8, 8, 8)), "uint8", **OPTIONS)
+    wkwdask.to_wkw(np.ones((2, 2, 2), np.uint8), tmp_path / "1", region=region_of((100, 100, 100), (2, 2, 2)))
+    assert wkwdask.read(tmp_path / "1").sum() == 8
+
+
+def test_what_does_not_fit_is_refused(mag, tmp_path):
+    cube = np.ones((2, 2, 2), np.uint16)
+    for region in (region_of((12, 8, 5), (2, 2, 2)), region_of((82, 8, 5), (2, 2, 2))):
+        with pytest.raises(BoundsError, match="reaches outside the layer, whose box is"):
+            wkwdask.to_wkw(cube, mag, region=region)
+    with pytest.raises(ValueError, match=r"has the shape \(2, 2, 3\), the array \(2, 2, 2\)"):
+        wkwdask.to_wkw(cube, mag, region=region_of((13, 8, 5), (2, 2, 3)))
+    with pytest.raises(TypeError, match="holds 1 channels of uint16, the array is 1 of uint8"):
+        wkwdask.to_wkw(cube.astype(np.uint8), mag, region=region_of((13, 8, 5), (2, 2, 2)))
+    with pytest.raises(TypeError, match="the array is 2 of uint16"):
+        wkwdask.to_wkw(np.ones((2, 2, 2, 2), np.uint16), mag, region=region_of((13, 8, 5), (2, 2, 2)))
+    with pytest.raises(ValueError, match="file_len= goes with making a new one"):
+        wkwdask.to_wkw(cube, mag, region=region_of((13, 8, 5), (2, 2, 2)), file_len=4)
+    with pytest.raises(MissingError):
+        wkwdask.to_wkw(cube, tmp_path / "none" / "1", region=region_of((13, 8, 5), (2, 2, 2)))
+    assert not leftovers(mag.parent)
+
+
+def test_a_damaged_file_is_an_error_and_stays(mag):
+    path = mag / "z1/y1/x1.wkw"
+    path.write_bytes(path.read_bytes()[:-3])
+    before = hashes(mag)
+    with pytest.raises(wkwdask.FormatError, match=r"x1\.wkw"):
+        wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), mag, region=region_of((40, 40, 40), (2, 2, 2)))
+    assert hashes(mag) == before
+
+
+# ----------------------------------------------------------------------------- several jobs
+
+
+def other(job="20260101T000000-00000000"):
+    return Owner.this_process("another job", job)
+
+
+def test_jobs_with_other_files_run_side_by_side(mag):
+    """One job waits inside its function until another one has ended."""
+    started, ended = threading.Event(), threading.Event()
+
+    def wait(block):
+        started.set()
+        assert ended.wait(60)
+        return block
+
+    ones = np.ones((8, 8, 8), np.uint16)
+    slow = da.map_blocks(wait, da.from_array(ones, chunks=-1), dtype=np.uint16, meta=np.empty((0, 0, 0), np.uint16))
+    first = threading.Thread(target=wkwdask.to_wkw, args=(slow, mag), kwargs={"region": region_of((24, 8, 8), (8, 8, 8))})
+    first.start()
+    try:
+        assert started.wait(60)
+        wkwdask.to_wkw(ones * 2, mag, region=region_of((32, 8, 8), (8, 8, 8)))  # the next file
+        with pytest.raises(LockedError, match=r"another job writes its files \(0, 0, 0\) to \(1, 1, 1\).*to_wkw region.*remove .*region-lock"):
+            wkwdask.to_wkw(ones * 3, mag, region=region_of((31, 8, 8), (8, 8, 8)))
+        with pytest.raises(LockedError, match="another job writes"):
+            wkwdask.to_wkw(ones, mag, existing="overwrite")
+        with pytest.raises(LockedError, match="another job writes"):
+            wkwdask.rechunk(mag, file_len=2)
+    finally:
+        ended.set()
+        first.join()
+    np.testing.assert_array_equal(wkwdask.read(mag, region_of((24, 8, 8), (16, 8, 8)))[0, :, 0, 0], [1] * 8 + [2] * 8)
+    assert not leftovers(mag.parent)
+
+
+def test_a_lock_on_all_of_the_mag_stands_in_the_way(mag):
+    take_lock(str(mag), other())
+    with pytest.raises(LockedError, match="another job writes it: another job"):
+        wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), mag, region=region_of((40, 40, 40), (2, 2, 2)))
+
+
+def test_a_lock_can_be_broken_knowingly(mag):
+    take_lock(str(mag), other(), ShardBox((1, 1, 1), (2, 2, 2)))
+    region = region_of((40, 40, 40), (2, 2, 2))
+    with pytest.raises(LockedError, match="if you know that this job is dead, remove"):
+        wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), mag, region=region)
+    (lock,) = locks_of(str(mag))
+    os.unlink(lock.path)
+    wkwdask.to_wkw(np.ones((2, 2, 2), np.uint16), mag, region=region)
+    assert not leftovers(mag.parent)
+
+
+WRITE_SLAB = """
+import sys
+import numpy as np
+import wkwdask
+folder, z = sys.argv[1], int(sys.argv[2])
+wkwdask.to_wkw(np.full((70, 50, 8), z + 1, np.uint16), folder, region=((13, 8, 8 + 32 * z), (83, 58, 16 + 32 * z)))
+"""
+
+
+def test_an_array_of_jobs_fills_one_layer(tmp_path):
+    folder = tmp_path / "1"
+    wkwdask.create(folder, region_of((13, 8, 0), (70, 50, 128)), np.uint16, **OPTIONS)
+    children = [subprocess.Popen([sys.executable, "-c", WRITE_SLAB, folder, str(z)], env=ENVIRONMENT) for z in range(4)]
+    assert [child.wait() for child in children] == [0] * 4
+    found = stored(folder, (13, 8, 0), (1, 70, 50, 128))[0]
+    np.testing.assert_array_equal(found[0, 0, :].reshape(4, 32)[:, 8:16], np.repeat([[1], [2], [3], [4]], 8, axis=1))
+    assert found.astype(bool).sum() == 4 * 70 * 50 * 8
+    assert not leftovers(tmp_path)
+
+
+# ----------------------------------------------------------------------------- going on
+
+
+class Flaky:
+    """Chunks that count how often they are made; from the third one on they fail until that is mended."""
+
+    def __init__(self, new, good=2):
+        self.new, self.good, self.made = new, good, []
+
+    def array(self, chunk):
+        def make(block, block_info):
+            location = block_info[0]["array-location"]
+            self.made.append(tuple(low for low, _ in location))
+            if self.good and len(self.made) > self.good:
+                raise OverflowError("no")
+            return block
+
+        return da.map_blocks(make, da.from_array(self.new, chunks=chunk), dtype=self.new.dtype, meta=np.empty((0, 0, 0), self.new.dtype))
+
+
+@pytest.mark.parametrize("region", [None, region_of((32, 0, 0), (32, 32, 128))])
+def test_going_on_does_not_compute_again_what_is_there(tmp_path, region):
+    folder, new = tmp_path / "1", np.ones((32, 32, 128), np.uint8)
+    if region is not None:
+        wkwdask.create(folder, region_of((0, 0, 0), (64, 32, 128)), np.uint8, **OPTIONS)
+    where = {"offset": (32, 0, 0), **OPTIONS} if region is None else {"region": region}
+    flaky = Flaky(new)
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(OverflowError) as failed:
+            wkwdask.to_wkw(flaky.array(32), folder, **where)
+        assert 'existing="resume" goes on from there' in failed.value.__notes__[-1]
+        made, flaky.made, flaky.good = flaky.made, [], 0
+        report = wkwdask.to_wkw(flaky.array(32), folder, existing="resume", **where)
+    assert set(made[:2]).isdisjoint(flaky.made)
+    assert len(flaky.made) == 2
+    assert "2 files had been finished before; the array is believed to be the same, since its place, shape and type are" in report.note
+    assert (wkwdask.read(folder, region_of((32, 0, 0), new.shape)) == 1).all()
+    assert not leftovers(tmp_path)
+
+
+def failed_write(folder, **options):
+    with dask.config.set(scheduler="synchronous"), pytest.raises(OverflowError):
+        wkwdask.to_wkw(Flaky(np.ones((32, 32, 128), np.uint8)).array(32), folder, **{**OPTIONS, **options})
+
+
+def test_what_is_compared(tmp_path):
+    folder = tmp_path / "1"
+    ones = da.ones((32, 32, 128), dtype=np.uint8, chunks=32)
+    failed_write(folder, token="a")
+    for options, match in (({"token": "b"}, "token was a, is b"), ({"token": "a", "file_len": 2}, "file_len was 4, is 2"), ({}, "token was a, is None")):
+        with pytest.raises(ResumeError, match=match):
+            wkwdask.to_wkw(ones, folder, existing="resume", **{**OPTIONS, **options})
+    report = wkwdask.to_wkw(ones, folder, existing="resume", token="a", **OPTIONS)
+    assert "type and token 'a' are" in report.note
+    again = wkwdask.to_wkw(ones, folder, existing="resume", token="a", **OPTIONS)
+    assert again.note.startswith("nothing to do")
+    with pytest.raises(ResumeError, match="token was a, is b"):
+        wkwdask.to_wkw(ones, folder, existing="resume", token="b", **OPTIONS)
+
+
+def test_arrays_in_memory_are_compared(tmp_path):
+    folder, ones = tmp_path / "1", np.ones((32, 32, 64), np.uint8)
+    wkwdask.to_wkw(ones, folder, **OPTIONS)
+    assert "the array is the same" in wkwdask.to_wkw(ones, folder, existing="resume", **OPTIONS).note
+    with pytest.raises(ResumeError, match="the source was replaced"):
+        wkwdask.to_wkw(ones * 2, folder, existing="resume", **OPTIONS)
+
+
+def test_any_other_call_takes_the_place_of_an_interrupted_one(tmp_path):
+    folder = tmp_path / "1"
+    failed_write(folder)
+    assert leftovers(tmp_path)
+    wkwdask.to_wkw(np.full((8, 8, 8), 5, np.uint8), folder, **OPTIONS)
+    assert (wkwdask.read(folder) == 5).sum() == 512
+    assert not leftovers(tmp_path)
+
+
+def test_interrupted_regions_do_not_stand_in_each_others_way(tmp_path):
+    folder, new = tmp_path / "1", np.ones((32, 32, 128), np.uint8)
+    wkwdask.create(folder, region_of((0, 0, 0), (64, 32, 128)), np.uint8, **OPTIONS)
+    regions = [region_of((x, 0, 0), new.shape) for x in (0, 32)]
+    with dask.config.set(scheduler="synchronous"):
+        for region in regions:
+            with pytest.raises(OverflowError):
+                wkwdask.to_wkw(Flaky(new).array(32), folder, region=region)
+        assert len(leftovers(tmp_path)) == 2
+        for region in regions:
+            report = wkwdask.to_wkw(Flaky(new, 0).array(32), folder, region=region, existing="resume")
+            assert "files had been finished before" in report.note
+    assert (wkwdask.read(folder) == 1).all()
+    assert not leftovers(tmp_path)
+
+
+# ----------------------------------------------------------------------------- chunks that do not suit the files
+
+
+@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
+@pytest.mark.parametrize("region", [False, True])
+def test_chunks_that_do_not_fit_into_memory_go_through_scratch_files(tmp_path, monkeypatch, scheduler, region):
+    monkeypatch.setattr("wkwdask.graphs.write.memory_per_task", lambda: 4 << 14)
+    values = voxels(3, (2, 130, 70, 60))
+    array = da.from_array(values, chunks=(1, -1, -1, 1))
+    where = {"offset": OFFSET, **OPTIONS}
+    if region:
+        wkwdask.create(tmp_path / "1", BoundingBox(OFFSET, values.shape[1:]), np.uint16, num_channels=2, **OPTIONS)
+        where = {"region": region_of(OFFSET, values.shape[1:])}
+    with dask.config.set(scheduler=scheduler):
+        report = wkwdask.to_wkw(array, tmp_path / "1", **where)
+    assert "went through scratch files" in report.note
+    np.testing.assert_array_equal(stored(tmp_path / "1", OFFSET, values.shape), values)
+    assert not leftovers(tmp_path)
+
+
+def test_chunks_that_fit_do_not(tmp_path):
+    report = wkwdask.to_wkw(da.from_array(voxels(), chunks=(1, -1, -1, 1)), tmp_path / "1", **OPTIONS)
+    assert report.note == ""

@@ -1,0 +1,153 @@
+"""Your own function as a job."""
+
+from __future__ import annotations
+
+import operator
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
+
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import vec3
+from wkwdask.jobs.wkw_apply import ApplyOptions, header_for, make_application, open_sources, stage_apply
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+
+def apply(
+    function: Callable[..., Any],
+    sources: str | PathLike[str] | Sequence[str | PathLike[str]],
+    target: str | PathLike[str] | None = None,
+    *,
+    halo: int | Sequence[int] = 0,
+    mask: str | PathLike[str] | None = None,
+    where: BoundingBox | str | Sequence[Any] | None = None,
+    skip_empty: bool = False,
+    chunks: int | Sequence[int] | None = None,
+    dtype: npt.DTypeLike | None = None,
+    channels: int = 1,
+    block_len: int | None = None,
+    file_len: int | None = None,
+    compression: str | None = None,
+    level: int = DEFAULT_LEVEL,
+    category: Literal["color", "segmentation"] | None = None,
+    existing: Literal["error", "resume", "overwrite"] = "error",
+    combine: Callable[[Any, Any], Any] = operator.add,
+    token: str | None = None,
+    retries: int = 2,
+    most_failures: int = 100,
+) -> Any:
+    """Apply a function to volumes, brick by brick: the result becomes a mag, or is combined to one value.
+
+    Each task reads what it needs itself, calls the function and writes what it gives. It runs on threads, or on the active dask Client; the result is the
+    same. The mag appears when it is complete. What an interrupted call finished is kept: the same call goes on from there.
+
+    Parameters
+    ----------
+    function : callable
+        Gets one array per source and gives an array of the same voxels: shape (x, y, z), or (c, x, y, z) where a source, or the result, has several
+        channels. Arrays hold a halo where one is asked for, and so does the result. A function with a parameter ``box`` also gets the box that it computes
+        [voxels of the target's mag].
+    sources : str, path or sequence of them
+        Mags that are read; a layer stands for its finest mag. The first one gives the box. A coarser mag than the target's comes with its voxels repeated, a
+        finer one with as many voxels as the target's span (zeros beyond its box).
+    target : str or path, optional
+        The mag that is made, such as ``dataset/layer/1``. Without one, what the function gives (anything that can be pickled) is combined to one value.
+    halo : int or sequence of 3 int
+        How far the function looks beyond what it computes, along x, y, z [voxels]. Where the first source ends, so do the arrays: the function treats that
+        border as it does that of a whole array.
+    mask : str or path, optional
+        A mag of any resolution: voxels where it is zero become zero, and bricks without any other are not computed.
+    where : BoundingBox, str or sequence, optional
+        What to compute: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
+    skip_empty : bool
+        Bricks for which the first source (with the halo) is zero become zero and are not computed: for functions that make zeros of zeros.
+    chunks : int or sequence of 3 int, optional
+        What one call computes [voxels], powers of two; by default cubes such that all arrays take up to 32 MB.
+    dtype : dtype_like, optional
+        Type of one channel of the result; by default that of the first source. Results are only cast where nothing can be lost.
+    channels : int
+        Channels of the result.
+    block_len, file_len : int, optional
+        Edge of a block [voxels] and of a file [blocks]; by default as in the first source.
+    compression : {"lz4hc", "lz4", "raw"}, optional
+        How blocks are encoded; by default as in the first source, LZ4HC if that is raw.
+    level : int
+        LZ4HC level, 1..12.
+    category : {"color", "segmentation"}, optional
+        What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
+    existing : {"error", "resume", "overwrite"}
+        What to do where the mag is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+    combine : callable
+        Without a target: makes one value of two, which come in the order of their bricks.
+    token : str, optional
+        A name of the function's version: a call with another one does not go on with an interrupted job. The function itself is compared by its name alone.
+    retries : int
+        How often the function is tried again for a brick for which it failed.
+    most_failures : int
+        With more failed tasks than these the job ends at once; else when all others are done.
+
+    Returns
+    -------
+    Report or object
+        Without a target the combined value, None where nothing was computed.
+
+    Raises
+    ------
+    BoundsError
+        ``where`` lies outside of the first source.
+    ExistsError
+        The mag is there and ``existing="error"``.
+    FormatError
+        A record or header is broken.
+    LockedError
+        Another job writes the mag.
+    MissingError
+        A source is not there.
+    ResumeError
+        What was interrupted was started with other settings or from other data.
+    TaskFailedError
+        Some tasks failed each time: the message lists them. What the others made is kept for the next call.
+    TypeError
+        WKW has no voxel type for the dtype.
+    UnsupportedError
+        A path leaves the dataset.
+    ValueError
+        An option makes no sense, or mags cannot be read together.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64), file_len=2)
+    >>> report = wkwdask.apply(lambda ids: ids > 1000, f"{folder}/1", f"{folder}/mask/1", dtype="uint8")
+    >>> int(wkwdask.read(f"{folder}/mask/1").sum()) == 64**3 - 1001
+    True
+    >>> int(wkwdask.apply(np.max, f"{folder}/1", combine=max)) == 64**3 - 1
+    True
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import num_workers
+
+    urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
+    options = ApplyOptions(
+        _vec3(halo, "halo"), mask, None if where is None else BoundingBox.parse(where), skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
+        dtype, channels, block_len, file_len, compression, level, category, token, retries,
+    )  # fmt: skip
+    if target is not None:
+        staged = stage_apply(function, urls, target, options, existing, num_workers())
+        return build.apply(staged, most_failures=most_failures)
+    if options.halo != (0, 0, 0):
+        raise ValueError("a halo goes with a target: without one, voxels in it would count more than once")
+    volumes, mask_volume = open_sources(urls, options)
+    application = make_application(function, volumes, mask_volume, options, header_for(volumes[0], options), volumes[0].box.mag, num_workers())
+    return build.reduce(application, combine, most_failures=most_failures)
+
+
+def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
+    return (value, value, value) if isinstance(value, int) else vec3(value, name)

@@ -1,0 +1,116 @@
+"""The command that applies a function."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_option, scheduler_option
+
+
+@click.command(short_help="Apply your own function to layers.")
+@click.argument("function")
+@click.argument("sources", nargs=-1, required=True)
+@click.option("--reduce", "is_reduction", is_flag=True, help="There is no target: print what the function gives, added up.")
+@click.option("--halo", metavar="X,Y,Z", help="How far the function looks beyond what it computes [voxels]; one number for all axes.")
+@click.option("--mask", metavar="MAG", help="A mag, of any resolution: what is zero there becomes zero, and is not computed.")
+@click.option("--where", metavar="X,Y,Z,W,H,D", help="What to compute [voxels of mag 1]; everything else becomes zero.")
+@click.option("--skip-empty", is_flag=True, help="The result is zero where the first source is, and not computed there.")
+@click.option("--chunks", metavar="X,Y,Z", help="What one call computes [voxels]; one number for all axes.")
+@click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="A keyword argument of the function; JSON, else text. Several times for several.")
+@click.option("--dtype", help="Type of the result. Default: as in the first source.")
+@click.option("--channels", type=click.IntRange(1), default=1, show_default=True, help="Channels of the result.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the first source.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the first source.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the first source, lz4hc if that is raw.")
+@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
+@click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by its type.")
+@click.option("--token", help="A name of the function's version: an interrupted run of another one does not go on.")
+@click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="How often the function is tried again where it failed.")
+@resume_option
+@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@scheduler_option
+def apply(
+    function: str, sources: tuple[str, ...], is_reduction: bool, halo: str | None, chunks: str | None, arguments: tuple[str, ...], resume: bool,
+    overwrite: bool, scheduler: str | None, **options: Any,
+) -> None:  # fmt: skip
+    """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCES; the last path is the TARGET, a mag that is made.
+
+    The function gets a numpy array (x, y, z) per source and gives one of the same shape. The mag appears when it is complete; the same command goes on with
+    an interrupted run. Boxes for which the function failed are listed.
+
+    \b
+    Examples:
+      wkwdask apply scipy.ndimage:gaussian_filter --arg sigma=2 --halo 8 dataset/color/1 dataset/smooth/1
+      wkwdask apply my_functions.py:threshold dataset/color/2 dataset/mask/2 --dtype uint8
+      wkwdask apply my_functions.py:clean dataset/seg/1 dataset/tissue/8 dataset/clean/1 --mask dataset/tissue/8
+      wkwdask apply numpy:count_nonzero dataset/seg/1 --reduce
+    """
+    from functools import partial
+
+    from wkwdask.api.functions import apply as apply_function
+
+    called = _found(function)
+    keywords = dict(_argument(text) for text in arguments)
+    target = None if is_reduction else sources[-1]
+    urls = sources if is_reduction else sources[:-1]
+    if not urls:
+        raise click.UsageError("name the sources and a target, or --reduce")
+    existing = existing_of(resume, overwrite)
+    with cluster_at(scheduler):
+        result = apply_function(
+            partial(called, **keywords) if keywords else called, list(urls), target, halo=_numbers(halo) or 0, chunks=_numbers(chunks), existing=existing,
+            **options,
+        )  # fmt: skip
+    click.echo(str(result))
+
+
+def _found(name: str) -> Any:
+    """Import a function by the name of its module or file."""
+    import sys
+    from importlib import import_module
+    from pathlib import Path
+
+    module, _, attribute = name.rpartition(":")
+    if not module or not attribute:
+        raise click.UsageError(f"name the function as module:function or file.py:function, got {name!r}")
+    if module.endswith(".py"):
+        path = Path(module).resolve()
+        if not path.is_file():
+            raise click.UsageError(f"{path}: no such file")
+        sys.path.insert(0, str(path.parent))
+        module = path.stem
+    else:
+        sys.path.insert(0, ".")
+    try:
+        found = import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise click.UsageError(f"{name}: {error}") from None
+    return found
+
+
+def _argument(text: str) -> tuple[str, Any]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise click.UsageError(f"--arg takes NAME=VALUE, got {text!r}")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _numbers(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"expected one or three whole numbers, got {text!r}") from None
+    return numbers[0] if len(numbers) == 1 else numbers
+
+
+COMMANDS = (apply,)

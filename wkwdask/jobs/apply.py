@@ -1,0 +1,348 @@
+"""The job that applies a function to a volume, brick by brick: what it gives becomes another volume, or is combined to one value."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box
+from wkwdask.jobs.aligned import read_aligned, read_mask
+from wkwdask.jobs.job import Result
+from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed
+from wkwdask.storage.states import add_digests, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.job import Task
+    from wkwdask.plans.apply import BrickPlan
+    from wkwdask.storage.volume import Target, Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What is applied to what."""
+
+    function: Callable[..., Any]
+    """Gets one array per source, of shape (x, y, z), or (c, x, y, z) where the source has several channels."""
+    sources: tuple[Volume, ...]
+    """What is read."""
+    plan: BrickPlan
+    """Regions and bricks."""
+    halo: Vec3 = (0, 0, 0)
+    """How far the function looks beyond a brick along x, y, z [voxels]."""
+    mask: Volume | None = None
+    """Voxels where it is zero become zero; bricks without any other are not computed."""
+    where: BoundingBox | None = None
+    """Voxels outside become zero, and are not computed [voxels of the mag]."""
+    skips_empty: bool = False
+    """Whether bricks are zero, and not computed, for which the first source (with the halo) is zero."""
+    attempts: int = 1
+    """How often the function is tried for a brick."""
+
+    def occupied(self, region_shape: Vec3) -> npt.NDArray[np.bool_]:
+        """Tell which regions are computed, shape (x, y, z)."""
+        box = self.plan.box
+        found = np.ones([len(cells) for cells in self.plan.region_range()], np.bool_)
+        if self.where is not None:
+            found &= self.plan.touched_regions(self.where)
+        if self.skips_empty:
+            found &= self._stored(self.sources[0], region_shape, box)
+        if self.mask is not None:
+            found &= self._stored(self.mask, region_shape, box)
+        return found
+
+    def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox) -> npt.NDArray[np.bool_]:
+        """Tell which regions touch a stored shard of a volume of any mag."""
+        found = np.zeros([len(cells) for cells in self.plan.region_range()], np.bool_)
+        cell = tuple(max(1, n * m // v) for n, m, v in zip(region_shape, box.mag.factors, volume.box.mag.factors, strict=True))
+        shape = (cell[0], cell[1], cell[2])
+        occupied = volume.occupied(shape)
+        first = [t // n for t, n in zip(volume.box.topleft, shape, strict=True)]
+        for index in np.argwhere(occupied).tolist():
+            cell_index = (index[0] + first[0], index[1] + first[1], index[2] + first[2])
+            found |= self.plan.touched_regions(cell_box(cell_index, shape, volume.box).in_mag(box.mag))
+        return found
+
+    def compute(self, box: BoundingBox) -> tuple[Any, ...]:
+        """Read a brick and its halo of all sources, and apply the function; where it fails, it is tried again.
+
+        Parameters
+        ----------
+        box : BoundingBox
+            The brick [voxels of the mag].
+
+        Returns
+        -------
+        tuple of object
+            What the function gives, an array without the halo; nothing where it is not called.
+        """
+        if self.mask is not None and not read_mask(self.mask, box).any():
+            return ()
+        # Cut at the border of the volume, so that the function treats that border as it does that of a whole array.
+        grown = self._grown(box).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
+        arrays = [_without_single_channel(read_aligned(source, grown)) for source in self.sources]
+        if self.skips_empty and not arrays[0].any():
+            return ()
+        result = self._called(arrays, box)
+        if grown == box or not isinstance(result, np.ndarray):
+            return (result,)
+        if result.shape[-3:] != grown.size:
+            raise ValueError(f"{function_name(self.function)} gave shape {result.shape} for {grown.size} voxels (with the halo)")
+        x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, grown.topleft, strict=True))
+        return (result[..., x, y, z],)
+
+    def _called(self, arrays: Sequence[npt.NDArray[Any]], box: BoundingBox) -> Any:
+        keywords = {"box": box} if takes_box(self.function) else {}
+        attempt = 1
+        while True:
+            try:
+                return self.function(*arrays, **keywords)
+            except Exception as error:
+                if attempt == self.attempts:
+                    error.add_note(f"box {box}, tried {attempt} times")
+                    raise
+            attempt += 1
+
+    def _grown(self, box: BoundingBox) -> BoundingBox:
+        low = [t - h for t, h in zip(box.topleft, self.halo, strict=True)]
+        return BoundingBox.from_corners(low, [t + h for t, h in zip(box.bottomright, self.halo, strict=True)], box.mag)
+
+    def voxels(self, box: BoundingBox, target: Target) -> npt.NDArray[Any] | None:
+        """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero.
+
+        Raises
+        ------
+        TypeError
+            The function gives no array, or one of a type that would have to be cast.
+        ValueError
+            It gives another shape.
+        """
+        inside = box if self.where is None else box.intersection(self.where)
+        if inside.is_empty:
+            return None
+        found = self.compute(inside)
+        if not found:
+            return None
+        result = _checked(found[0], inside, target, self.function)
+        if self.mask is not None:
+            result = np.where(read_mask(self.mask, inside), result, np.zeros((), target.dtype))
+        if inside == box:
+            return result
+        out = np.zeros((target.num_channels, *box.size), target.dtype, order="F")
+        x, y, z = (slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True))
+        out[:, x, y, z] = result
+        return out
+
+    def states(self, region: Vec3) -> int:
+        """Sum up the states of all files that are read for a region."""
+        grown = self._grown(self.plan.region_box(region))
+        volumes = [*self.sources, *(() if self.mask is None else (self.mask,))]
+        return add_digests(*(digest(volume.shard_states(grown.in_mag(volume.box.mag))) for volume in volumes))
+
+
+def takes_box(function: Callable[..., Any]) -> bool:
+    """Tell whether a function wants to know which box it computes: it has a parameter of that name."""
+    try:
+        return "box" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # written in C, such as many of numpy
+        return False
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    """Name a function, or what a partial or callable object is made of."""
+    inner = getattr(function, "func", function)
+    module = getattr(inner, "__module__", None) or type(inner).__module__
+    return f"{module}:{getattr(inner, '__qualname__', type(inner).__qualname__)}"
+
+
+def _without_single_channel(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return array[0] if array.shape[0] == 1 else array
+
+
+def _checked(result: Any, box: BoundingBox, target: Target, function: Callable[..., Any]) -> npt.NDArray[Any]:
+    """Make sure that a result is what the target stores, shape (c, x, y, z)."""
+    name = function_name(function)
+    if not isinstance(result, np.ndarray):
+        raise TypeError(f"{name} gave {type(result).__name__}, expected an array of shape {box.size}")
+    if result.ndim == 3:
+        result = result[np.newaxis]
+    if result.shape != (target.num_channels, *box.size):
+        raise ValueError(f"{name} gave shape {result.shape} for {box.size} voxels in {target.num_channels} channels (channels= says how many it gives)")
+    if not np.can_cast(result.dtype, target.dtype, "safe"):
+        raise TypeError(f"{name} gave {result.dtype.name}, which is not stored as {target.dtype.name} without loss: cast it in the function, or give dtype=")
+    voxels: npt.NDArray[Any] = result.astype(target.dtype, copy=False)
+    return voxels
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyTask:
+    """Make one region of the target."""
+
+    application: Application
+    """What is applied to what."""
+    target: Target
+    """What is written."""
+    region: Vec3
+    """Which region."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"{self.application.plan.region_box(self.region)}, computed by {function_name(self.application.function)}"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "region {},{},{}".format(*self.region)
+
+    def run(self) -> Result:
+        """Compute and write all bricks of the region.
+
+        Returns
+        -------
+        Result
+            With the receipt of each file or part.
+        """
+        application, plan = self.application, self.application.plan
+        states = application.states(self.region)  # before the reading: a file that changes meanwhile is seen as changed later
+        writer = BrickWriter(self.target, plan.brick_shape, None if plan.writes_whole(self.target.shard_shape) else self.region)
+        try:
+            for brick in plan.bricks(self.region):
+                writer.put(brick, application.voxels(plan.brick_box(brick), self.target))
+            receipts = writer.close()
+        except BaseException:
+            writer.discard()
+            raise
+        return Result(tuple((0, receipt) for receipt in receipts), states)
+
+
+class ApplyJob:
+    """One volume computed from others.
+
+    Parameters
+    ----------
+    application : Application
+        What is applied to what.
+    target : Target
+        What is written.
+    """
+
+    def __init__(self, application: Application, target: Target) -> None:
+        self._application, self._target = application, target
+        self._gathering = Gathering([target])
+        self.tallies = self._gathering.tallies
+        plan = application.plan
+        self._occupied = application.occupied(plan.region_shape)
+        (tally,) = self.tallies
+        tally.expected = int(plan.occupied_shards(target.shard_shape, self._occupied).sum())
+        self.num_tasks = int(self._occupied.sum()) + (0 if plan.writes_whole(target.shard_shape) else tally.expected)
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the regions that are computed."""
+        return (ApplyTask(self._application, self._target, region) for region in self._application.plan.regions(self._occupied))
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take receipts; give the joins whose parts are all there."""
+        return self._gathering.take(task, result, self._num_parts)
+
+    def _num_parts(self, level: int, shard: Vec3) -> int:
+        return int(self._occupied[self._application.plan.regions_of(shard, self._target.shard_shape)].sum())
+
+    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Tell whether the result of an earlier start is still good.
+
+        Raises
+        ------
+        ResumeError
+            A source has changed since.
+        """
+        if isinstance(task, ApplyTask) and self._application.states(task.region) != result.sources:
+            first = self._application.sources[0]
+            raise source_changed(task, first.shard_states(self._application.plan.region_box(task.region).in_mag(first.box.mag)), first)
+        return self._gathering.is_there(result, known)
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceTask:
+    """Reduce one region to a value."""
+
+    application: Application
+    """What is applied to what."""
+    combine: Callable[[Any, Any], Any]
+    """Makes one value of two."""
+    region: Vec3
+    """Which region."""
+    number: int
+    """Its place in the order in which values are combined."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"{self.application.plan.region_box(self.region)}, reduced by {function_name(self.application.function)}"
+
+    @property
+    def key(self) -> str:
+        """What a journal would call the task."""
+        return "reduce {},{},{}".format(*self.region)
+
+    def run(self) -> Result:
+        """Compute all bricks of the region and combine what they give.
+
+        Returns
+        -------
+        Result
+            Its value is a tuple of one value, or of none where nothing was computed.
+        """
+        value: tuple[Any, ...] = ()
+        plan = self.application.plan
+        for brick in plan.bricks(self.region):
+            box = plan.brick_box(brick)
+            inside = box if self.application.where is None else box.intersection(self.application.where)
+            found = () if inside.is_empty else self.application.compute(inside)
+            if found:
+                value = found if not value else (self.combine(value[0], found[0]),)
+        return Result((), value=value)
+
+
+class ReduceJob:
+    """One value computed from volumes; values are combined in the order of the regions, whoever is first.
+
+    Parameters
+    ----------
+    application : Application
+        What is applied to what.
+    combine : callable
+        Makes one value of two.
+    """
+
+    def __init__(self, application: Application, combine: Callable[[Any, Any], Any]) -> None:
+        self._application, self._combine = application, combine
+        self._occupied = application.occupied(application.plan.region_shape)
+        self.num_tasks = int(self._occupied.sum())
+        self._waiting: dict[int, tuple[Any, ...]] = {}
+        self._next = 0
+        self.value: tuple[Any, ...] = ()
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the regions that are computed."""
+        regions = self._application.plan.regions(self._occupied)
+        return (ReduceTask(self._application, self._combine, region, number) for number, region in enumerate(regions))
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take a value."""
+        if isinstance(task, ReduceTask):
+            self._waiting[task.number] = result.value
+        while self._next in self._waiting:
+            found = self._waiting.pop(self._next)
+            self._next += 1
+            if found:
+                self.value = found if not self.value else (self._combine(self.value[0], found[0]),)
+        return ()

@@ -1,0 +1,210 @@
+"""Staging a function that is applied to volumes: from what a user asks for to sources, target and plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import BoundsError
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.header import BlockType, make_header
+from wkwdask.geometry.mag import vec3
+from wkwdask.jobs.aligned import is_finer
+from wkwdask.jobs.apply import Application, ApplyJob, function_name
+from wkwdask.jobs.places import edit_for, place_of
+from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.jobs.wkw_mags import box_setting, source_token
+from wkwdask.jobs.wkw_write import check_level, staged_target
+from wkwdask.plans.apply import plan_bricks
+from wkwdask.storage.dataset import open_volume
+from wkwdask.storage.owner import Owner
+from wkwdask.storage.wkw import WkwVolume
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.storage.volume import Volume
+    from wkwdask.storage.wkw_target import WkwTarget
+
+EXISTING = ("error", "resume", "overwrite")
+_COMMAND = "apply"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """How a function is applied, and how its result is stored."""
+
+    halo: Vec3 = (0, 0, 0)
+    """How far it looks beyond what it computes [voxels]."""
+    mask: str | os.PathLike[str] | None = None
+    """Where it counts."""
+    where: BoundingBox | None = None
+    """What is computed [voxels of mag 1]."""
+    skips_empty: bool = False
+    """Whether the result is zero where the first source is."""
+    chunks: Vec3 | None = None
+    """What one call computes [voxels]."""
+    dtype: Any = None
+    """Type of one channel of the result; by default that of the first source."""
+    num_channels: int = 1
+    """Channels of the result."""
+    block_len: int | None = None
+    """Edge of a block [voxels]."""
+    file_len: int | None = None
+    """Edge of a file [blocks]."""
+    compression: str | None = None
+    """How blocks are encoded."""
+    level: int = DEFAULT_LEVEL
+    """LZ4HC level."""
+    category: str | None = None
+    """What a new layer is."""
+    token: str | None = None
+    """What the user calls the function's version."""
+    retries: int = 0
+    """How often the function is tried again for a brick for which it failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedApply:
+    """A function that can be applied."""
+
+    application: Application
+    """What is applied to what."""
+    target: WkwTarget
+    """What is written."""
+    staged: StagedMags
+    """How it appears."""
+
+    def job(self) -> ApplyJob:
+        """Make the job."""
+        return ApplyJob(self.application, self.target)
+
+
+def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOptions) -> tuple[tuple[Volume, ...], Volume | None]:
+    """Open what is read.
+
+    Raises
+    ------
+    MissingError
+        There is no such mag.
+    ValueError
+        No source is named, or several layers could be meant.
+    """
+    if not sources:
+        raise ValueError("name at least one source")
+    return tuple(open_volume(url) for url in sources), None if options.mask is None else open_volume(options.mask)
+
+
+def make_application(
+    function: Callable[..., Any],
+    volumes: tuple[Volume, ...],
+    mask: Volume | None,
+    options: ApplyOptions,
+    header: WkwHeader,
+    mag: Mag,
+    workers: int,
+    region: Vec3 | None = None,
+) -> Application:
+    """Plan how a function is applied.
+
+    Raises
+    ------
+    BoundsError
+        ``where`` lies outside of the first source.
+    ValueError
+        Sources cannot be read together, or an option makes no sense.
+    """
+    for volume in (*volumes, *(() if mask is None else (mask,))):
+        is_finer(volume.box.mag, mag)
+    if min(options.halo) < 0:
+        raise ValueError(f"halo must not be negative, got {options.halo}")
+    box = volumes[0].box.in_mag(mag)
+    where = None if options.where is None else options.where.in_mag(mag).intersection(box)
+    if where is not None and where.is_empty:
+        raise BoundsError(f"{volumes[0].name}: where={options.where} holds nothing of it, its box is {box}")
+    voxel_nbytes = header.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in volumes)
+    plan = plan_bricks(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes, workers, options.chunks, region)
+    return Application(function, volumes, plan, options.halo, mask, where, options.skips_empty, 1 + options.retries)
+
+
+def header_for(first: Volume, options: ApplyOptions) -> WkwHeader:
+    """Choose how a result is stored: what is not given as in the first source where that is WKW.
+
+    Raises
+    ------
+    TypeError
+        WKW has no voxel type for the dtype.
+    ValueError
+        An option makes no sense.
+    """
+    like = first.header if isinstance(first, WkwVolume) else None
+    block_len = options.block_len or (32 if like is None else like.block_len)
+    file_len = options.file_len or (32 if like is None else like.file_len)
+    block_type = BlockType.LZ4HC if like is None or not like.is_compressed else like.block_type
+    if options.compression is not None:
+        block_type = BlockType.parse(options.compression)
+    dtype = first.dtype if options.dtype is None else np.dtype(options.dtype)
+    return make_header(dtype, options.num_channels, block_len=block_len, file_len=file_len, block_type=block_type)
+
+
+def stage_apply(
+    function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], options: ApplyOptions, existing: str, workers: int
+) -> StagedApply:
+    """Check and lay out the making of a mag by a function, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    function : callable
+        What is applied.
+    sources : sequence of str or path
+        What is read.
+    target : str or path
+        The mag's folder.
+    options : ApplyOptions
+        How.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+
+    Returns
+    -------
+    StagedApply
+
+    Raises
+    ------
+    BoundsError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
+        As for :func:`wkwdask.apply`.
+    """
+    check_existing(existing, EXISTING)
+    check_level(options.level)
+    volumes, mask = open_sources(sources, options)
+    header = header_for(volumes[0], options)
+    place = place_of(target)
+    parent, box = place.layer.folder, volumes[0].box.in_mag(place.mag)
+    settings = settings_of(
+        _COMMAND, function=function_name(function), token=options.token, sources=",".join(volume.name for volume in volumes), box=box_setting(box),
+        halo=",".join(map(str, options.halo)), mask=None if mask is None else mask.name, where=None if options.where is None else box_setting(options.where),
+        skips_empty=int(options.skips_empty), dtype=header.dtype.name, channels=header.num_channels, block_len=header.block_len, file_len=header.file_len,
+        compression=header.block_type.label, level=options.level, input=_token((*volumes, *(() if mask is None else (mask,)))),
+    )  # fmt: skip
+    interrupted = find_interrupted(parent, (place.folder,), settings, existing)
+    owner = Owner.this_process(f"{_COMMAND} {function_name(function)} into {place.folder}", interrupted.job if interrupted is not None else None)
+    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    application = make_application(function, volumes, mask, options, header, place.mag, workers, region)
+    made = staged_target(owner, parent, header, options.level, box)
+    nbytes = sum(volume.box.volume * volume.dtype.itemsize * volume.num_channels for volume in volumes)
+    edit = edit_for(place, header, box, options.category)
+    plan = {"region": application.plan.region_shape}
+    return StagedApply(application, made, StagedMags(owner, parent, (made,), (place.folder,), nbytes, edit, settings, existing, plan))
+
+
+def _token(volumes: Sequence[Volume]) -> str:
+    """Name the sources, so that others in their place have another name."""
+    return ",".join(source_token(volume) if isinstance(volume, WkwVolume) else str(volume.token) for volume in volumes)

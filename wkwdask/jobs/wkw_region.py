@@ -1,0 +1,158 @@
+"""Staging a write into a part of a mag that is there: files are merged and published one by one, nothing else is touched."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.errors import BoundsError, IncompleteWriteError
+from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.geometry.grid import cell_range
+from wkwdask.jobs.places import check_inside_dataset
+from wkwdask.jobs.report import Report
+from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
+from wkwdask.jobs.wkw_mags import box_setting
+from wkwdask.jobs.wkw_write import EXISTING, check_level, owner_of
+from wkwdask.storage.dataset import choose_layer, locate, open_volume
+from wkwdask.storage.job_folder import JobFolder
+from wkwdask.storage.locks import ShardBox, guarded
+from wkwdask.storage.records import merge_record
+from wkwdask.storage.wkw import read_header
+from wkwdask.storage.wkw_target import WkwTarget
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.jobs.tally import ShardTally
+    from wkwdask.jobs.wkw_write import Content
+    from wkwdask.storage.wkw import WkwVolume
+
+_COMMAND = "to_wkw region"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRegion(StagedMags):
+    """One write into a mag that is there."""
+
+    region: ShardBox | None = None
+    """The files that it touches."""
+
+    def check_free(self) -> None:
+        """Make sure that the folder can be written; who else writes is found out at the start."""
+        (target,) = self.targets
+        if not os.access(target.folder, os.W_OK):
+            raise PermissionError(13, "the mag cannot be written", target.folder)
+
+    def start(self) -> Report | None:
+        """Lock the files and make the job's folder.
+
+        Raises
+        ------
+        LockedError
+            Another job writes one of them.
+        IncompleteWriteError
+            The mag was replaced just now.
+        """
+        self.check_free()
+        self._job_folder().start("update", self.settings)
+        (target,) = self.targets
+        if isinstance(target, WkwTarget) and read_header(target.folder) != target.header:
+            self.discard()
+            raise IncompleteWriteError(f"{target.folder}: was replaced just now; start again")
+        target.prepare()
+        return None
+
+    def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
+        """Make sure that every file was written, keep what is known about them, and end the job.
+
+        Raises
+        ------
+        IncompleteWriteError
+            A file is missing, or was written twice.
+        """
+        (tally,), (folder,) = tallies, self.folders
+        tally.check()
+        with guarded(self.parent):  # other jobs may write other files
+            merge_record(folder, tally.shards)
+        job_folder = self._job_folder()
+        seconds = time.time() - job_folder.started_at()
+        job_folder.discard()
+        return Report((tally.report(folder, whole=False),), self.nbytes_in, seconds, note)
+
+    def _job_folder(self) -> JobFolder:
+        return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False)
+
+
+def stage_region(url: str | os.PathLike[str], region: BoundingBox, content: Content, level: int | None, existing: str) -> StagedRegion:
+    """Check and lay out the writing of an array into a part of a mag.
+
+    Parameters
+    ----------
+    url : str or path
+        The mag's folder, or a dataset or layer with one.
+    region : BoundingBox
+        Where the array goes [voxels of the mag].
+    content : Content
+        The array.
+    level : int, optional
+        LZ4HC level.
+    existing : str
+        ``"resume"`` goes on with an interrupted call.
+
+    Returns
+    -------
+    StagedRegion
+
+    Raises
+    ------
+    MissingError
+        There is no such mag.
+    BoundsError
+        The region reaches outside the layer.
+    TypeError
+        The array has another type or number of channels.
+    ResumeError
+        What was interrupted was started with other settings.
+    UnsupportedError
+        The folder leaves its dataset.
+    ValueError
+        Array and region have different shapes.
+    """
+    check_existing(existing, EXISTING)
+    check_level(DEFAULT_LEVEL if level is None else level)
+    volume = open_volume(url)
+    _check_fits(volume, region, content, has_box=_has_box(url))
+    layer = choose_layer(locate(url), None)
+    check_inside_dataset(layer, volume.folder)
+    settings = {**settings_of(_COMMAND, folder=volume.folder, box=box_setting(region), level=level or 0), **content.settings}
+    ranges = cell_range(region, volume.shard_shape)
+    shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
+    parent = os.path.dirname(volume.folder)
+    owner = owner_of(f"{_COMMAND} {region} of {volume.folder}", parent, volume.folder, shards, settings, existing, content)
+    parts = f"{StagedMags.staged_folder(owner, parent, region.mag.long_name)}.parts"
+    target = WkwTarget(volume.folder, parts, volume.header, DEFAULT_LEVEL if level is None else level, region, is_living=True, merges=True)
+    nbytes = region.volume * volume.header.voxel_nbytes
+    return StagedRegion(
+        owner, parent, (target,), (volume.folder,), nbytes, None, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared, region=shards
+    )
+
+
+def _has_box(url: str | os.PathLike[str]) -> bool:
+    return choose_layer(locate(url), None).record is not None
+
+
+def _check_fits(volume: WkwVolume, region: BoundingBox, content: Content, *, has_box: bool) -> None:
+    if region.size != content.shape[1:]:
+        raise ValueError(f"the region {region} has the shape {region.size}, the array {content.shape[1:]}")
+    if min(region.topleft) < 0 or (has_box and not volume.box.contains(region)):
+        raise BoundsError(f"{volume.folder}: the region {region} reaches outside the layer, whose box is {volume.box}")
+    if by_dtype(content.dtype).dtype != volume.header.dtype or content.shape[0] != volume.num_channels:
+        raise TypeError(
+            f"{volume.folder}: holds {volume.num_channels} channels of {volume.dtype.name}, the array is {content.shape[0]} of {np.dtype(content.dtype).name}"
+        )
