@@ -392,6 +392,7 @@ class Case:
     """Whether it is no damage for a superuser."""
 
 
+BROKEN_BLOCK = set_block(5, b"\xff" * 90)
 OUTSIDE = "cells/1/z9/y9/x9.wkw"
 FINE_BLOCK_0 = TABLE.stop
 CASES = [
@@ -437,14 +438,14 @@ CASES = [
     ),
     Case("file cut off in a block", cut(FINE, -30), {"file.truncated": FINE}, stays=("file.truncated",)),
     Case("raw file cut off", cut(RAW, -700), {"file.truncated": RAW}, stays=("file.truncated",)),
-    Case("a block is no LZ4", blocks(set_block(5, b"\xff" * 90)), {"block.undecodable": FINE}, stays=("block.undecodable",)),
+    Case("a block is no LZ4", blocks(BROKEN_BLOCK), {"block.undecodable": FINE}, stays=("block.undecodable",)),
     Case("a block decodes to too few bytes", blocks(set_block(5, encoded(1000))), {"block.too_few": FINE}, stays=("block.too_few",)),
     Case("a block decodes to too many bytes", blocks(set_block(5, encoded(3000))), {"block.too_many": FINE}, stays=("block.too_many",)),
     Case("bytes behind the last block", add(FINE), {"file.trailing": FINE}, ("cut off",)),
     Case("bytes behind the last raw block", add(RAW), {"file.trailing": RAW}, ("cut off",)),
     Case("a file of zeros stored", zero_file("cells/1/z1/y1/x2.wkw"), {"file.zeros": "cells/1/z1/y1/x2.wkw"}),
     # what a user may allow
-    Case("one broken block, --salvage", blocks(set_block(5, b"\xff" * 90)), {"block.undecodable": FINE}, ("salvage",), options={"salvage": True}, zeros=True),
+    Case("one broken block, --salvage", blocks(BROKEN_BLOCK), {"block.undecodable": FINE}, ("salvage",), options={"salvage": True}, zeros=True),
     Case("file cut off, --salvage", cut(FINE, -30), {"file.truncated": FINE}, ("salvage",), options={"salvage": True}, zeros=True),
     Case("raw file cut off, --salvage", cut(RAW, -700), {"file.truncated": RAW}, ("salvage",), options={"salvage": True}, zeros=True),
     Case("jump table cut off, --quarantine", cut(FINE, 40), {"table.truncated": FINE}, ("quarantine",), options={"quarantine": True}, zeros=True),
@@ -480,6 +481,10 @@ CASES = [
          ("rebuild", "rebuild")),
     Case("file broken in the finest mag and the next", both(cut(FINE, 40), cut(ABOVE, -20)), {"table.truncated": FINE, "file.truncated": ABOVE},
          stays=("table.truncated", "file.truncated")),
+    Case("the same, --salvage", both(blocks(BROKEN_BLOCK), cut(ABOVE, -20)), {"block.undecodable": FINE, "file.truncated": ABOVE}, ("salvage", "salvage"),
+         options={"salvage": True}, zeros=True),
+    Case("the same, the coarser file without any sound block", both(blocks(BROKEN_BLOCK), cut(ABOVE, 0)), {"block.undecodable": FINE, "file.empty": ABOVE},
+         ("salvage", "rebuild"), options={"salvage": True}, zeros=True),
     Case("coarser file of unknown origin broken", strangers_mag(cut(COARSE, -20)), {"file.truncated": COARSE}, ("rebuild",)),
     Case("coarser mag made otherwise, --pyramid", other_method, {"pyramid.differs": None}, ("rebuild",) * 9, verify={"pyramid": True},
          options={"rebuild_differing": True}),

@@ -16,6 +16,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from damage_matrix import (
+    ABOVE,
+    BROKEN_BLOCK,
     CASES,
     COARSE,
     FILE_NAME,
@@ -55,7 +57,6 @@ from wkwdask.storage.locks import lock_path
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME
 
-BROKEN_BLOCK = set_block(5, b"\xff" * 90)
 IN_PLACE = (".wkwdask-files.npy", f".{FILE_NAME}.lock")  # what a repair keeps up to date beside the data
 
 
@@ -192,9 +193,18 @@ def test_salvage_keeps_all_other_blocks(dataset, sound):
     assert aside.read_bytes() == broken
     text = Path(f"{aside}.txt").read_text()
     assert "block.undecodable" in text
-    assert "1 of its 8 blocks became zeros" in text
+    assert "1 of its 8 blocks were broken, 1 of them became zeros" in text
     report = wkwdask.verify(dataset)
     assert kinds(report.faults, notes=True) == ["quarantine"]
+
+
+def test_a_salvaged_coarser_file_takes_its_blocks_from_the_finer_mag(dataset, sound):
+    """What it has itself stays as it is, also above the finer mag's zeros."""
+    both(blocks(BROKEN_BLOCK), blocks(set_block(7, b"\xff" * 90), ABOVE))(dataset)  # block 7 of the one is not above block 5 of the other
+    wkwdask.repair(dataset, salvage=True)
+    np.testing.assert_array_equal(voxels(dataset, mag="2"), voxels(sound, mag="2"))
+    assert not voxels(dataset)[24:32, 0:8, 24:32].any()
+    assert not [name for name in os.listdir(dataset / "cells") if name.startswith(".wkwdask-job")]
 
 
 def test_what_is_set_aside_twice_is_kept_twice(dataset):
@@ -397,6 +407,25 @@ def test_temporaries_of_a_running_job_stay(dataset):
     with pytest.raises(LockedError):
         wkwdask.repair(dataset)
     assert (dataset / path).exists()
+
+
+def test_locks_on_some_shards(dataset):
+    """Those of the living stay, those of the dead go."""
+    living, dead = (Path(lock_path(f"{dataset}/cells/1", job)) for job in ("here", "gone"))
+    region = {"region": [[0, 0, 0], [1, 1, 1]]}
+    dead.write_text(json.dumps({**ended_owner("gone"), **region}))
+    assert kinds(wkwdask.verify(dataset).faults) == ["leftover.lock"]
+    assert [action.verb for action in wkwdask.repair(dataset).actions] == ["remove"]
+    assert not dead.exists()
+    living.write_text(json.dumps({**ended_owner("here"), **_this_process(), **region}))
+    assert kinds(wkwdask.verify(dataset).faults, notes=True) == ["job.running"]
+    cut(COARSE, -20)(dataset)
+    assert wkwdask.repair(dataset).is_sound
+    assert living.exists()
+    blocks(BROKEN_BLOCK)(dataset)
+    with pytest.raises(LockedError):
+        wkwdask.repair(dataset, salvage=True)
+    assert living.exists()
 
 
 @pytest.mark.parametrize("damage", [cut(FINE, 40), cut(COARSE, -20), remove("cells/1/header.wkw")], ids=["finest", "coarser", "header"])

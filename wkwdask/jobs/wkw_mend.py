@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.pyramid import RegionTask
     from wkwdask.storage.wkw_check import WkwCheck
 
 _DAMAGED_HEADERS = {f"file.{name}" for name in ("magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset")}
@@ -85,7 +86,9 @@ class MendTask:
     why: str
     """What is wrong with it."""
     salvage: bool
-    """Whether broken blocks become zeros."""
+    """Whether broken blocks are replaced."""
+    remake: RegionTask | None = None
+    """Makes the file anew elsewhere, which gives the broken blocks; else they become zeros."""
 
     @property
     def name(self) -> str:
@@ -105,7 +108,11 @@ class MendTask:
         CorruptError
             The new file is not sound; that would be a fault of this program.
         """
-        nbytes, mtime_ns = mend_file(self.check, self.shard, self.header, self.why, salvage=self.salvage)
+        spare = None
+        if self.remake is not None:
+            self.remake.run()
+            spare = replace(self.check, folder=self.remake.targets[0].folder)
+        nbytes, mtime_ns = mend_file(self.check, self.shard, self.header, self.why, salvage=self.salvage, spare=spare)
         left = [fault for fault in self.check.check_shard(self.shard).faults if fault.severity == "error"]
         if left:
             raise CorruptError(f"still broken after it was mended: {left[0]}")

@@ -67,6 +67,10 @@ class Rebuilding:
     below: dict[Vec3, list[Vec3]]
     """The files that each file is made from, those that are gone too."""
 
+    def sources(self, shard: Vec3) -> list[str]:
+        """Name the files that a file is made from."""
+        return [self.finer.shard_path(source) for source in self.below.get(shard, ())]
+
     def task(self, shard: Vec3) -> RegionTask:
         """Make the task that rebuilds a file."""
         return RegionTask(self.finer, self.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
@@ -96,6 +100,7 @@ class StagedRepair:
         self._reproduced: dict[str, set[str]] = defaultdict(set)
         self._tried: dict[str, int] = defaultdict(int)
         self._saved: set[str] = set()
+        self._salvaged: set[str] = set()
         self.actions: list[Action] = []
         self.left: list[Left] = []
         self.plans: dict[str, list[MagPlan]] = {}
@@ -224,8 +229,8 @@ class StagedRepair:
             self._mend(plan, REWRITE, MendTask(check, shard, header, why(faults), salvage=False), faults, "all blocks decode by the mag's header")
         elif kinds == {"file.trailing"}:
             self._mend(plan, CUT, MendTask(check, shard, None, why(faults), salvage=False), faults, "all blocks stay as they are")
-        elif not self._plan_rebuild(rebuilding, plan, shard, faults):
-            self._plan_loss(plan, check, shard, faults, num_sound)
+        elif not self._plan_rebuild(rebuilding, plan, shard, faults, num_sound):
+            self._plan_loss(rebuilding, plan, check, shard, faults, num_sound)
 
     def _mend(self, plan: MagPlan, verb: str, task: MendTask, faults: list[Fault], how: str) -> None:
         plan.tasks.append(task)
@@ -258,9 +263,10 @@ class StagedRepair:
         method = next((method for method in dict.fromkeys((made.method, *METHODS)) if method in right), None)
         return method, f"by {method}, as intact files of the mag show"
 
-    def _plan_rebuild(self, rebuilding: Rebuilding | None, plan: MagPlan, shard: Vec3, faults: list[Fault]) -> bool:
+    def _plan_rebuild(self, rebuilding: Rebuilding | None, plan: MagPlan, shard: Vec3, faults: list[Fault], num_sound: int) -> bool:
         """Rebuild a file of a coarser mag from the finer one, if that is sound."""
-        if rebuilding is None or not all(self._is_saved(rebuilding.finer.shard_path(source)) for source in rebuilding.below.get(shard, ())):
+        is_good = self._is_readable if self._options.salvage and not num_sound else self._is_saved  # nothing of its own would be lost
+        if rebuilding is None or not all(map(is_good, rebuilding.sources(shard))):
             return False
         path, reason = file_path(plan.scope.folder, shard), why(faults)
         is_file, how = os.path.isfile(path), f"from mag {rebuilding.made.finer.mag.name}, {rebuilding.known_by}"
@@ -275,11 +281,15 @@ class StagedRepair:
         self.actions.append(Action(REBUILD, path, reason, how))
         return True
 
+    def _is_readable(self, path: str) -> bool:
+        """Tell whether a file can be read, or will be, with zeros for what it has lost."""
+        return path in self._salvaged or self._is_saved(path)
+
     def _is_saved(self, path: str) -> bool:
         """Tell whether a file is sound, or will be before coarser ones are made of it."""
         return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
 
-    def _plan_loss(self, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int) -> None:
+    def _plan_loss(self, rebuilding: Rebuilding | None, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int) -> None:
         """Do what can be done about a file that nothing can be made from."""
         path = file_path(plan.scope.folder, shard)
         total = check.header.blocks_per_file
@@ -288,8 +298,12 @@ class StagedRepair:
         elif any(fault.kind == "file.lost" for fault in faults):
             self.left += [Left(fault, "bring it back from a backup") for fault in faults]
         elif self._options.salvage and num_sound:
-            how = f"{total - num_sound} of {total} blocks become ZEROS, the other {num_sound} stay; the old file is set aside"
-            self._mend(plan, SALVAGE, MendTask(check, shard, None, why(faults), salvage=True), faults, how)
+            remake, become = None, "ZEROS"
+            if rebuilding is not None and all(map(self._is_readable, rebuilding.sources(shard))):
+                remake, become = rebuilding.task(shard), f"what the mended mag {rebuilding.made.finer.mag.name} gives"
+            how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
+            self._salvaged.add(path)
+            self._mend(plan, SALVAGE, MendTask(check, shard, None, why(faults), salvage=True, remake=remake), faults, how)
         elif self._options.quarantine:
             self._set_aside(plan, path, shard, faults)
         else:

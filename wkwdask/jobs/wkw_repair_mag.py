@@ -10,6 +10,7 @@ from wkwdask.errors import LockedError
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.jobs.job import FlatJob, Result
 from wkwdask.jobs.pyramid import RegionTask
+from wkwdask.jobs.wkw_mend import MendTask
 from wkwdask.jobs.wkw_verify import check_of
 from wkwdask.storage.dataset_check import MagScope, check_header
 from wkwdask.storage.local import publish_bytes
@@ -80,10 +81,17 @@ def _is_still(scope: MagScope, shard: Vec3, kinds: set[str]) -> bool:
 
 
 def _with_scratch(task: Task, scratch: str) -> Task:
-    """Let a rebuilt file be written in the job's folder first."""
-    if not isinstance(task, RegionTask):
-        return task
-    return replace(task, targets=tuple(replace(target, parts_folder=scratch) for target in task.targets if isinstance(target, WkwTarget)))
+    """Let a file that is made anew be written in the job's folder first; one that only gives blocks stays there."""
+    if isinstance(task, MendTask) and task.remake is not None:
+        return replace(task, remake=_written_to(task.remake, f"{scratch}/spare-{task.remake.plan.levels[0].box.mag}", scratch))
+    return _written_to(task, None, scratch) if isinstance(task, RegionTask) else task
+
+
+def _written_to(task: RegionTask, folder: str | None, scratch: str) -> RegionTask:
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
+    targets = (replace(target, folder=folder or target.folder, parts_folder=scratch) for target in task.targets if isinstance(target, WkwTarget))
+    return replace(task, targets=tuple(targets))
 
 
 def repair_mag(plan: MagPlan, run_job: Callable[[FlatJob, str], None], scratch: str) -> None:

@@ -25,7 +25,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, locate, read_datasource
 from wkwdask.storage.job_folder import JobState, job_states
 from wkwdask.storage.local import is_remote, local_path, numbered
-from wkwdask.storage.locks import is_lock, read_owner
+from wkwdask.storage.locks import is_lock, lock_owner
 from wkwdask.storage.records import RECORD_NAME, read_record
 from wkwdask.storage.wkw import HEADER_NAME, file_path
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME, Listing, describe_age, list_mag, temporary_fault
@@ -403,7 +403,7 @@ _JOB_KINDS = {JobState.RUNNING: "job.running", JobState.UNPUBLISHED: "job.unpubl
 
 def _judge_lock(path: str) -> Iterator[Fault]:
     try:
-        owner = read_owner(path)
+        owner = lock_owner(path)
     except LockedError:
         yield Fault("leftover.lock", path, UNREADABLE_LOCK)
         return

@@ -188,12 +188,25 @@ def locked_folders(folder: str) -> list[tuple[str, Owner]]:
 def remove_stale_lock(path: str) -> None:
     """Remove a lock that a dead job left, or that cannot be read; to be called inside :func:`guarded`."""
     try:
-        holder = read_owner(path)
+        holder = lock_owner(path)
     except LockedError:
         holder = None
     if holder is None or holder.is_gone():
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+        _remove([path])
+
+
+def lock_owner(path: str) -> Owner | None:
+    """Read who holds the lock of a mag or of some of its shards, None where there is no such file.
+
+    Raises
+    ------
+    LockedError
+        The file cannot be understood.
+    """
+    if not path.endswith(_REGION_SUFFIX):
+        return read_owner(path)
+    lock = _region_lock(path)
+    return None if lock is None else lock.owner
 
 
 def read_owner(path: str) -> Owner | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
+from contextlib import ExitStack
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,14 +21,16 @@ from wkwdask.storage.wkw import file_path
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
 
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.wkw_check import WkwCheck
+    from wkwdask.storage.wkw_check import SoundBlocks, WkwCheck
 
 
-def mend_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool) -> tuple[int, int]:
+def mend_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
     """Write a file anew from its blocks that can be decoded; it is replaced when the new one is complete.
 
     Parameters
@@ -41,7 +44,9 @@ def mend_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, 
     why : str
         What is wrong with it.
     salvage : bool
-        Broken blocks become zeros, and the old file is set aside. Else a broken block is an error.
+        Broken blocks are replaced, and the old file is set aside. Else a broken block is an error.
+    spare : WkwCheck, optional
+        Another folder with a file of the same index, which gives the broken blocks; without one, or where it has none, they become zeros.
 
     Returns
     -------
@@ -55,42 +60,71 @@ def mend_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, 
     """
     path = os.path.realpath(file_path(check.folder, shard))
     sound = check.sound_blocks(shard, header)
+    num_blocks = len(sound.bounds)
     if sound.header is None or not sound.num_sound:
         raise CorruptError(f"{path}: no block of it can be decoded")
-    if sound.num_sound < len(sound.bounds) and not salvage:
-        raise CorruptError(f"{path}: {len(sound.bounds) - sound.num_sound} of its {len(sound.bounds)} blocks are broken")
-    new = sound.header.for_data_file()
-    zero = zero_encoding(new.block_nbytes, new.block_type, DEFAULT_LEVEL)
-    output = Pieces(lambda: NewFile(path), new.smallest_data_offset)
-    sizes = np.where(sound.bounds[:, 1] > 0, sound.bounds[:, 1] - sound.bounds[:, 0], zero.size)
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    if sound.num_sound < num_blocks and not salvage:
+        raise CorruptError(f"{path}: {num_blocks - sound.num_sound} of its {num_blocks} blocks are broken")
+    source, bounds = _with_spare(sound, spare, shard)
+    paths = (path, "" if spare is None else file_path(spare.folder, shard))
+    file = _write_blocks(path, sound.header.for_data_file(), source, bounds, paths)
     try:
-        for start, nbytes, count in _stretches(sound.bounds):
-            if start:
-                output.copy(fd, start, nbytes, path)
-            else:
-                output.repeat(zero, count)
-        file = output.close()
-        file.write(format_file_head(new, sizes), 0)
         if salvage:
-            set_aside(path, check.folder, shard, f"{why}\n{len(sizes) - sound.num_sound} of its {len(sizes)} blocks became zeros.", keep=True)
+            lost = int((source == _NOWHERE).sum())
+            text = f"{why}\n{num_blocks - sound.num_sound} of its {num_blocks} blocks were broken, {lost} of them became zeros."
+            set_aside(path, check.folder, shard, text, keep=True)
     except BaseException:
-        output.discard()
+        file.discard()
         raise
-    finally:
-        os.close(fd)
     file.publish()
     status = os.stat(path)
     return status.st_size, status.st_mtime_ns
 
 
-def _stretches(bounds: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Iterable[tuple[int, int, int]]:
-    """Join blocks that are consecutive in the file: first byte (0 for broken blocks), bytes, number of blocks."""
-    continues = (bounds[1:, 0] == bounds[:-1, 1]) & ((bounds[1:, 1] > 0) == (bounds[:-1, 1] > 0))
+def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64], paths: tuple[str, str]) -> NewFile:
+    """Write the blocks of a new file, which is still to be published: from one of two files each, or zeros."""
+    zero = zero_encoding(header.block_nbytes, header.block_type, DEFAULT_LEVEL)
+    output = Pieces(lambda: NewFile(path), header.smallest_data_offset)
+    with ExitStack() as opened:
+        opened.callback(output.discard)
+        fds: dict[int, int] = {}
+        for where, start, nbytes, count in _stretches(source, bounds):
+            if where == _NOWHERE:
+                output.repeat(zero, count)
+                continue
+            if where not in fds:
+                fds[where] = os.open(paths[where], os.O_RDONLY | os.O_CLOEXEC)
+                opened.callback(os.close, fds[where])
+            output.copy(fds[where], start, nbytes, paths[where])
+        file = output.close()
+        file.write(format_file_head(header, np.where(source == _NOWHERE, zero.size, bounds[:, 1] - bounds[:, 0])), 0)
+        opened.pop_all()
+    for fd in fds.values():
+        os.close(fd)
+    return file
+
+
+_OWN, _SPARE, _NOWHERE = range(3)  # where a block comes from
+
+
+def _with_spare(sound: SoundBlocks, spare: WkwCheck | None, shard: Vec3) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Choose where each block comes from: the file itself, the spare one, or nowhere; and its place there."""
+    source, bounds = np.where(sound.bounds[:, 1] > 0, _OWN, _NOWHERE), sound.bounds.copy()
+    if spare is not None and os.path.exists(file_path(spare.folder, shard)):
+        other = spare.sound_blocks(shard)
+        if other.header is not None and sound.header is not None and other.header.is_compressed == sound.header.is_compressed:
+            fills = (source == _NOWHERE) & (other.bounds[:, 1] > 0)
+            source[fills], bounds[fills] = _SPARE, other.bounds[fills]
+    return source, bounds
+
+
+def _stretches(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> Iterator[tuple[int, int, int, int]]:
+    """Join blocks that are consecutive in one file: where they come from, first byte, bytes, number of blocks."""
+    continues = (source[1:] == source[:-1]) & (bounds[1:, 0] == bounds[:-1, 1])
     starts = np.concatenate([[0], np.flatnonzero(~continues) + 1, [len(bounds)]]).tolist()
-    for first, end in itertools.pairwise(starts):
+    for first, end in pairwise(starts):
         start = int(bounds[first, 0])
-        yield start, int(bounds[end - 1, 1]) - start, end - first
+        yield int(source[first]), start, int(bounds[end - 1, 1]) - start, end - first
 
 
 def set_aside(path: str, mag_folder: str, shard: Vec3 | None, why: str, *, keep: bool = False) -> str:
