@@ -6,17 +6,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.compare import CompareJob, Difference
 from wkwdask.plans.regions import RegionGrid
-from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.storage.dataset import choose_layer, locate, open_volume
+from wkwdask.storage.foreign import Placing, open_foreign
+from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.storage.array_file import ArrayVolume
     from wkwdask.storage.dataset import Layer, Located
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.image_stack import ImageStack
+
+    AnyVolume = WkwVolume | ArrayVolume | ImageStack
 
 _LARGEST_REGION_VX = 512
 
@@ -120,9 +127,9 @@ class StagedDiff:
 
     name: str
     """Layer and mag."""
-    first: WkwVolume
+    first: AnyVolume
     """The one."""
-    second: WkwVolume
+    second: AnyVolume
     """The other."""
     mismatches: tuple[str, ...]
     """What is not alike of types, channels and boxes."""
@@ -134,12 +141,11 @@ class StagedDiff:
         if self.box is None:
             return None
         edge = min(_LARGEST_REGION_VX, max(*self.first.shard_shape, *self.second.shard_shape))
-        first, second = replace(self.first, box=self.box), replace(self.second, box=self.box)
-        return CompareJob(first, second, RegionGrid(self.box, (edge,) * 3, (edge,) * 3))
+        return CompareJob(_cropped(self.first, self.box), _cropped(self.second, self.box), RegionGrid(self.box, (edge,) * 3, (edge,) * 3))
 
     def report(self, job: CompareJob | None) -> VolumeDiff:
         """Say what the job found."""
-        volume = VolumeDiff(self.name, self.first.folder, self.second.folder, self.mismatches, self.box)
+        volume = VolumeDiff(self.name, self.first.name, self.second.name, self.mismatches, self.box)
         if job is None:
             return volume
         return replace(volume, voxels_different=job.found.different, listed=job.found.listed, box_of_differences=job.found.box)
@@ -177,6 +183,9 @@ def stage_diff(
     ValueError
         Two mags are named, and they are different ones.
     """
+    foreign = [_is_foreign(url) for url in (first, second)]
+    if any(foreign):
+        return [_stage_foreign(first, second, foreign, layer, mag, box)], Diff(())
     pairs, only = _layers(locate(first), locate(second), layer)
     staged, alone = [], (list(only[0]), list(only[1]))
     for name, (a, mag_a), (b, mag_b) in pairs:
@@ -190,6 +199,30 @@ def stage_diff(
     if not staged:
         raise MissingError(f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " "))
     return staged, Diff((), tuple(alone[0]), tuple(alone[1]))
+
+
+def _is_foreign(url: str | os.PathLike[str]) -> bool:
+    """Tell whether something is no WKW; that there is nothing is told when it is opened."""
+    try:
+        locate(url)
+    except MissingError:
+        return True
+    return False
+
+
+def _stage_foreign(
+    first: str | os.PathLike[str], second: str | os.PathLike[str], foreign: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
+) -> StagedDiff:
+    """Stage a comparison with an array or images of another format; their first voxel is the corner of the other's box."""
+    found: list[AnyVolume | None] = [None if is_foreign else open_volume(url, layer, mag) for url, is_foreign in zip((first, second), foreign, strict=True)]
+    known = next((volume for volume in found if volume is not None), None)
+    placing = Placing((0, 0, 0), mag or MAG_1) if known is None else Placing(known.box.topleft, known.box.mag)
+    a, b = (volume if volume is not None else open_foreign(url, placing).volume for volume, url in zip(found, (first, second), strict=True))
+    return _compared("voxels", a, b, (True, True), box)
+
+
+def _cropped(volume: AnyVolume, box: BoundingBox) -> AnyVolume:
+    return replace(volume, box=box) if isinstance(volume, WkwVolume) else volume.cropped(box)
 
 
 def _is_openable(layer: Layer, mag: Mag) -> bool:
@@ -218,7 +251,11 @@ def _layers(first: Located, second: Located, layer: str | None) -> tuple[list[_N
 
 
 def _stage(name: str, a: Layer, b: Layer, mag: Mag, box: BoundingBox | None) -> StagedDiff:
-    first, second = a.volume(mag), b.volume(mag)
+    return _compared(name, a.volume(mag), b.volume(mag), (a.record is not None, b.record is not None), box)
+
+
+def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> StagedDiff:
+    """Say what of two volumes is compared; ``known`` tells whose box is more than the extent of its files."""
     mismatches = []
     if first.dtype != second.dtype:
         mismatches.append(f"{first.dtype.name} and {second.dtype.name}: voxels are not compared")
@@ -226,11 +263,11 @@ def _stage(name: str, a: Layer, b: Layer, mag: Mag, box: BoundingBox | None) -> 
         mismatches.append(f"{first.num_channels} and {second.num_channels} channels: voxels are not compared")
     if mismatches:
         return StagedDiff(name, first, second, tuple(mismatches), None)
-    compared, problem = _compared_box(first, a.record is not None, second, b.record is not None, None if box is None else box.in_mag(mag))
+    compared, problem = _compared_box(first, known[0], second, known[1], None if box is None else box.in_mag(first.box.mag))
     return StagedDiff(name, first, second, (problem,) if problem else (), compared)
 
 
-def _compared_box(first: WkwVolume, first_known: bool, second: WkwVolume, second_known: bool, box: BoundingBox | None) -> tuple[BoundingBox, str]:
+def _compared_box(first: AnyVolume, first_known: bool, second: AnyVolume, second_known: bool, box: BoundingBox | None) -> tuple[BoundingBox, str]:
     """Choose what is compared: what lies in both boxes. Where only files say how large a mag is, absent ones count as zeros."""
     boxes = [first.box, second.box] if first_known == second_known else [first.box if first_known else second.box] * 2
     if not first_known and not second_known:
