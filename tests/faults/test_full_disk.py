@@ -10,7 +10,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from faults.drivers import rechunks_of, regions_of
+from faults.drivers import imports_of, rechunks_of, regions_of
 from faults.trees import contents, differences, leftovers, make_dataset
 
 import wkwdask
@@ -58,7 +58,16 @@ def invert(folder):
         wkwdask.apply(np.invert, folder / "seg" / "1", folder / "inverse" / "1")
 
 
-JOBS = [compress, cut_files, to_larger_blocks_elsewhere, write_region, write_more, invert]
+def import_array(folder):
+    """An array of another format, which lies on another disk."""
+    source = folder.parent.parent / "source.npy"
+    if not source.exists():
+        np.save(source, voxels(4).T)
+    with imports_of(32):
+        wkwdask.convert(source, folder / "imported" / "1", **OPTIONS)
+
+
+JOBS = [import_array, compress, cut_files, to_larger_blocks_elsewhere, write_region, write_more, invert]
 
 
 def mount(folder, *options):

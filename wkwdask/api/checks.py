@@ -199,7 +199,7 @@ def diff(
     Parameters
     ----------
     first, second : str or path
-        Datasets, layers or mags.
+        Datasets, layers or mags; also one mag and what :func:`convert` imports (an array or sections), whose first voxel is the corner of the mag's box.
     layer : str, optional
         The layer, by default all that both have; single layers are compared whatever their names.
     mag : Mag, str, int or sequence of 3 int, optional
