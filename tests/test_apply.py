@@ -231,6 +231,18 @@ def test_what_has_no_file_is_skipped_on_request(dataset):
     np.testing.assert_array_equal(result(dataset / "double" / "1"), sparse * 2)
 
 
+def test_what_is_only_in_the_halo_counts(tmp_path, small_regions):
+    """Beside a file border, where the region next to it has no file."""
+    array = np.zeros((64, 16, 16), np.uint8)
+    array[31, 8, 8] = 1
+    wkwdask.write(tmp_path / "a" / "1", (0, 0, 0), array, **SMALL)
+    (tmp_path / "datasource-properties.json").write_text(format_datasource(new_document("a", (4, 4, 4))))
+    wkwdask.write(tmp_path / "b" / "1", (0, 0, 0), array, **SMALL)
+    spread = partial(ndimage.maximum_filter, size=5)
+    wkwdask.apply(spread, tmp_path / "b" / "1", tmp_path / "c" / "1", halo=2, skip_empty=True, chunks=8)
+    np.testing.assert_array_equal(result(tmp_path / "c" / "1"), spread(array))
+
+
 # ----------------------------------------------------------------------------- reductions
 
 
@@ -240,8 +252,9 @@ def test_reductions(dataset):
     assert wkwdask.apply(np.max, color, combine=max, chunks=16) == volume().max()
     assert wkwdask.apply(lambda em: int(em.sum()), color, where=(30, 10, 0, 20, 30, 20), chunks=8) == volume()[17:37, 2:32, 0:15].sum()
     assert wkwdask.apply(lambda em: None, color, combine=lambda a, b: None) is None
-    with pytest.raises(ValueError, match="a halo goes with a target"):
-        wkwdask.apply(np.max, color, halo=1)
+    for options in ({"halo": 1}, {"mask": color}):
+        with pytest.raises(ValueError, match="halo= and mask= go with a target"):
+            wkwdask.apply(np.max, color, **options)
 
 
 def test_values_are_combined_in_one_order(dataset):
@@ -271,8 +284,12 @@ def fail_at(places, em, box):
 def test_what_fails_is_listed_and_the_rest_is_kept(dataset, small_regions):
     target = dataset / "copy" / "1"
     bad = [(32, 32, 32), (64, 32, 32)]
+
+    def broken(em, box):
+        return fail_at(bad, em, box)
+
     with pytest.raises(TaskFailedError) as failed:
-        wkwdask.apply(partial(fail_at, bad), dataset / "color" / "1", target, chunks=32)
+        wkwdask.apply(broken, dataset / "color" / "1", target, chunks=32)
     message = str(failed.value)
     assert message.startswith("2 tasks failed; all others are done:")
     assert "(32, 32, 32) + (32, 26, 13) in mag 1, computed by" in message
@@ -285,7 +302,7 @@ def test_what_fails_is_listed_and_the_rest_is_kept(dataset, small_regions):
         calls.append(box.topleft)
         return em
 
-    mended.__qualname__, mended.__module__ = fail_at.__qualname__, fail_at.__module__
+    mended.__qualname__ = broken.__qualname__
     report = wkwdask.apply(mended, dataset / "color" / "1", target, chunks=32)
     assert sorted(calls) == bad
     assert "10 tasks had been finished before" in report.note
@@ -303,6 +320,20 @@ def test_what_fails_once_is_tried_again(dataset, small_regions):
 
     wkwdask.apply(flaky, dataset / "color" / "1", dataset / "copy" / "1", chunks=32)
     np.testing.assert_array_equal(result(dataset / "copy" / "1"), volume())
+
+
+def test_another_try_gets_what_the_first_one_got(dataset):
+    """Whatever that did to its array."""
+    failures = itertools.count()
+
+    def flaky(em):
+        em += 1
+        if next(failures) % 2 == 0:
+            raise TimeoutError("the file server sleeps")
+        return em
+
+    wkwdask.apply(flaky, dataset / "color" / "1", dataset / "copy" / "1", chunks=32)
+    np.testing.assert_array_equal(result(dataset / "copy" / "1"), volume() + 1)
 
 
 def test_what_never_works_ends_soon(dataset, small_regions):
@@ -325,6 +356,7 @@ def test_results_that_do_not_fit_are_refused(dataset):
         (lambda em: np.stack([em, em]), r"in 1 channels \(channels="),
         (lambda em: em.astype(float), "float64, which is not stored as uint8 without loss"),
         (lambda em: 7, "gave int, expected an array"),
+        (lambda em: np.ma.masked_less(em, 100), "gave MaskedArray, expected an array"),
     ):
         with pytest.raises(TaskFailedError, match=match):
             wkwdask.apply(function, color, target)
@@ -340,17 +372,28 @@ def test_a_mag_that_is_there_is_not_replaced(dataset):
         wkwdask.apply(np.copy, dataset / "colour" / "1", dataset / "copy" / "1")
 
 
+def test_other_bricks_or_arguments_do_not_go_on(dataset, small_regions):
+    """A larger brick makes larger regions, of which the journal knows nothing."""
+    color, target = dataset / "color" / "1", dataset / "copy" / "1"
+    with pytest.raises(TaskFailedError):
+        wkwdask.apply(partial(fail_at, [(64, 32, 32)]), color, target, chunks=16, file_len=16)
+    with pytest.raises(ResumeError, match="chunks was 16,16,16, is 64,64,64"):
+        wkwdask.apply(partial(fail_at, [(64, 32, 32)]), color, target, chunks=64, file_len=16)
+    with pytest.raises(ResumeError, match="arguments was"):
+        wkwdask.apply(partial(fail_at, []), color, target, chunks=16, file_len=16)
+
+
 def test_other_settings_do_not_go_on(dataset, small_regions):
     with pytest.raises(TaskFailedError):
         wkwdask.apply(partial(fail_at, [(64, 32, 32)]), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="1")
     with pytest.raises(ResumeError, match="token was 1, is 2"):
-        wkwdask.apply(partial(fail_at, []), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="2")
+        wkwdask.apply(partial(fail_at, [(64, 32, 32)]), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="2")
     with pytest.raises(ResumeError, match=r"function was .*fail_at, is numpy:copy"):
         wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="1")
     path = next((dataset / "color" / "1").rglob("x0.wkw"))
     os.utime(path)
     with pytest.raises(ResumeError, match="the source has changed since"):
-        wkwdask.apply(partial(fail_at, []), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="1")
+        wkwdask.apply(partial(fail_at, [(64, 32, 32)]), dataset / "color" / "1", dataset / "copy" / "1", chunks=32, token="1")
     wkwdask.apply(np.copy, dataset / "color" / "1", dataset / "copy" / "1", existing="overwrite")
     np.testing.assert_array_equal(result(dataset / "copy" / "1"), volume())
 
@@ -393,6 +436,11 @@ def test_the_command(dataset, tmp_path):
     out = run("apply", f"{tmp_path}/of_mine.py:above", "--arg", "limit=100", color, dataset / "above" / "1", "--chunks", "16,16,8")
     assert out.exit_code == 0
     np.testing.assert_array_equal(result(dataset / "above" / "1"), volume() > 100)
+    for name in ("copy", "random", "of.mine"):  # as modules of others are called
+        (tmp_path / f"{name}.py").write_text("def copy(array):\n    return array * 0 + 7\n")
+        assert run("apply", f"{tmp_path}/{name}.py:copy", color, dataset / name / "1").exit_code == 0
+        assert (result(dataset / name / "1") == 7).all()
+    assert run("apply", "numpy:pi", color, "--reduce").exit_code == 2
     assert run("apply", "numpy:count_nonzero", color, "--reduce").output.strip() == str(np.count_nonzero(volume()))
     for name in ("numpy", "numpy:nothing", "no_such_module:f", "nofile.py:f"):
         assert run("apply", name, color, dataset / "x" / "1").exit_code == 2

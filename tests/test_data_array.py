@@ -44,6 +44,8 @@ NM = {"units": "nm"}
         ({"x": ("x", (np.arange(6) + 7.5) * 11.24, NM), "z": ("z", (np.arange(4) + 2.5) * 28, NM)}, (7, 0, 2)),  # centres
         ({"y": ("y", (np.arange(5) + 3) * 0.004, {"units": "um"})}, (0, 3, 0)),  # corners
         ({"y": ("y", (np.arange(5) + 100000.5) * 4.03, NM)}, (0, 100000, 0)),
+        ({"x": ("x", (np.arange(6) + 600001.5) * 4, NM)}, (600001, 0, 0)),
+        ({"x": np.arange(6) + 2000001.5}, (2000001, 0, 0)),
     ],
 )
 def test_coordinates_say_where_it_goes(tmp_path, coords, offset):
@@ -57,6 +59,16 @@ def test_what_is_asked_for_goes_before_coordinates(tmp_path):
     array, values = data_array("xyz", x=np.arange(7, 13))
     wkwdask.to_wkw(array, tmp_path / "1", offset=(0, 0, 0), **OPTIONS)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "1", ((0, 0, 0), values.shape))[0], values)
+
+
+@pytest.mark.parametrize("x", [("x", np.arange(6) * 2.0, {"units": "pixel"}), np.arange(6)[::-1], list("abcdef")])
+def test_then_coordinates_are_not_looked_at(tmp_path, x):
+    array, values = data_array("xyz", x=x)
+    wkwdask.create(tmp_path / "2", ((0, 0, 0), (16, 16, 16)), np.uint16, **OPTIONS)
+    wkwdask.to_wkw(array, tmp_path / "1", offset=(1, 2, 3), **OPTIONS)
+    wkwdask.to_wkw(array, tmp_path / "2", region=((1, 2, 3), (7, 7, 7)))
+    for name in ("1", "2"):
+        np.testing.assert_array_equal(wkwdask.read(tmp_path / name, ((1, 2, 3), (7, 7, 7)))[0], values)
 
 
 def test_a_region_takes_one_too(tmp_path):
@@ -76,6 +88,8 @@ def test_a_region_takes_one_too(tmp_path):
         (lambda array: array.assign_coords(x=np.arange(6) + 0.25), "coordinate x: starts at 0.25"),
         (lambda array: array.assign_coords(x=("x", np.arange(6.0), {"units": "s"})), "coordinate x: units must be a length"),
         (lambda array: array.assign_coords(x=("x", np.arange(6) * 2.0, NM)).isel(x=[2]), "one value in nm does not tell"),
+        (lambda array: array.assign_coords(x=list("abcdef")), "coordinate x: must be numbers"),
+        (lambda array: array.assign_coords(x=np.arange(6).astype("datetime64[D]")), "coordinate x: must be numbers"),
         (lambda array: array.assign_coords(x=np.arange(6) - 3), "offset must not be negative"),
         (lambda array: array.to_dataset(name="a"), "must be a dask or numpy array or an xarray DataArray"),
     ],

@@ -53,10 +53,10 @@ def hashes(folder):
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.rglob("x*.wkw"))}
 
 
-def stored(folder, low, shape):
+def stored(folder, low, shape, dtype=np.uint16):
     """Read what the files hold, whatever the mag's box is."""
     box = BoundingBox(low, shape[1:])
-    out = np.empty(shape, np.uint16)
+    out = np.empty(shape, dtype)
     WkwVolume.open(str(folder), box).read_into(out, low)
     return out
 
@@ -351,6 +351,54 @@ def test_interrupted_regions_do_not_stand_in_each_others_way(tmp_path):
     assert not leftovers(tmp_path)
 
 
+@pytest.mark.parametrize("change", ["replaced", "appeared"])
+def test_files_that_others_wrote_since_are_not_trusted(tmp_path, change):
+    """In a living mag anybody can write between two calls."""
+    folder = tmp_path / "1"
+    new = np.ones((32, 32, 128), np.uint8)
+    if change == "appeared":
+        new[:, :, :64] = 0
+    wkwdask.create(folder, region_of((0, 0, 0), (32, 32, 128)), np.uint8, compression="raw", **OPTIONS)
+    wkwdask.to_wkw(np.full_like(new, 9), folder, region=region_of((0, 0, 0), new.shape))
+    old = {path: path.read_bytes() for path in folder.rglob("x*.wkw")}
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(OverflowError):
+            wkwdask.to_wkw(Flaky(new).array(32), folder, region=region_of((0, 0, 0), new.shape))
+        for path, data in old.items():
+            path.write_bytes(data)
+        report = wkwdask.to_wkw(Flaky(new, 0).array(32), folder, region=region_of((0, 0, 0), new.shape), existing="resume")
+    assert report.note == ""
+    np.testing.assert_array_equal(stored(folder, (0, 0, 0), (1, *new.shape), np.uint8)[0], new)
+
+
+def test_a_neighbour_at_work_does_not_keep_a_region_from_going_on(tmp_path):
+    folder, new = tmp_path / "1", np.ones((32, 32, 128), np.uint8)
+    wkwdask.create(folder, region_of((0, 0, 0), (64, 32, 128)), np.uint8, **OPTIONS)
+    with dask.config.set(scheduler="synchronous"):
+        with pytest.raises(OverflowError):
+            wkwdask.to_wkw(Flaky(new).array(32), folder, region=region_of((0, 0, 0), new.shape))
+        take_lock(str(folder), other(), ShardBox((1, 0, 0), (2, 1, 4)))
+        report = wkwdask.to_wkw(Flaky(new, 0).array(32), folder, region=region_of((0, 0, 0), new.shape), existing="resume")
+    assert "2 files had been finished before" in report.note
+
+
+def test_later_where_all_is_done(tmp_path):
+    """A graph that finds the mag finished gives the report of that."""
+    ones = da.ones((32, 32, 64), dtype=np.uint8, chunks=32)
+    for _ in range(2):
+        report = wkwdask.to_wkw(ones, tmp_path / "1", existing="resume", compute=False, **OPTIONS).compute()
+        assert report.files == 2
+    assert report.note.startswith("nothing to do")
+    assert not leftovers(tmp_path)
+
+
+def test_what_a_killed_writer_left_in_the_mag_goes(mag):
+    left = mag / "..wkwdask-files.npy.0123456789abcdef.wkwdask-tmp"
+    left.write_bytes(b"half")
+    wkwdask.to_wkw(np.full((3, 3, 3), 9, np.uint16), mag, region=region_of((40, 40, 40), (3, 3, 3)))
+    assert not left.exists()
+
+
 # ----------------------------------------------------------------------------- chunks that do not suit the files
 
 
@@ -369,6 +417,27 @@ def test_chunks_that_do_not_fit_into_memory_go_through_scratch_files(tmp_path, m
     assert "went through scratch files" in report.note
     np.testing.assert_array_equal(stored(tmp_path / "1", OFFSET, values.shape), values)
     assert not leftovers(tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [">u2", "<u2", ">i4"])
+def test_byte_order(tmp_path, monkeypatch, dtype):
+    monkeypatch.setattr("wkwdask.graphs.write.memory_per_task", lambda: 1 << 14)
+    values = np.arange(64**3).reshape(64, 64, 64).astype(dtype)
+    report = wkwdask.to_wkw(da.from_array(values, chunks=(64, 64, 1)), tmp_path / "1", block_len=32, file_len=1)
+    assert "scratch files" in report.note
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "1")[0], values)
+
+
+@pytest.mark.parametrize("memory", [1 << 14, 1 << 40])
+def test_chunks_that_are_not_what_they_say(tmp_path, monkeypatch, memory):
+    monkeypatch.setattr("wkwdask.graphs.write.memory_per_task", lambda: memory)
+    ones = da.from_array(np.ones((64, 64, 64), np.uint8), chunks=(64, 64, 1))
+    short = ones.map_blocks(lambda block: block[:60], dtype=np.uint8, chunks=ones.chunks, meta=np.empty((0, 0, 0), np.uint8))
+    with pytest.raises(ValueError, match="the array's chunks are not what it says they are"):
+        wkwdask.to_wkw(short, tmp_path / "1", file_len=1)
+    masked = da.ma.masked_less(ones, 5)
+    with pytest.raises(TypeError, match="holds masked arrays"):
+        wkwdask.to_wkw(masked, tmp_path / "1", file_len=1)
 
 
 def test_chunks_that_fit_do_not(tmp_path):

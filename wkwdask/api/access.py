@@ -311,7 +311,7 @@ def to_wkw(
     from wkwdask.api.array_input import content_of, plain_array
     from wkwdask.graphs.build import write_array, write_array_later
 
-    voxels, topleft = plain_array(array, offset)
+    voxels, topleft = plain_array(array, offset if region is None else (0, 0, 0))
     content = content_of(voxels, token)
     if region is None:
         lengths = (32 if block_len is None else block_len, 32 if file_len is None else file_len)

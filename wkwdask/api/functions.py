@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -61,7 +62,8 @@ def apply(
         How far the function looks beyond what it computes, along x, y, z [voxels]. Where the first source ends, so do the arrays: the function treats that
         border as it does that of a whole array.
     mask : str or path, optional
-        A mag of any resolution: voxels where it is zero become zero, and bricks without any other are not computed.
+        A mag of any resolution: voxels where it is zero become zero, and bricks without any other are not computed. Only with a target: without one, let the
+        mask be one of the sources.
     where : BoundingBox, str or sequence, optional
         What to compute: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
     skip_empty : bool
@@ -85,7 +87,8 @@ def apply(
     combine : callable
         Without a target: makes one value of two, which come in the order of their bricks.
     token : str, optional
-        A name of the function's version: a call with another one does not go on with an interrupted job. The function itself is compared by its name alone.
+        A name of the function's version: a call with another one does not go on with an interrupted job. The function itself is compared by its name, and
+        by the arguments that a ``functools.partial`` binds.
     retries : int
         How often the function is tried again for a brick for which it failed.
     most_failures : int
@@ -132,19 +135,22 @@ def apply(
     >>> int(wkwdask.apply(np.max, f"{folder}/1", combine=max)) == 64**3 - 1
     True
     """
+    from dask.base import tokenize
+
     from wkwdask.graphs import build
     from wkwdask.graphs.runners import num_workers
 
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     options = ApplyOptions(
         _vec3(halo, "halo"), mask, None if where is None else BoundingBox.parse(where), skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
-        dtype, channels, block_len, file_len, compression, level, category, token, retries,
+        dtype, channels, block_len, file_len, compression, level, category, token,
+        tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries,
     )  # fmt: skip
     if target is not None:
         staged = stage_apply(function, urls, target, options, existing, num_workers())
         return build.apply(staged, most_failures=most_failures)
-    if options.halo != (0, 0, 0):
-        raise ValueError("a halo goes with a target: without one, voxels in it would count more than once")
+    if options.halo != (0, 0, 0) or mask is not None:
+        raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
     volumes, mask_volume = open_sources(urls, options)
     application = make_application(function, volumes, mask_volume, options, header_for(volumes[0], options), volumes[0].box.mag, num_workers())
     return build.reduce(application, combine, most_failures=most_failures)

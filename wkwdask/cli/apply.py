@@ -71,26 +71,44 @@ def _found(name: str) -> Any:
     """Import a function by the name of its module or file."""
     import sys
     from importlib import import_module
-    from pathlib import Path
 
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
         raise click.UsageError(f"name the function as module:function or file.py:function, got {name!r}")
-    if module.endswith(".py"):
-        path = Path(module).resolve()
-        if not path.is_file():
-            raise click.UsageError(f"{path}: no such file")
-        sys.path.insert(0, str(path.parent))
-        module = path.stem
-    else:
-        sys.path.insert(0, ".")
     try:
-        found = import_module(module)
+        if module.endswith(".py"):
+            found = _module_of(module)
+        else:
+            sys.path.append(".")
+            found = import_module(module)
         for part in attribute.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:
         raise click.UsageError(f"{name}: {error}") from None
+    if not callable(found):
+        raise click.UsageError(f"{name}: is no function")
     return found
+
+
+def _module_of(file: str) -> Any:
+    """Import a file, whatever other modules are called; processes of a cluster get its functions by value."""
+    import sys
+    from importlib.util import module_from_spec, spec_from_file_location
+    from pathlib import Path
+
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise click.UsageError(f"{path}: no such file")
+    spec = spec_from_file_location(f"wkwdask_function_file_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise click.UsageError(f"{path}: cannot be imported")
+    module = module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[spec.name]  # what is in no module that can be found goes to other processes by value
+    return module
 
 
 def _argument(text: str) -> tuple[str, Any]:

@@ -116,6 +116,9 @@ def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) ->
         Its result is a Report.
     """
     staged.check_free()
+    done = staged.done()
+    if done is not None:
+        return dask.delayed(done)
     (target,) = staged.targets
     lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES))) if isinstance(array, np.ndarray) else array
     if not array.size:

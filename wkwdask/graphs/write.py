@@ -152,20 +152,21 @@ def _without(receipts: da.Array, target: Target, done: set[Vec3]) -> list[da.Arr
 
 def _pieces_of(array: da.Array, target: Target, part_shape: Vec3, done: set[Vec3]) -> da.Array:
     """Build the graph that cuts each chunk of an array into pieces of parts and sets them aside."""
-    starts = [np.cumsum([first, *axis[:-1]]).tolist() for first, axis in zip((0, *target.box.topleft), array.chunks, strict=True)]
+    borders_of = [np.cumsum([first, *axis]).tolist() for first, axis in zip((0, *target.box.topleft), array.chunks, strict=True)]
     pieces: da.Array = da.map_blocks(
-        _set_aside, array, target=target, part_shape=part_shape, starts=starts, done=done, dtype=object, meta=_META,
+        _set_aside, array, target=target, part_shape=part_shape, borders_of=borders_of, done=done, dtype=object, meta=_META,
         chunks=tuple((1,) * len(axis) for axis in array.chunks),
     )  # fmt: skip
     return pieces
 
 
 def _set_aside(
-    voxels: npt.NDArray[Any], *, target: Target, part_shape: Vec3, starts: Sequence[Sequence[int]], done: set[Vec3], block_id: Sequence[int]
+    voxels: npt.NDArray[Any], *, target: Target, part_shape: Vec3, borders_of: Sequence[Sequence[int]], done: set[Vec3], block_id: Sequence[int]
 ) -> npt.NDArray[Any]:
-    channel, x, y, z = (axis[n] for axis, n in zip(starts, block_id, strict=True))
-    box = BoundingBox((x, y, z), voxels.shape[1:], target.box.mag)
-    _check_chunk(voxels, target)
+    channel, x, y, z = (axis[n] for axis, n in zip(borders_of, block_id, strict=True))
+    channels, width, height, depth = (axis[n + 1] - axis[n] for axis, n in zip(borders_of, block_id, strict=True))
+    voxels = _checked_chunk(voxels, (channels, width, height, depth), target)
+    box = BoundingBox((x, y, z), (width, height, depth), target.box.mag)
 
     def pieces() -> Iterator[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]:
         for part in cells(box, part_shape):
@@ -294,15 +295,19 @@ def _encode(voxels: npt.NDArray[Any], *_: Any, target: Target, part_shape: Vec3,
     low = target.box.topleft
     part = (low[0] // part_shape[0] + block_id[1], low[1] // part_shape[1] + block_id[2], low[2] // part_shape[2] + block_id[3])
     box = cell_box(part, part_shape, target.box).intersection(target.box)
-    if voxels.shape[1:] != box.size:
-        raise ValueError(f"a chunk of shape {voxels.shape} came for the box {box}: the array's chunks are not what it says they are")
-    _check_chunk(voxels, target)
+    voxels = _checked_chunk(voxels, (target.num_channels, *box.size), target)
     return _object(encode_part(target, part, part_shape, voxels, box.topleft))
 
 
-def _check_chunk(voxels: npt.NDArray[Any], target: Target) -> None:
+def _checked_chunk(voxels: npt.NDArray[Any], shape: tuple[int, ...], target: Target) -> npt.NDArray[Any]:
+    """Make sure that a chunk is what its array says, and give it in native byte order."""
+    if isinstance(voxels, np.ma.MaskedArray):
+        raise TypeError("a chunk is a masked array: fill it (dask.array.ma.filled)")
+    if voxels.shape != shape:
+        raise ValueError(f"a chunk of shape {voxels.shape} came for {shape}: the array's chunks are not what it says they are")
     if voxels.dtype.newbyteorder("=") != target.dtype:
         raise ValueError(f"a chunk is {voxels.dtype.name}, but the array says {target.dtype.name}: check the dtype= or meta= that it was made with")
+    return voxels.astype(target.dtype, copy=False)
 
 
 def _join(receipts: npt.NDArray[Any], *, target: Target) -> npt.NDArray[Any]:

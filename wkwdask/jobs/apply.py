@@ -54,13 +54,13 @@ class Application:
         if self.where is not None:
             found &= self.plan.touched_regions(self.where)
         if self.skips_empty:
-            found &= self._stored(self.sources[0], region_shape, box)
+            found &= self._stored(self.sources[0], region_shape, box, self.halo)
         if self.mask is not None:
             found &= self._stored(self.mask, region_shape, box)
         return found
 
-    def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox) -> npt.NDArray[np.bool_]:
-        """Tell which regions touch a stored shard of a volume of any mag."""
+    def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)) -> npt.NDArray[np.bool_]:
+        """Tell which regions, or their halos, touch a stored shard of a volume of any mag."""
         found = np.zeros([len(cells) for cells in self.plan.region_range()], np.bool_)
         cell = tuple(max(1, n * m // v) for n, m, v in zip(region_shape, box.mag.factors, volume.box.mag.factors, strict=True))
         shape = (cell[0], cell[1], cell[2])
@@ -68,7 +68,7 @@ class Application:
         first = [t // n for t, n in zip(volume.box.topleft, shape, strict=True)]
         for index in np.argwhere(occupied).tolist():
             cell_index = (index[0] + first[0], index[1] + first[1], index[2] + first[2])
-            found |= self.plan.touched_regions(cell_box(cell_index, shape, volume.box).in_mag(box.mag))
+            found |= self.plan.touched_regions(_grown(cell_box(cell_index, shape, volume.box).in_mag(box.mag), halo))
         return found
 
     def compute(self, box: BoundingBox) -> tuple[Any, ...]:
@@ -87,11 +87,11 @@ class Application:
         if self.mask is not None and not read_mask(self.mask, box).any():
             return ()
         # Cut at the border of the volume, so that the function treats that border as it does that of a whole array.
-        grown = self._grown(box).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
-        arrays = [_without_single_channel(read_aligned(source, grown)) for source in self.sources]
+        grown = _grown(box, self.halo).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
+        arrays = self._read(grown)
         if self.skips_empty and not arrays[0].any():
             return ()
-        result = self._called(arrays, box)
+        result = self._called(arrays, grown, box)
         if grown == box or not isinstance(result, np.ndarray):
             return (result,)
         if result.shape[-3:] != grown.size:
@@ -99,7 +99,10 @@ class Application:
         x, y, z = (slice(a - t, b - t) for a, b, t in zip(box.topleft, box.bottomright, grown.topleft, strict=True))
         return (result[..., x, y, z],)
 
-    def _called(self, arrays: Sequence[npt.NDArray[Any]], box: BoundingBox) -> Any:
+    def _read(self, box: BoundingBox) -> list[npt.NDArray[Any]]:
+        return [_without_single_channel(read_aligned(source, box)) for source in self.sources]
+
+    def _called(self, arrays: Sequence[npt.NDArray[Any]], grown: BoundingBox, box: BoundingBox) -> Any:
         keywords = {"box": box} if takes_box(self.function) else {}
         attempt = 1
         while True:
@@ -110,10 +113,7 @@ class Application:
                     error.add_note(f"box {box}, tried {attempt} times")
                     raise
             attempt += 1
-
-    def _grown(self, box: BoundingBox) -> BoundingBox:
-        low = [t - h for t, h in zip(box.topleft, self.halo, strict=True)]
-        return BoundingBox.from_corners(low, [t + h for t, h in zip(box.bottomright, self.halo, strict=True)], box.mag)
+            arrays = self._read(grown)  # the function may have changed them
 
     def voxels(self, box: BoundingBox, target: Target) -> npt.NDArray[Any] | None:
         """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero.
@@ -143,9 +143,14 @@ class Application:
 
     def states(self, region: Vec3) -> int:
         """Sum up the states of all files that are read for a region."""
-        grown = self._grown(self.plan.region_box(region))
+        grown = _grown(self.plan.region_box(region), self.halo)
         volumes = [*self.sources, *(() if self.mask is None else (self.mask,))]
         return add_digests(*(digest(volume.shard_states(grown.in_mag(volume.box.mag))) for volume in volumes))
+
+
+def _grown(box: BoundingBox, halo: Vec3) -> BoundingBox:
+    low = [t - h for t, h in zip(box.topleft, halo, strict=True)]
+    return BoundingBox.from_corners(low, [t + h for t, h in zip(box.bottomright, halo, strict=True)], box.mag)
 
 
 def takes_box(function: Callable[..., Any]) -> bool:
@@ -170,7 +175,7 @@ def _without_single_channel(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _checked(result: Any, box: BoundingBox, target: Target, function: Callable[..., Any]) -> npt.NDArray[Any]:
     """Make sure that a result is what the target stores, shape (c, x, y, z)."""
     name = function_name(function)
-    if not isinstance(result, np.ndarray):
+    if not isinstance(result, np.ndarray) or isinstance(result, np.ma.MaskedArray):
         raise TypeError(f"{name} gave {type(result).__name__}, expected an array of shape {box.size}")
     if result.ndim == 3:
         result = result[np.newaxis]

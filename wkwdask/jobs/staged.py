@@ -112,8 +112,9 @@ class StagedMags:
         ResumeError
             What is there is of a job with other settings.
         """
-        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and is_untouched(self.parent, self.folders):
-            return self._finished_before()
+        done = self.done()
+        if done is not None:
+            return done
         self._check_json()
         try:
             finished = self._job_folder().start(self.existing, self.settings, self.plan)
@@ -125,6 +126,12 @@ class StagedMags:
             return Report.from_json(finished["report"], _FINISHED_NOTE)
         for target in self.targets:
             target.prepare()
+        return None
+
+    def done(self) -> Report | None:
+        """Give the report of an equal job that was finished before, where that is asked for; else None."""
+        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and is_untouched(self.parent, self.folders):
+            return self._finished_before()
         return None
 
     def _finished_before(self) -> Report:

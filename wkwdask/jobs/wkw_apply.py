@@ -66,6 +66,8 @@ class ApplyOptions:
     """What a new layer is."""
     token: str | None = None
     """What the user calls the function's version."""
+    arguments: str | None = None
+    """What tells the arguments apart that are bound to the function."""
     retries: int = 0
     """How often the function is tried again for a brick for which it failed."""
 
@@ -188,11 +190,17 @@ def stage_apply(
     header = header_for(volumes[0], options)
     place = place_of(target)
     parent, box = place.layer.folder, volumes[0].box.in_mag(place.mag)
+    given = {
+        "halo": ",".join(map(str, options.halo)),
+        "mask": None if mask is None else mask.name,
+        "where": None if options.where is None else box_setting(options.where),
+        "chunks": None if options.chunks is None else ",".join(map(str, options.chunks)),
+    }
     settings = settings_of(
-        _COMMAND, function=function_name(function), token=options.token, sources=",".join(volume.name for volume in volumes), box=box_setting(box),
-        halo=",".join(map(str, options.halo)), mask=None if mask is None else mask.name, where=None if options.where is None else box_setting(options.where),
-        skips_empty=int(options.skips_empty), dtype=header.dtype.name, channels=header.num_channels, block_len=header.block_len, file_len=header.file_len,
-        compression=header.block_type.label, level=options.level, input=_token((*volumes, *(() if mask is None else (mask,)))),
+        _COMMAND, function=function_name(function), arguments=options.arguments, token=options.token, sources=",".join(volume.name for volume in volumes),
+        box=box_setting(box), skips_empty=int(options.skips_empty), dtype=header.dtype.name, channels=header.num_channels, block_len=header.block_len,
+        file_len=header.file_len, compression=header.block_type.label, level=options.level,
+        input=_token((*volumes, *(() if mask is None else (mask,)))), **given,
     )  # fmt: skip
     interrupted = find_interrupted(parent, (place.folder,), settings, existing)
     owner = Owner.this_process(f"{_COMMAND} {function_name(function)} into {place.folder}", interrupted.job if interrupted is not None else None)

@@ -20,8 +20,9 @@ from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import EXISTING, check_level, owner_of
 from wkwdask.storage.dataset import choose_layer, locate, open_volume
 from wkwdask.storage.job_folder import JobFolder
+from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import ShardBox, guarded
-from wkwdask.storage.records import merge_record
+from wkwdask.storage.records import RECORD_NAME, merge_record
 from wkwdask.storage.wkw import read_header
 from wkwdask.storage.wkw_target import WkwTarget
 
@@ -79,6 +80,7 @@ class StagedRegion(StagedMags):
         (tally,), (folder,) = tallies, self.folders
         tally.check()
         with guarded(self.parent):  # other jobs may write other files
+            remove_temporaries(folder, RECORD_NAME)  # of one that was killed right here
             merge_record(folder, tally.shards)
         job_folder = self._job_folder()
         seconds = time.time() - job_folder.started_at()

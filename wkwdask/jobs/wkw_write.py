@@ -10,7 +10,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.places import edit_for, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, check_same_settings, settings_of
 from wkwdask.storage.job_folder import find_left
-from wkwdask.storage.locks import lock_holder
+from wkwdask.storage.locks import locks_of
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw_target import WkwTarget
 
@@ -178,7 +178,8 @@ def owner_of(command: str, parent: str, folder: str, region: ShardBox | None, se
     ResumeError
         There is one with other settings.
     """
-    left = find_left(parent, [folder], region) if existing == "resume" and lock_holder(folder) is None else None
+    is_free = not any(lock.stands_in_the_way(region) and not lock.owner.is_gone() for lock in locks_of(folder))
+    left = find_left(parent, [folder], region) if existing == "resume" and is_free else None
     if left is None:
         return Owner.this_process(command)
     check_same_settings(left.root, settings, left.settings, content.not_compared)

@@ -285,7 +285,7 @@ class JobFolder:
                 continue
             owner = read_owner(f"{root}/{_OWNER_NAME}")
             if owner is None:
-                if time.time() - os.stat(root).st_mtime > _OWNERLESS_SECONDS:
+                if _age_seconds(root) > _OWNERLESS_SECONDS:
                     remove_tree(root)  # a task that outlived its discarded job made the folder anew
             elif owner.is_gone() or not _holds_locks(root, job):
                 with contextlib.suppress(OSError):  # what cannot be finished now must not keep other mags of the layer from being written
@@ -405,6 +405,14 @@ def _region_of(root: str) -> ShardBox | None:
     return None if region is None else ShardBox(vec3(region[0]), vec3(region[1]))
 
 
+def _age_seconds(root: str) -> float:
+    """Tell how long a folder is unchanged, 0 where it has gone meanwhile."""
+    try:
+        return time.time() - os.stat(root).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
     """Go through the folders of all jobs in a layer, and tell what became of each; nothing is changed."""
     for root, job in _job_folders(parent):
@@ -418,7 +426,7 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
             yield root, JobState.UNPUBLISHED
         elif _can_go_on(root):
             yield root, JobState.CAN_GO_ON
-        elif owner is None and time.time() - os.stat(root).st_mtime <= _OWNERLESS_SECONDS:
+        elif owner is None and _age_seconds(root) <= _OWNERLESS_SECONDS:
             yield root, JobState.RUNNING  # it may be about to say whose it is
         else:
             yield root, JobState.DEAD
@@ -482,9 +490,9 @@ def _finish(root: str) -> None:
             publish_folder(f"{root}/{mag['staged']}", mag["folder"])
     if record["edit"] is not None and not is_removal(record):
         LayerEdit.from_json(record["edit"]).apply()
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
         os.unlink(f"{root}/{_PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
-    fsync_folder(root)
+        fsync_folder(root)
     remove_tree(root)
 
 
@@ -529,8 +537,15 @@ def _inherit_tree_permissions(staged: str, old: str) -> None:
 
 
 def _targets_of(root: str) -> list[str]:
+    """List the mags that a job writes: as its plan says, or its publish record, which stays a moment longer."""
     record = _read_plan(root)
-    return [] if record is None else [os.path.normpath(os.path.join(os.path.dirname(root), target)) for target in record["targets"]]
+    if record is not None:
+        return [os.path.normpath(os.path.join(os.path.dirname(root), target)) for target in record["targets"]]
+    try:
+        with open(f"{root}/{_RECORD_NAME}", "rb") as file:
+            return [mag["folder"] for mag in json.load(file).get("mags", ())]
+    except FileNotFoundError:
+        return []
 
 
 def _holds_locks(root: str, job: str) -> bool:

@@ -119,9 +119,11 @@ class WkwTarget:
 
     def holds(self, receipt: Receipt) -> bool:
         """Tell whether what a receipt says is there and whole: for a file its size, header and table are checked, for a part every byte."""
-        if not receipt.nbytes:
-            return True
         path = self.path_of(receipt)
+        if not receipt.nbytes:
+            return not self.is_living or receipt.part is not None or not os.path.lexists(path)
+        if self.is_living and receipt.part is None and not _has_mtime(path, receipt.mtime_ns):
+            return False  # somebody else wrote it since
         if receipt.part is None:
             try:
                 file = open_wkw_file(path, self.header, f"{self.folder}/{HEADER_NAME}")
@@ -473,6 +475,13 @@ class WkwPartWriter:
     def discard(self) -> None:
         """Remove what was stored so far."""
         self._output.discard()
+
+
+def _has_mtime(path: str, mtime_ns: int) -> bool:
+    try:
+        return os.stat(path).st_mtime_ns == mtime_ns
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _relative(blocks: Sequence[int], origin: Sequence[int]) -> Vec3:
