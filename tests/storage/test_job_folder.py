@@ -713,3 +713,39 @@ def test_an_unwritable_dataset_is_told_before_the_work(layer, monkeypatch):
     with pytest.raises(PermissionError, match=r"datasource-properties\.json could not be updated"):
         wkwdask.write(layer / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **OPTIONS)
     assert list(layer.iterdir()) == []
+
+
+def test_a_job_that_is_just_ending_is_left_to_itself(layer, monkeypatch):
+    """Its plan is gone before its folder: another job that starts in that moment must not take it for dead."""
+    job = start(layer)
+    put_mag(f"{job.root}/1-1-1")
+    real, others = job_folder.fsync_folder, []
+
+    def with_another_job(folder):
+        if folder == job.root and not others:
+            assert not Path(folder, "plan.json").exists()
+            others.append(start(layer, names=("2",)))
+            assert Path(folder).exists()
+        real(folder)
+
+    monkeypatch.setattr(job_folder, "fsync_folder", with_another_job)
+    job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"})
+    assert text(layer / "1") == "new"
+    others[0].discard()
+    assert hidden(layer) == []
+
+
+def test_a_job_folder_that_goes_while_others_look_at_it(layer, monkeypatch):
+    """Its owner is alive and has just ended."""
+    (layer / ".wkwdask-job-20260101T000000-00000000").mkdir()
+    real = job_folder.read_owner
+
+    def gone_by_then(path):
+        found = real(path)
+        if "20260101T000000" in path:
+            os.rmdir(os.path.dirname(path))
+        return found
+
+    monkeypatch.setattr(job_folder, "read_owner", gone_by_then)
+    start(layer).discard()
+    assert hidden(layer) == []
