@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import BoundsError, MissingError
+from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.compare import CompareJob, Difference
@@ -202,10 +202,20 @@ def stage_diff(
 
 
 def _is_foreign(url: str | os.PathLike[str]) -> bool:
-    """Tell whether something is no WKW; that there is nothing is told when it is opened."""
+    """Tell whether something is of another format than WKW.
+
+    Raises
+    ------
+    MissingError
+        There is nothing.
+    """
     try:
         locate(url)
-    except MissingError:
+    except MissingError as missing:
+        try:
+            open_foreign(url, Placing((0, 0, 0), MAG_1))
+        except (MissingError, UnsupportedError):
+            raise missing from None
         return True
     return False
 
