@@ -423,3 +423,23 @@ def test_info(dataset):
     (dataset / "color" / "2" / "header.wkw").write_bytes(b"")
     assert "header ends at byte 0" in wkwdask.info(dataset).layers[0].mags[1].problem
     json.dumps(wkwdask.info(dataset).to_json())
+
+
+def test_a_new_layer_beside_one_whose_mags_have_no_path(dataset):
+    """Older JSONs leave paths to the convention: a new folder is no layer of theirs."""
+
+    def forget_paths(document):
+        for entry in document["dataLayers"]:
+            for item in entry["mags"]:
+                del item["path"]
+
+    before = edit(dataset, forget_paths)
+    wkwdask.write(dataset / "inverse" / "1", OFFSET, 255 - voxels(), **OPTIONS)
+    wkwdask.write(dataset / "labels" / "1", OFFSET, voxels().astype(np.uint32), **OPTIONS)
+    after = json.loads((dataset / JSON_NAME).read_text())
+    assert [entry["name"] for entry in after["dataLayers"]] == ["color", "inverse", "labels"]
+    assert after["dataLayers"][0] == before["dataLayers"][0]
+    np.testing.assert_array_equal(wkwdask.read(dataset / "color" / "1")[0], voxels())
+    np.testing.assert_array_equal(wkwdask.read(dataset, layer="inverse")[0], 255 - voxels())
+    assert locate(dataset / "inverse").layers[0].name == "inverse"
+    assert locate(dataset / "color").layers[0].name == "color"

@@ -274,9 +274,9 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
     """
     real = os.path.realpath(layer_folder)
     for record in datasource.layers:
-        layer = Layer(layer_folder, record.name, dataset_folder, datasource)
+        layer = Layer(f"{dataset_folder}/{record.name}", record.name, dataset_folder, datasource)  # mags without a path are in the folder of that name
         if any(os.path.realpath(os.path.dirname(folder)) == real for folder in layer.mags.values() if not is_remote(folder)):
-            return layer
+            return Layer(layer_folder, record.name, dataset_folder, datasource)
     record_of_name = datasource.layer(os.path.basename(layer_folder))
     return None if record_of_name is None else Layer(layer_folder, record_of_name.name, dataset_folder, datasource)
 
