@@ -226,3 +226,16 @@ def test_command(dataset, tmp_path):
     run = CliRunner().invoke(cli, ["copy", str(dataset), str(tmp_path / "copy"), "--translate", "1,2"])
     assert run.exit_code == 2
     assert "three whole numbers" in run.output
+
+
+def test_targets_are_looked_at_before_the_first_mag(dataset, tmp_path):
+    wkwdask.copy(dataset / "color", tmp_path / "new" / "color")
+    with pytest.raises(ExistsError):
+        wkwdask.copy(dataset, tmp_path / "new")
+    assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["color"]
+
+
+def test_a_mag_does_not_go_into_itself(dataset):
+    for target in (dataset / "cells" / "1" / "z0", dataset / "cells" / "1" / "1"):
+        with pytest.raises(ValueError, match="lies inside of"):
+            wkwdask.copy(dataset / "cells" / "1", target)

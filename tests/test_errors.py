@@ -26,6 +26,7 @@ BUILTIN_BASES = {
     "BoundsError": IndexError,
     "MissingError": FileNotFoundError,
     "ExistsError": FileExistsError,
+    "ReplacedError": OSError,
     "ResumeError": ValueError,
     "LockedError": OSError,
     "TaskFailedError": RuntimeError,

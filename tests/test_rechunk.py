@@ -228,3 +228,93 @@ def test_a_task_says_what_it_is_about(dataset, monkeypatch):
     with pytest.raises(ZeroDivisionError) as raised:
         wkwdask.rechunk(dataset / "cells" / "1", file_len=4)
     assert any("region (0, 0, 0) of" in note for note in raised.value.__notes__)
+
+
+# ----------------------------------------------------------------------------- nothing is lost, and nobody is misled
+
+
+def test_what_lies_outside_of_the_box_stays(dataset):
+    """In place, all that files hold is taken over, whatever the JSON says."""
+    path = dataset / FILE_NAME
+    document = json.loads(path.read_text())
+    layer = next(entry for entry in document["dataLayers"] if entry["name"] == "cells")
+    before, size = wkwdask.read(dataset, layer="cells", mag=1), layer["boundingBox"]["width"]
+    layer["boundingBox"]["width"] = 9
+    path.write_text(json.dumps(document))
+    for options in ({"file_len": 4}, {"compression": "raw"}, {"block_len": 16, "file_len": 2}):
+        wkwdask.rechunk(dataset, layer="cells", mags="1", **options)
+    document = json.loads(path.read_text())
+    next(entry for entry in document["dataLayers"] if entry["name"] == "cells")["boundingBox"]["width"] = size
+    path.write_text(json.dumps(document))
+    np.testing.assert_array_equal(wkwdask.read(dataset, layer="cells", mag=1), before)
+
+
+def test_who_opened_it_before_is_told(dataset):
+    """The old files are gone, and absent files would mean zeros."""
+    array = wkwdask.open(dataset, layer="cells", mag=1)
+    before = wkwdask.read(dataset, layer="cells", mag=1)
+    wkwdask.rechunk(dataset, layer="cells", mags="1", file_len=16)
+    with pytest.raises(wkwdask.ReplacedError, match="was replaced since it was opened"):
+        array.compute()
+    np.testing.assert_array_equal(wkwdask.read(dataset, layer="cells", mag=1), before)
+
+
+def test_a_pyramid_stays_one(tmp_path):
+    """How coarser mags were made is known after they were stored anew, and they can be brought up to date."""
+    (tmp_path / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    array = np.random.default_rng(0).integers(0, 200, (64, 64, 64)).astype(np.uint8)
+    wkwdask.write(tmp_path / "color" / "1", (0, 0, 0), array, block_len=8, file_len=4)
+    wkwdask.build_pyramid(tmp_path, mags=[2], method="max")
+    wkwdask.compress(tmp_path, level=9)
+    wkwdask.rechunk(tmp_path, file_len=2)
+    assert not wkwdask.verify(tmp_path, pyramid=True).count("warning")
+    wkwdask.to_wkw(np.full((8, 8, 8), 250, np.uint8), tmp_path / "color" / "1", region=((0, 0, 0), (8, 8, 8)))
+    wkwdask.build_pyramid(tmp_path, update=True)
+    assert (wkwdask.read(tmp_path / "color" / "2", ((0, 0, 0), (4, 4, 4))) == 250).all()
+    assert not wkwdask.verify(tmp_path, pyramid=True).count("warning")
+
+
+def test_a_mag_of_two_layers(dataset):
+    """Its other layer would say that files are as long as they were."""
+    path = dataset / FILE_NAME
+    document = json.loads(path.read_text())
+    cells = next(entry for entry in document["dataLayers"] if entry["name"] == "cells")
+    document["dataLayers"].append({**cells, "name": "alias"})
+    path.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="layer alias lists this mag too"):
+        wkwdask.rechunk(dataset, layer="cells", file_len=16)
+    with pytest.raises(ValueError, match="several layers list the same mag"):
+        wkwdask.compress(dataset, level=3)
+    with pytest.raises(wkwdask.UnsupportedError, match="layer cells lists this mag too"):
+        wkwdask.rm(dataset, layer="alias")
+
+
+def test_files_that_are_stored_otherwise_than_the_header_says(dataset, tmp_path):
+    """Other software leaves raw files in a compressed mag: then there is something to do."""
+    mag = dataset / "cells" / "1"
+    before = wkwdask.read(mag)
+    wkwdask.rechunk(mag, tmp_path / "raw" / "1", compression="raw")
+    raw = next((tmp_path / "raw" / "1").rglob("x*.wkw"))
+    os.replace(raw, mag / raw.relative_to(tmp_path / "raw" / "1"))
+    report = wkwdask.rechunk(mag, compression=wkwdask.info(mag).layers[0].mags[0].compression)
+    assert report.files
+    np.testing.assert_array_equal(wkwdask.read(mag), before)
+    assert not [fault for fault in wkwdask.verify(dataset).faults if fault.kind == "file.block_type"]
+
+
+def test_what_is_no_part_of_a_mag_is_not_replaced(dataset):
+    note = next((dataset / "cells" / "1").glob("z*/y*")) / "notes.txt"
+    note.write_text("proofread")
+    for change in (lambda: wkwdask.rechunk(dataset, layer="cells", file_len=16), lambda: wkwdask.rm(dataset, layer="cells")):
+        with pytest.raises((wkwdask.ExistsError, wkwdask.UnsupportedError), match=r"notes\.txt"):
+            change()
+    assert note.read_text() == "proofread"
+
+
+def test_an_empty_path_is_not_the_current_folder(dataset, monkeypatch):
+    monkeypatch.chdir(dataset)
+    for use in (wkwdask.rm, wkwdask.rechunk, wkwdask.info):
+        with pytest.raises(ValueError, match="a path is empty"):
+            use("")
+    with pytest.raises(ValueError, match="a path is empty"):
+        wkwdask.copy(dataset, "")

@@ -233,3 +233,13 @@ def test_command(dataset, monkeypatch):
     done = subprocess.run([sys.executable, "-m", "wkwdask", "rm", str(dataset), "--yes"], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
     assert f"{dataset}/other/1" in done.stdout
     assert not dataset.exists()
+
+
+def test_a_link_to_a_dataset_or_layer_is_refused(dataset, tmp_path):
+    before = everything(dataset)
+    os.symlink(dataset, tmp_path / "link")
+    os.symlink(dataset / "cells", tmp_path / "cells")
+    for path in (tmp_path / "link", tmp_path / "cells", tmp_path / "cells" / "1"):
+        with pytest.raises(UnsupportedError, match="is a symbolic link"):
+            wkwdask.rm(path)
+    assert everything(dataset) == before

@@ -39,6 +39,10 @@ class MissingError(WkwDaskError, FileNotFoundError):
     """A dataset, layer, mag or metadata file is absent (an absent shard is not an error: it reads as zeros)."""
 
 
+class ReplacedError(WkwDaskError, OSError):
+    """What is being read was replaced by another job since it was opened."""
+
+
 class ExistsError(WkwDaskError, FileExistsError):
     """The target is there already and ``existing="error"``."""
 

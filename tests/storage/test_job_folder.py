@@ -99,8 +99,8 @@ def test_a_mag_appears_and_the_job_leaves_nothing(layer):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_nothing_stale_stays(layer, monkeypatch, exchange):
     put_mag(layer / "1", "old")
-    (layer / "1" / "z7").mkdir()
-    (layer / "1" / "z7" / "stale").write_text("old")
+    (layer / "1" / "z7" / "y0").mkdir(parents=True)
+    (layer / "1" / "z7" / "y0" / "x5.wkw").write_text("old")
     if not exchange:
         monkeypatch.setattr(local, "_exchange", lambda first, second: False)
     job = start(layer, existing="overwrite")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from wkwdask.errors import BoundsError
+from wkwdask.errors import BoundsError, ReplacedError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.jobs.report import Report
+    from wkwdask.storage.wkw import WkwVolume
 
 Existing = Literal["error", "resume", "overwrite"]
 
@@ -139,8 +140,15 @@ def read(
         if not volume.box.contains(asked):
             volume = recent_volume(url, layer, parsed_mag, anew=True)
             check_inside(volume.name, volume.box, asked)
-    out = np.empty((volume.num_channels, *asked.size), volume.dtype, order="F")
-    volume.read_into(out, asked.topleft)
+    try:
+        return _read_box(volume, asked)
+    except ReplacedError:  # between the opening and the reading
+        return _read_box(recent_volume(url, layer, parsed_mag, anew=True), asked)
+
+
+def _read_box(volume: WkwVolume, box: BoundingBox) -> npt.NDArray[Any]:
+    out = np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
+    volume.read_into(out, box.topleft)
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from wkwdask.jobs.wkw_rechunk import RechunkOptions, check_moves, prepare_datase
 from wkwdask.jobs.wkw_remove import stage_removals
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
 
@@ -92,7 +92,7 @@ def copy(
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     options = RechunkOptions(box=box, translate=vec3(translate, "translate"), command="copy")
     moves, left = find_copies(url, target, [layer] if isinstance(layer, str) else layer, parsed_mags({"mags": mags})["mags"])
-    check_moves(moves, options)
+    check_moves(moves, options, existing)
     prepare_dataset(url, target)
     report = merge_reports(store_anew(moves, options, existing, verify))
     return replace(report, note="; ".join(filter(None, (report.note, left))))
@@ -149,5 +149,6 @@ def rm(
 
     files, nbytes = build.remove(removals.staged, removals.roots)
     removals.clear()
+    left = tuple(path for path in removals.left if os.path.lexists(path))
     note = "what an earlier call had left was deleted too" if removals.roots else ""
-    return RmReport(files, nbytes, removals.paths, removals.left, note)
+    return RmReport(files, nbytes, removals.paths, left, note)

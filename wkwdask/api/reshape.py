@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.api.options import MagLike, parsed_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions, find_moves, prepare_dataset, stage_rechunk
+from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions, check_moves, find_moves, prepare_dataset, stage_rechunk
 
 if TYPE_CHECKING:
     import os
@@ -95,6 +95,7 @@ def rechunk(
     options = RechunkOptions(block_len, file_len, compression, level, box)
     layers = [layer] if isinstance(layer, str) else layer
     moves = find_moves(url, target, layers, parsed_mags({"mags": mags})["mags"])
+    check_moves(moves, options, existing)
     prepare_dataset(url, target)
     reports = store_anew(moves, options, existing, verify)
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are stored like that")

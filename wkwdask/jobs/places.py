@@ -73,6 +73,19 @@ def place_of(url: str | os.PathLike[str]) -> Place:
     return Place(folder, mag, layer)
 
 
+def other_layers_with(layer: Layer, folder: str) -> list[str]:
+    """Name the other layers of a dataset that list the mag in a folder."""
+    if layer.datasource is None:
+        return []
+    real = os.path.realpath(folder)
+    others = [Layer(f"{layer.dataset_folder}/{record.name}", record.name, layer.dataset_folder, layer.datasource) for record in layer.datasource.layers]
+    return [
+        other.name
+        for other in others
+        if other.name != layer.name and any(not is_remote(path) and os.path.realpath(path) == real for path in other.mags.values())
+    ]
+
+
 def check_inside_dataset(layer: Layer, folder: str) -> None:
     """Refuse to write where a dataset's paths leave it: what is there belongs to somebody else.
 

@@ -62,6 +62,8 @@ class StagedMags:
     """Whether each mag from the second on is made from the one before it, and not from what the job reads."""
     goes_on_by_itself: bool = True
     """Whether the same call goes on with an interrupted job; else only ``existing="resume"`` does, and any other job takes its place."""
+    made: dict[str, Any] | None = None
+    """Provenance of the voxels, where this job only stores them anew."""
     not_compared: tuple[str, ...] = ()
     """Settings that may differ where a job goes on."""
 
@@ -192,7 +194,7 @@ class StagedMags:
         seconds = time.time() - job_folder.started_at()
         report = Report(tuple(tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)), self.nbytes_in, seconds, note)
         new_mags = [NewMag(os.path.basename(target.folder), folder) for target, folder in zip(self.targets, self.folders, strict=True)]
-        job_folder.publish(new_mags, self.edit, {"settings": self.settings, "report": report.to_json()})
+        job_folder.publish(new_mags, self.edit, {"settings": self.settings, "report": report.to_json(), **({"made": self.made} if self.made else {})})
         return report
 
     def discard(self) -> None:

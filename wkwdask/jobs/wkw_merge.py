@@ -211,6 +211,8 @@ def _nonzero_outside(voxels: Any, block: BoundingBox, box: BoundingBox) -> Bound
 
 def _largest_known(layer: Layer, relabel: bool | int) -> int | None:
     if relabel is not True and relabel is not False:
+        if not isinstance(relabel, int) or relabel < 0:
+            raise ValueError(f"relabel is True, False or the largest id of the base, a whole number from 0 on; got {relabel!r}")
         return relabel
     return None if layer.record is None else largest_segment_id(layer.record.attributes)
 

@@ -12,7 +12,7 @@ from wkwdask.formats.datasource import FILE_NAME, format_datasource, with_name
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.places import check_inside_dataset, edit_for, place_of
+from wkwdask.jobs.places import check_inside_dataset, edit_for, other_layers_with, place_of
 from wkwdask.jobs.splice import SpliceJob
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.upsample import UpsampleJob
@@ -21,10 +21,12 @@ from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource
-from wkwdask.storage.job_folder import JobFolder, is_untouched
+from wkwdask.storage.job_folder import JobFolder, check_targets, find_unfinished, is_taken, is_untouched, read_provenance
 from wkwdask.storage.local import is_remote, local_path, publish_bytes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.translated import TranslatedVolume, moved
+from wkwdask.storage.wkw import files_box
+from wkwdask.storage.wkw_file import open_if_stored
 from wkwdask.storage.wkw_splice import can_splice
 
 if TYPE_CHECKING:
@@ -215,14 +217,14 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
     in_place = move.folder is None
     if in_place:
         _finish_what_was_left(move.layer, move.layer.mags[move.mag], options.command)  # before the source is looked at: it may be replaced here
-    source = _source_of(move, options)
+    source = _with_all_files(_source_of(move, options)) if in_place else _source_of(move, options)
     volume = _translated(source, options.translate)
     header = header_of(source, options)
     if move.folder is None:
         check_inside_dataset(move.layer, source.folder)
         if options.box is not None:
             raise ValueError("a bounding box in place would lose what lies outside it: give another place")
-        if options.level is None and header == source.header.with_block_type(source.header.block_type):
+        if options.level is None and header == source.header.with_block_type(source.header.block_type) and _is_stored_alike(source):
             return None
         folder, parent, edit = source.folder, move.layer.folder, edit_of(move.layer, [move.mag], [source.folder], header)
     else:
@@ -282,7 +284,7 @@ def lay_out(
     target = staged_target(owner, parent, header, DEFAULT_LEVEL if options.level is None else options.level, volume.box)
     region = None if interrupted is None else vec3(interrupted.plan["region"])
     if options.level is None and can_splice(volume, target):
-        target = replace(target, keeps_files=options.command == "copy" and options.box is None)
+        target = replace(target, keeps_files=options.command == "copy" and options.box is None and _shows_no_more(edit, volume.box))
         plan: RegionGrid = plan_splicing(volume.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
     else:
         plan = plan_upsampling(volume.box, volume.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
@@ -290,8 +292,20 @@ def lay_out(
     if interrupted is not None:
         check_presence(source, record, interrupted.plan)
     nbytes_in = source.box.volume * header.voxel_nbytes
-    staged = StagedMags(owner, parent, (target,), (folder,), nbytes_in, edit, settings, "overwrite" if in_place else existing, record)
+    made = read_provenance(source.folder).get("made", read_provenance(source.folder)) if options.command != "merge" and options.box is None else None
+    staged = StagedMags(owner, parent, (target,), (folder,), nbytes_in, edit, settings, "overwrite" if in_place else existing, record, made=made)
     return StagedRechunk(source, volume, plan, target, staged, in_place)
+
+
+def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
+    """Tell whether the layer that a mag goes to shows nothing outside of a box: then what files hold there stays hidden."""
+    if edit is None:
+        return False
+    if edit.new_layer is not None:
+        return box.contains(edit.new_layer[1].in_mag(box.mag))
+    datasource = read_datasource(edit.dataset_folder)
+    record = None if datasource is None else datasource.layer(edit.layer)
+    return record is not None and box.contains(record.bounding_box.in_mag(box.mag))
 
 
 def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
@@ -304,21 +318,68 @@ def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
     return replace(source, box=box)
 
 
-def check_moves(moves: Sequence[Move], options: RechunkOptions) -> None:
+def _with_all_files(source: WkwVolume) -> WkwVolume:
+    """Give a mag with all that its files hold: what lies outside of the layer's box must not be lost where it is replaced."""
+    return replace(source, box=source.box.union(files_box(source.folder, source.header, source.box.mag)))
+
+
+def _is_stored_alike(source: WkwVolume) -> bool:
+    """Tell whether all files are encoded as ``header.wkw`` says; those of other software need not be."""
+    for index in source.shards():
+        file = open_if_stored(source.shard_path(index), source.header)
+        if file is not None and file.header.block_type is not source.header.block_type:
+            return False
+    return True
+
+
+def check_moves(moves: Sequence[Move], options: RechunkOptions, existing: str) -> None:
     """Make sure, before the first mag, that all can be moved.
 
     Raises
     ------
+    ExistsError
+        A target is there and ``existing="error"``.
     ValueError
-        A voxel would come to lie between two voxels of its mag, or at a negative place.
+        A voxel would come to lie between two voxels of its mag, or at a negative place; a target lies inside a mag or layer that is read; or mags that
+        several layers list would be stored with other files.
     """
+    check_level(DEFAULT_LEVEL if options.level is None else options.level)
     between = dict.fromkeys(move.mag for move in moves if any(a % n for a, n in zip(options.translate, move.mag.factors, strict=True)))
     if between:
         raise ValueError(
             f"translate must be a multiple of every mag that is copied, got {options.translate}, but there are mags {', '.join(map(str, between))}"
         )
     for move in moves:
-        _translated(_source_of(move, options), options.translate)
+        source = _source_of(move, options)
+        _translated(source, options.translate)
+        if move.folder is None:
+            _check_listed_once(move.layer, source, header_of(source, options))
+        else:
+            _check_target(local_path(move.folder), source.folder, existing)
+    listed = [os.path.realpath(move.layer.mags[move.mag]) for move in moves if move.folder is None]
+    if len(set(listed)) < len(listed):
+        raise ValueError("several layers list the same mag: name one of them with layer=")
+
+
+def _check_target(folder: str, source: str, existing: str) -> None:
+    real, inside = os.path.realpath(folder), os.path.realpath(source)
+    if os.path.commonpath([real, inside]) == inside and real != inside:
+        raise ValueError(f"{folder}: lies inside of {source}, which is copied")
+    if (
+        existing == "error"
+        and is_taken(folder)
+        and find_unfinished(os.path.dirname(folder), [folder]) is None
+        and is_untouched(os.path.dirname(folder), [folder])
+    ):
+        check_targets([folder], existing)
+
+
+def _check_listed_once(layer: Layer, source: WkwVolume, header: WkwHeader) -> None:
+    """Refuse to change, in place, the files of a mag that another layer lists too: its record would be wrong."""
+    if layer.datasource is None or (header.block_len, header.file_len) == (source.header.block_len, source.header.file_len):
+        return
+    for other in other_layers_with(layer, source.folder):
+        raise ValueError(f"{source.folder}: layer {other} lists this mag too, and says how long its files are; store it anew in another place")
 
 
 def _translated(source: WkwVolume, by: Vec3) -> WkwVolume | TranslatedVolume[WkwVolume]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.jobs.places import check_inside_dataset
+from wkwdask.jobs.places import check_inside_dataset, other_layers_with
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource
@@ -18,7 +18,7 @@ from wkwdask.storage.job_folder import REMOVAL, JobFolder, check_no_job, discard
 from wkwdask.storage.layer_edit import MagRemoval
 from wkwdask.storage.local import count_tree, is_remote, local_path
 from wkwdask.storage.owner import Owner
-from wkwdask.storage.wkw import HEADER_NAME, is_mag
+from wkwdask.storage.wkw import HEADER_NAME, is_mag, what_else
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,6 +97,8 @@ class Removals:
 
     def clear(self) -> None:
         """Remove the dataset's folder, with a JSON that lists no layer any more, if nothing else is in it."""
+        for root in self.roots:
+            remove_if_empty(os.path.dirname(root))
         if self.dataset is None:
             return
         datasource = read_datasource(self.dataset)
@@ -142,6 +144,8 @@ def stage_removals(url: str | os.PathLike[str], layers: Sequence[str] | None, ma
         A mag is a symbolic link, lies outside of its dataset, is of another format, or holds something else.
     """
     path = local_path(url)
+    if os.path.islink(path):
+        raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")
     unfinished = [] if dry_run else [find_removals(folder) for folder in _parents(path)]
     roots = tuple(root for found, _ in unfinished for root in found)
     try:
@@ -184,6 +188,8 @@ def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterat
     chosen = {mag: folder for mag, folder in there.items() if mags is None or mag in mags}
     for folder in chosen.values():
         _check_removable(layer, folder)
+        for other in other_layers_with(layer, folder):
+            raise UnsupportedError(f"{folder}: layer {other} lists this mag too; take it off the JSON of one of them first")
     is_whole = mags is None and located.mag is None
     for parent in dict.fromkeys(os.path.dirname(folder) for folder in chosen.values()):
         here = {mag: folder for mag, folder in chosen.items() if os.path.dirname(folder) == parent}
@@ -197,10 +203,12 @@ def _check_removable(layer: Layer, folder: str) -> None:
         if os.path.isdir(changed) and not os.access(changed, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), changed)
     check_inside_dataset(layer, folder)
+    if os.path.islink(os.path.dirname(folder)):
+        raise UnsupportedError(f"{os.path.dirname(folder)}: is a symbolic link; remove the link itself, or the layer that it points to")
     if os.path.islink(folder):
         raise UnsupportedError(f"{folder}: is a symbolic link; remove the link itself, or the mag that it points to")
     if os.path.lexists(folder) and not (os.path.isdir(folder) and is_mag(folder)):
-        raise UnsupportedError(f"{folder}: is no mag, or holds something else than one, and is not removed")
+        raise UnsupportedError(f"{folder}: is no mag, or holds something else than one{what_else(folder)}, and is not removed")
 
 
 def _left(located: Located, staged: Sequence[StagedRemoval], *, whole: bool) -> Iterator[str]:

@@ -19,7 +19,7 @@ from wkwdask.jobs.update import LivingMag, UpdateJob, changed_shards
 from wkwdask.jobs.wkw_mags import box_setting, mag_folder, open_source, source_token
 from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
 from wkwdask.plans.pyramid import check_steps
-from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, read_provenance, write_provenance
+from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, read_making, read_provenance, write_provenance
 from wkwdask.storage.local import is_remote, remove_temporaries
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.records import RECORD_NAME, read_record
@@ -97,14 +97,15 @@ class StagedUpdate:
     def _keep_box(self, mag: LivingMag) -> None:
         """Take note of the box with which a mag agrees now."""
         provenance = read_provenance(mag.target.folder)
-        settings = provenance.get("settings", {})
+        settings = read_making(mag.target.folder)
         if settings.get("command") == "build_pyramid":
             origin = Mag.parse(settings["source"])
             now = {**settings, "box": box_setting(self.source.box.in_mag(origin))}
             if origin == self.source.box.mag:
                 now["input"] = source_token(self.source)
             if now != settings:
-                write_provenance(mag.target.folder, {**provenance, "settings": now})
+                changed = {"made": {**provenance["made"], "settings": now}} if "made" in provenance else {"settings": now}
+                write_provenance(mag.target.folder, {**provenance, **changed})
 
 
 def stage_update(
@@ -182,8 +183,7 @@ def _check_options(options: PyramidOptions) -> None:
 
 
 def _settings(folder: str) -> dict[str, Any]:
-    settings: dict[str, Any] = read_provenance(folder).get("settings", {})
-    return settings
+    return read_making(folder)
 
 
 def _ladder(settings: dict[str, Any]) -> list[Mag]:

@@ -17,7 +17,7 @@ from wkwdask.jobs.job import FlatJob
 from wkwdask.jobs.verify import CheckTask, MagFindings, RecomputeTask, VerifyReport, outside_fault, sorted_faults
 from wkwdask.kernels.window import METHODS
 from wkwdask.plans.pyramid import plan_pass
-from wkwdask.storage.job_folder import read_provenance
+from wkwdask.storage.job_folder import read_making
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 from wkwdask.storage.wkw_check import Findings, WkwCheck
 
@@ -196,7 +196,7 @@ def how_made(layer: LayerScope, scope: MagScope, method: str | None) -> Made | N
 
 def _noted(scope: MagScope, finer: dict[Mag, MagScope]) -> Made | None:
     """Read from a mag's provenance how it was made; None where it has none, or one that makes no sense."""
-    settings: Any = read_provenance(scope.folder).get("settings")
+    settings: Any = read_making(scope.folder)
     try:
         if settings["command"] != "build_pyramid":
             return None

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
-_BLOCK = re.compile(r"(?:(?P<prefix>.+)/)?(?P<mag>\d+(?:-\d+-\d+)?)/(?:header|z(?P<z>\d+)/y(?P<y>\d+)/x(?P<x>\d+))\.wkw")
+_BLOCK = re.compile(r"(?:(?P<prefix>.+)/)?(?P<mag>\d+(?:-\d+-\d+)?)/(?:header|z(?P<z>\d{1,9})/y(?P<y>\d{1,9})/x(?P<x>\d{1,9}))\.wkw")
 _DATA_ZIP = re.compile(r"(?:.*/)?data[^/]*\.zip")
 _NML_NBYTES = 1 << 30
 

@@ -23,7 +23,7 @@ from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
 from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_tree
 from wkwdask.storage.locks import ShardBox, guarded, locked_folders, locks_of, read_owner, release_lock, release_locks_of, take_lock
 from wkwdask.storage.removal import format_removal, is_removal, set_aside
-from wkwdask.storage.wkw import HEADER_NAME, is_mag
+from wkwdask.storage.wkw import HEADER_NAME, is_mag, what_else
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -454,7 +454,9 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in there:
         if not os.path.isdir(target) or not is_mag(target):
-            raise ExistsError(f"{target}: holds something else than one mag, and is not replaced; name a mag's folder, such as DATASET/LAYER/1")
+            raise ExistsError(
+                f"{target}: holds something else than one mag{what_else(target)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
+            )
 
 
 def is_taken(target: str) -> bool:
@@ -472,6 +474,14 @@ def read_provenance(folder: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def read_making(folder: str) -> dict[str, Any]:
+    """Read the settings of the job that made a mag's voxels, whatever stored them anew since; an empty record where nobody knows."""
+    provenance = read_provenance(folder)
+    made = provenance.get("made", provenance)
+    settings = made.get("settings", {}) if isinstance(made, dict) else {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def write_provenance(folder: str, provenance: dict[str, Any]) -> None:

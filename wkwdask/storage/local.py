@@ -55,6 +55,8 @@ def local_path(url: str | os.PathLike[str]) -> str:
         The URL is of another kind, such as ``s3://``.
     """
     text = os.fspath(url)
+    if not text:
+        raise ValueError("a path is empty")  # it would mean the current folder
     if is_remote(text):
         raise UnsupportedError(f"{text}: only local paths and file:// URLs can be opened")
     text = text.removeprefix("file://")

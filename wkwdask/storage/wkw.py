@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, MissingError
+from wkwdask.errors import BoundsError, MissingError, ReplacedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from wkwdask.storage.states import States
 
 HEADER_NAME = "header.wkw"
-_Z_FOLDER = re.compile(r"z\d+")
+_Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
+# our records and temporary files, the reference library's, the Scala library's, NFS's files that were removed while open, and what desktops strew
+_LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
 
 
 def file_path(folder: str, index: Vec3) -> str:
@@ -94,11 +96,40 @@ def _listed(folder: str, prefix: str, wanted: range, suffix: str = "") -> list[t
 
 
 def is_mag(folder: str) -> bool:
-    """Tell whether a folder is a mag and nothing else, so that it can be replaced: a header, folders of files, hidden records."""
-    with os.scandir(folder) as entries:
-        names = {entry.name: entry.is_dir() for entry in entries}
-    others = [name for name, is_folder in names.items() if name != HEADER_NAME and not name.startswith(".") and not (is_folder and _Z_FOLDER.fullmatch(name))]
-    return names.get(HEADER_NAME) is False and not others
+    """Tell whether a folder is a mag and nothing else, so that it can be replaced: a header, files in their folders, records and left-overs."""
+    return os.path.isfile(f"{folder}/{HEADER_NAME}") and next(_strays(folder), None) is None
+
+
+def what_else(folder: str) -> str:
+    """Name something in a folder that is no part of a mag, for an error; an empty text where there is nothing."""
+    stray = next(_strays(folder), None)
+    return "" if stray is None else f" ({stray})"
+
+
+def _strays(folder: str) -> Iterator[str]:
+    """Go through what is no part of a mag: neither file nor folder of one, nor what software leaves there."""
+    yield from _others(folder, _Z_FOLDER, (HEADER_NAME,))
+    for _, z_folder in _own(folder, "z"):
+        yield from _others(z_folder, _Y_FOLDER)
+        for _, y_folder in _own(z_folder, "y"):
+            yield from _others(y_folder, _X_FILE)
+
+
+def _own(folder: str, prefix: str) -> Iterator[tuple[int, str]]:
+    """List numbered folders, but not links to some: what is behind these stays."""
+    return ((number, path) for number, path in numbered(folder, prefix) if not os.path.islink(path))
+
+
+def _others(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                is_right_kind = entry.is_symlink() or entry.is_dir() is (pattern is not _X_FILE)
+                expected = entry.name in names or (pattern.fullmatch(entry.name) is not None and is_right_kind)
+                if not expected and not _LEFT_BY_SOFTWARE.fullmatch(entry.name):
+                    yield entry.path
+    except (FileNotFoundError, NotADirectoryError):
+        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,6 +312,8 @@ class WkwVolume:
             A file is broken; the message names file, block and byte offset.
         MissingError
             The whole mag is gone, or a file is a symbolic link to nowhere.
+        ReplacedError
+            The mag was replaced by another job, and a file is absent.
         """
         if not out.size:
             return 0
@@ -295,7 +328,13 @@ class WkwVolume:
             nonzero = sum(self._read_file(reading, (x, y, z)) for z in z_files for y in y_files for x in x_files)
         if reading.has_absent:
             check_absence(header_path, reading.absent.values())
+            self._check_not_replaced()
         return nonzero
+
+    def _check_not_replaced(self) -> None:
+        """Make sure that absent files are zeros, and not files that the mag does not have any more since it was stored in another way."""
+        if self.state[1] and os.stat(f"{self.folder}/{HEADER_NAME}").st_mtime_ns != self.state[1]:
+            raise ReplacedError(f"{self.folder}: was replaced since it was opened; open it anew")
 
     def _read_file(self, reading: Reading, index: Vec3) -> int:
         """Fill the part of the array that lies in one file."""
