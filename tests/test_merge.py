@@ -365,3 +365,14 @@ def test_command(dataset, tmp_path):
     assert "became" in run.output
     run = CliRunner().invoke(cli, ["merge", str(dataset), str(first), str(tmp_path / "other"), "--largest-id", "5"])
     assert run.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("annotations", "options", "match"), [([], {}, "at least one annotation"), (None, {"relabel": -5}, "from 0 on"), (None, {"relabel": 1.5}, "whole number")]
+)
+def test_arguments_that_make_no_sense(dataset, tmp_path, annotations, options, match):
+    """A negative largest id would make zero an id of the annotation."""
+    if annotations is None:
+        annotations = [write_data_zip(tmp_path / "a.zip", {"1": {(0, 0, 0): np.ones((32, 32, 32))}})]
+    with pytest.raises(ValueError, match=match):
+        wkwdask.merge(dataset, annotations, tmp_path / "merged", layer="seg", **options)

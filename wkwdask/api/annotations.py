@@ -98,6 +98,8 @@ def merge(
     from wkwdask.graphs.runners import num_workers
 
     urls = [annotations] if isinstance(annotations, (str, os.PathLike)) else list(annotations)
+    if not urls:
+        raise ValueError("name at least one annotation")
     found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel)
     prepare_dataset(base, target)
     staged = stage_merge(found, RechunkOptions(block_len, file_len, compression, command="merge"), existing, num_workers())
