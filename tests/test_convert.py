@@ -104,7 +104,7 @@ def test_the_voxel_size(tmp_path, sections):
     assert document(tmp_path / "ds")["scale"]["factor"] == [4.0, 4.0, 40.0]
     with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 40.0\) nm, not \(5.0, 4.0, 40.0\) nm"):
         wkwdask.convert(sections, tmp_path / "ds", layer="again", voxel_size=(5, 4, 40))
-    for wrong in ((4, 4), (4, 4, 0), (4, 4, -1)):
+    for wrong in ((4, 4), (4, 4, 0), (4, 4, -1), (4, float("inf"), 4), (float("nan"), 4, 4), (4, 4, 1e400)):
         with pytest.raises(ValueError, match="voxel_size must be three positive lengths"):
             wkwdask.convert(sections, tmp_path / "new", voxel_size=wrong)
     with pytest.raises(ValueError, match="unit must be a unit of length"):
@@ -117,6 +117,14 @@ def test_the_voxel_size(tmp_path, sections):
         ({"channels": (1,)}, r"channels must be some of 0\.\.0, got 1"),
         ({"offset": (0, 0, -1)}, "offset must not be negative"),
         ({"value_range": (5, 5)}, "the range of values must be a lower and a higher number"),
+        ({"value_range": (0, float("inf"))}, "a lower and a higher number, both finite"),
+        ({"value_range": (float("nan"), 5)}, "a lower and a higher number, both finite"),
+        ({"value_range": (5,)}, "value_range must be two numbers"),
+        ({"layer": ".."}, r"a layer's name is made of .*; got '\.\.'"),
+        ({"layer": "../../evil"}, "a layer's name is made of"),
+        ({"layer": "a/b"}, "a layer's name is made of"),
+        ({"layer": ""}, "a layer's name is made of"),
+        ({"layer": "a\n"}, "a layer's name is made of"),
         ({"on_error": "ignore"}, 'on_error must be "fail" or "fill"'),
         ({"existing": "maybe"}, "existing must be"),
         ({"bounding_box": (100, 0, 0, 5, 5, 5)}, "holds nothing of the source"),
@@ -127,7 +135,73 @@ def test_the_voxel_size(tmp_path, sections):
 def test_options_that_make_no_sense(tmp_path, sections, options, message):
     with pytest.raises((ValueError, BoundsError), match=message):
         wkwdask.convert(sections, tmp_path / "ds", voxel_size=VOXEL_SIZE, **options)
-    assert hidden(tmp_path) == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sections"]
+
+
+def test_layers_with_other_names(tmp_path, sections):
+    """A layer that is there may be called anything; a new one may not, whatever makes it."""
+    wkwdask.convert(sections, tmp_path / "ds", layer="em_2.a$@-", **OPTIONS)
+    with pytest.raises(ValueError, match=r"a layer's name is made of .*; got 'my layer'"):
+        wkwdask.convert(sections, tmp_path / "ds" / "my layer" / "1", **OPTIONS)
+    with pytest.raises(ValueError, match=r"a layer's name is made of .*; got 'my layer'"):
+        wkwdask.to_wkw(np.ones((1, 8, 8, 8), np.uint8), tmp_path / "ds" / "my layer" / "1")
+    (tmp_path / "ds" / "em_2.a$@-").rename(tmp_path / "ds" / "my layer")
+    path = tmp_path / "ds" / FILE_NAME
+    path.write_text(path.read_text().replace("em_2.a$@-", "my layer"))
+    wkwdask.convert(sections, tmp_path / "ds", layer="my layer", **(OPTIONS | {"existing": "overwrite"}))
+    wkwdask.copy(tmp_path / "ds", tmp_path / "copy")
+    for dataset in ("ds", "copy"):
+        assert [layer["name"] for layer in document(tmp_path / dataset)["dataLayers"]] == ["my layer"]
+        np.testing.assert_array_equal(wkwdask.read(tmp_path / dataset)[0], voxels().T)
+
+
+def test_a_new_dataset_appears_with_its_first_mag(tmp_path, sections):
+    """Of a call that fails nothing stays that a later one would have to follow; two calls at once make one JSON."""
+    np.save(tmp_path / "a.npy", voxels(dtype=np.uint16))
+    with pytest.raises(BoundsError, match="is no int8"):
+        wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", dtype="int8", voxel_size=(1, 2, 3))
+    assert not (tmp_path / "ds" / FILE_NAME).exists()
+    with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug"):
+        wkwdask.convert(sections, tmp_path / "ds", layer="first", **OPTIONS)
+    wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="second", **OPTIONS)
+    wkwdask.convert(sections, tmp_path / "ds", layer="first", **OPTIONS)
+    written = document(tmp_path / "ds")
+    assert written["scale"]["factor"] == [4.0, 4.0, 35.0]
+    assert [layer["name"] for layer in written["dataLayers"]] == ["second", "first"]
+
+
+def test_two_first_imports_at_once(tmp_path, sections, monkeypatch):
+    """The second one that ends finds the JSON of the other one, and keeps its layer."""
+    from wkwdask.jobs import wkw_convert
+
+    check = wkw_convert.StagedImport.check_unchanged
+
+    def meanwhile(self):
+        if self.place.layer.name == "outer":
+            wkwdask.convert(sections, tmp_path / "ds", layer="inner", **OPTIONS)
+        check(self)
+
+    monkeypatch.setattr(wkw_convert.StagedImport, "check_unchanged", meanwhile)
+    wkwdask.convert(sections, tmp_path / "ds", layer="outer", **OPTIONS)
+    assert [layer["name"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
+
+
+def test_coarser_mags_that_are_stale(tmp_path, sections):
+    """The report names them, and what it says to do works."""
+    wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
+    save(sections, voxels(seed=1))
+    assert wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **(OPTIONS | {"existing": "overwrite"})).note == ""
+    before = wkwdask.read(tmp_path / "ds", mag="2-2-1")
+    save(sections, voxels(seed=2))
+    note = wkwdask.convert(sections, tmp_path / "ds", **(OPTIONS | {"existing": "overwrite"})).note
+    assert note.startswith("coarser mags that are there are not changed: 2-2-1, 4-4-1")
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), before)
+    command = note.split("; wkwdask ")[1].split(" (or")[0]
+    run(*command.split())
+    wkwdask.convert(sections, tmp_path / "two", pyramid=True, **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
+    shutil.rmtree(tmp_path / "ds" / "color" / "1")
+    assert "are not changed: 2-2-1, 4-4-1" in wkwdask.convert(sections, tmp_path / "ds", **OPTIONS).note
 
 
 def test_types_and_ranges(tmp_path):
@@ -168,8 +242,9 @@ def test_the_pyramid_in_the_same_call(tmp_path, sections):
     assert len(report.mags) == len(mags) > 1
     assert mags == [mag["mag"] for mag in document(tmp_path / "two")["dataLayers"][0]["mags"]]
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag="2-2-1"), wkwdask.read(tmp_path / "two", mag="2-2-1"))
+    assert "nothing to do" in wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS).note  # a run may have been killed at its very end
     with pytest.raises(ExistsError):
-        wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
+        wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     shutil.rmtree(tmp_path / "ds" / "color" / "2-2-1")  # as if the pyramid had not been built yet
     shutil.rmtree(tmp_path / "ds" / "color" / "4-4-1")
     wkwdask.convert(sections, tmp_path / "ds", pyramid=True, **OPTIONS)
@@ -218,7 +293,7 @@ def test_an_interrupted_import_goes_on(tmp_path, sections):
         with stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
             wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
         assert any("the same call goes on" in note for note in caught.value.__notes__)
-        assert document(tmp_path / "ds")["dataLayers"] == []
+        assert not (tmp_path / "ds" / FILE_NAME).exists()
         with pytest.raises(ResumeError, match="compression was lz4, is raw"):
             wkwdask.convert(sections, tmp_path / "ds", **(OPTIONS | {"compression": "raw"}))
     with stopping(tmp_path / "log2", 99, OSError):  # with the regions of the first start, whatever would be chosen now
@@ -346,10 +421,63 @@ def test_what_is_there_is_replaced_only_on_request(tmp_path, dataset):
     for target in ("a.npy", "mine"):
         with pytest.raises(ExistsError, match="is there already"):
             wkwdask.convert(dataset, tmp_path / target)
-    with pytest.raises(ExistsError, match=r"holds something else than TIFF files \(notes\.txt\), and is not replaced"):
+    with pytest.raises(ExistsError, match=r"holds something else \(notes\.txt\) than sections .* and is not replaced"):
         wkwdask.convert(dataset, tmp_path / "mine", existing="overwrite")
     wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(5, 6, 7, 1, 1, 1), existing="overwrite")
     assert np.load(tmp_path / "a.npy").shape == (1, 1, 1)
+
+
+def trees(folder):
+    """Everything in a folder, with the bytes of files."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in sorted(folder.rglob("*"))}
+
+
+def test_folders_that_no_export_made_are_not_replaced(tmp_path, dataset):
+    """Raw sections, other people's Zarr groups and arrays, a folder that is named as a section, links."""
+    zarr = pytest.importorskip("zarr", reason="zarr, of the extra convert, is not installed")
+    pytest.importorskip("tifffile", reason="tifffile, of the extra convert, is not installed")
+    targets = tmp_path / "targets"
+    for name in ("raw", "sub", "link", "extra"):
+        (targets / name).mkdir(parents=True)
+    (targets / "raw" / "section_000.tif").write_bytes(b"raw")
+    (targets / "sub" / "z0000.tif").mkdir()
+    (targets / "link" / "z0000.tif").symlink_to(targets / "raw" / "section_000.tif")
+    zarr.create_group(str(targets / "group.zarr")).create_array("a", shape=(3,), dtype="uint8")
+    zarr.create_array(str(targets / "array.zarr"), shape=(3,), dtype="uint8", attributes={"mine": 1})
+    wkwdask.convert(dataset, targets / "own.zarr")
+    (targets / "own.zarr" / "notes").write_text("mine")
+    before = trees(targets)
+    for target in ("raw", "sub", "link", "group.zarr", "array.zarr", "own.zarr"):
+        with pytest.raises(ExistsError, match=r"holds something else \(.*\) than sections"):
+            wkwdask.convert(dataset, targets / target, existing="overwrite")
+    assert trees(targets) == before
+    (targets / "own.zarr" / "notes").unlink()
+    for target in ("own.zarr", "sections", "sections"):
+        report = wkwdask.convert(dataset, targets / target, existing="overwrite")
+    assert report.note.startswith("a folder with one TIFF for each section, named by its z")
+    assert len(list((targets / "sections").iterdir())) == 21
+    assert hidden(tmp_path) == []
+
+
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_targets_of_another_kind(tmp_path, dataset, existing):
+    """They are refused before any work."""
+    (tmp_path / "a.npy").mkdir()
+    (tmp_path / "b.npy").write_text("mine")
+    (tmp_path / "c.npy").symlink_to(tmp_path / "b.npy")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "d").symlink_to(tmp_path / "folder")
+    (tmp_path / "e.npy").symlink_to(tmp_path / "nothing")
+    before = trees(tmp_path)
+    with stopping(tmp_path / "log", 0, AssertionError("it began to work")):
+        for name, message in (
+            ("a.npy", "is a folder, expected"), ("c.npy", "symbolic link"), ("d", "symbolic link"), ("e.npy", "symbolic link"),
+            ("file", "is there already" if existing == "error" else "is a file, expected"),
+        ):  # fmt: skip
+            with pytest.raises(ExistsError, match=message):
+                wkwdask.convert(dataset, tmp_path / name, existing=existing)
+    assert {name: data for name, data in trees(tmp_path).items() if not name.startswith("log")} == before
 
 
 @pytest.mark.parametrize("option", [{"axes": "zyx"}, {"voxel_size": VOXEL_SIZE}, {"pyramid": True}, {"category": "color"}, {"offset": (1, 0, 0)}])
@@ -359,6 +487,8 @@ def test_options_of_an_import_are_none_of_an_export(tmp_path, dataset, option):
 
 
 def test_exports_that_make_no_sense(tmp_path, dataset):
+    with pytest.raises(ValueError, match="a lower and a higher number, both finite"):
+        wkwdask.convert(dataset, tmp_path / "a.npy", value_range=(0, float("inf")))
     with pytest.raises(BoundsError, match="there is nothing to export"):
         wkwdask.convert(dataset, tmp_path / "a.npy", bounding_box=(0, 0, 0, 2, 2, 2))
     with pytest.raises(ValueError, match="compression is for TIFF"):
@@ -416,6 +546,8 @@ def test_command(tmp_path):
     assert isinstance(done.exception, ValueError)
     done = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.npy"), str(tmp_path / "x"), "--offset", "a,b,c"])
     assert "--offset takes numbers with commas between them" in done.output
+    done = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.npy"), str(tmp_path / "x"), "--range", "5"])
+    assert "--range takes two numbers, LOW,HIGH, got 1" in done.output
 
 
 def test_command_tells_of_gaps(tmp_path, sections):

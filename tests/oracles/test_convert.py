@@ -3,6 +3,7 @@ what is exported is read by tifffile and zarr. Without wkw, as on the lower boun
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 
@@ -12,7 +13,7 @@ import pytest
 from PIL import Image
 
 import wkwdask
-from wkwdask.errors import CorruptError, MissingError, UnsupportedError
+from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
 
 try:
     import wkw
@@ -212,6 +213,54 @@ def test_pages_that_are_not_alike(tmp_path):
         imported(tmp_path / "a.tif", tmp_path)
 
 
+PAGE_BY_PAGE = {
+    "plain": ("a.tif", {}),
+    "tiles": ("a.tif", {"compression": "zlib", "tile": (16, 16)}),
+    "ome": ("a.ome.tif", {}),
+}
+
+
+@pytest.mark.parametrize("form", PAGE_BY_PAGE)
+def test_tiff_written_page_by_page(tmp_path, form):
+    """Each page is a series of its own; together they are the stack, in one file or in several."""
+    name, options = PAGE_BY_PAGE[form]
+    array = voxels()
+    (tmp_path / "s").mkdir()
+    for folder, first, last in (("", 0, 11), ("s/1", 0, 4), ("s/2", 4, 11)):
+        with tifffile.TiffWriter(tmp_path / f"{folder}{name}") as writer:
+            for section in array[first:last]:
+                writer.write(section, photometric="minisblack", **options)
+    for source, axes in ((name, None), (name, "yx"), (name, "zyx"), ("s", None)):
+        np.testing.assert_array_equal(imported(tmp_path / source, tmp_path, axes=axes, existing="overwrite")[0], array)
+    with pytest.raises(ValueError, match="axes 'zcyx' for an array of shape"):
+        imported(tmp_path / name, tmp_path, axes="zcyx", existing="overwrite")
+
+
+def test_tiff_that_grew_by_appending(tmp_path):
+    array = voxels(shape=(6, 30, 41, 3))
+    for n, section in enumerate(array):
+        tifffile.imwrite(tmp_path / "rgb.tif", section, photometric="rgb", append=n > 0)
+    for n in range(3):
+        tifffile.imwrite(tmp_path / "stacks.tif", array[2 * n : 2 * n + 2, ..., 0], photometric="minisblack", append=n > 0, compression="zlib")
+    np.testing.assert_array_equal(imported(tmp_path / "rgb.tif", tmp_path), array.transpose(3, 0, 1, 2))
+    np.testing.assert_array_equal(imported(tmp_path / "stacks.tif", tmp_path, existing="overwrite")[0], array[..., 0])
+
+
+@pytest.mark.parametrize(("name", "lengths"), [("a.tif", (4, 3)), ("a.ome.tif", (4, 3)), ("a.ome.tif", (4, 4))])
+def test_tiff_of_several_stacks(tmp_path, name, lengths):
+    """None is taken for the whole: the error lists them."""
+    (tmp_path / "s").mkdir()
+    for target in (tmp_path / name, tmp_path / "s" / name):
+        with tifffile.TiffWriter(target) as writer:
+            for length in lengths:
+                writer.write(voxels(shape=(length, 30, 41)), photometric="minisblack", metadata={"axes": "ZYX"})
+    told = rf"holds 2 images, expected one, or sections that are all alike: uint8 ZYX \({lengths[0]}, 30, 41\), uint8 ZYX \({lengths[1]}, 30, 41\)"
+    with pytest.raises(UnsupportedError, match=told):
+        imported(tmp_path / name, tmp_path)
+    with pytest.raises(CorruptError, match=told):
+        imported(tmp_path / "s", tmp_path)
+
+
 def test_every_truncation_of_a_tiff_is_an_error(tmp_path):
     """It names the file; nothing is ever made of what is not there."""
     array = voxels()
@@ -261,6 +310,37 @@ def test_hdf5(tmp_path, options, dtype):
         imported(f"{tmp_path}/a.h5:nothing", tmp_path)
 
 
+def test_hdf5_names(tmp_path):
+    """With two slashes, behind soft and external links; a dangling one is not found."""
+    array = voxels()
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["g/x"] = array
+        file["soft"] = h5py.SoftLink("/g/x")
+        file["dangling"] = h5py.SoftLink("/g/y")
+        file["outside"] = h5py.ExternalLink("nothing.h5", "/x")
+    for name in ("/g/x", "//g/x", "/soft", "soft"):
+        np.testing.assert_array_equal(imported(f"{tmp_path}/a.h5:{name}", tmp_path, existing="overwrite")[0], array)
+    for name in ("dangling", "outside", "g"):
+        with pytest.raises(MissingError, match=rf"a\.h5: no dataset '{name}' of two or more axes: name one: .*a\.h5:/g/x"):
+            imported(f"{tmp_path}/a.h5:/{name}", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["npy", "h5", "zarr"])
+def test_arrays_without_voxels(tmp_path, kind):
+    empty = np.zeros((0, 30, 41), np.uint8)
+    path = tmp_path / f"a.{kind}"
+    if kind == "npy":
+        np.save(path, empty)
+    elif kind == "h5":
+        with h5py.File(path, "w") as file:
+            file["x"] = empty
+    else:
+        zarr.create_array(str(path), shape=empty.shape, chunks=(1, 30, 41), dtype="uint8")
+    with pytest.raises(BoundsError, match=r"a\..*: the source holds no voxels: it is an array of shape \(0, 30, 41\)"):
+        imported(path, tmp_path)
+    assert not (tmp_path / "ds").exists()
+
+
 def test_hdf5_axes_and_damage(tmp_path):
     array = voxels(shape=(2, 5, 6, 7))
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -304,6 +384,23 @@ def test_ome_zarr(tmp_path, version):
     group.attrs.update(multiscales if version == 2 else {"ome": {"version": "0.5", **multiscales}})
     np.testing.assert_array_equal(imported(tmp_path / "a.zarr", tmp_path, voxel_size=None), array[0])
     assert scale(tmp_path) == [4.0, 8.0, 50.0]
+
+
+@pytest.mark.parametrize("unit", ["micrometer", None])
+def test_ome_zarr_with_a_scale_of_all(tmp_path, unit):
+    """A scale that stands beside the arrays counts as well."""
+    group = zarr.create_group(str(tmp_path / "a.zarr"), zarr_format=2)
+    group.create_array("0", shape=(3, 4, 5), dtype="uint8", chunks=(3, 4, 5))[...] = 1
+    axes = [{"name": name, "type": "space", **({} if unit is None else {"unit": unit})} for name in "zyx"]
+    entry = {"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [0.5, 0.25, 0.125]}, {"type": "translation", "translation": [1, 1, 1]}]}
+    whole = [{"type": "scale", "scale": [0.1, 0.016, 0.032]}]
+    group.attrs["multiscales"] = [{"axes": axes, "datasets": [entry], "coordinateTransformations": whole}]
+    if unit is None:
+        with pytest.raises(ValueError, match="a new dataset needs the size of a voxel"):
+            imported(tmp_path / "a.zarr", tmp_path, voxel_size=None)
+    else:
+        imported(tmp_path / "a.zarr", tmp_path, voxel_size=None)
+        assert scale(tmp_path) == pytest.approx([4.0, 4.0, 50.0])
 
 
 def test_zarr_groups_and_names(tmp_path):
@@ -404,6 +501,23 @@ def test_export(tmp_path, monkeypatch, dtype, channels, limit):
     for n, target in enumerate(targets.values()):  # and back
         wkwdask.convert(target, tmp_path / "back", layer=str(n), voxel_size=None if n else (4, 5, 35), **{k: v for k, v in OPTIONS.items() if k != "layer"})
         np.testing.assert_array_equal(wkwdask.read(tmp_path / "back", layer=str(n)).transpose(0, 3, 2, 1), array)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_export_of_small_boxes(tmp_path, channels, depth):
+    """One voxel along an axis is no axis of samples."""
+    array = voxels(shape=(channels, depth, 4, 4))
+    source = reference(tmp_path, array)
+    for width, height in itertools.product(range(1, 5), repeat=2):
+        part = array[:, :, :height, :width]
+        for name in ("a.tif", "a.ome.tif", "sections"):
+            wkwdask.convert(source, tmp_path / name, bounding_box=(*OFFSET, width, height, depth), existing="overwrite")
+            if name != "sections":
+                with tifffile.TiffFile(tmp_path / name) as tiff:
+                    assert len(tiff.pages) == depth * channels
+                    np.testing.assert_array_equal(tiff.series[0].asarray().reshape(depth, channels, height, width), part.transpose(1, 0, 2, 3))
+            np.testing.assert_array_equal(imported(tmp_path / name, tmp_path, existing="overwrite"), part)
 
 
 def test_what_an_export_says_of_itself(tmp_path):

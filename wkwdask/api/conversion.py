@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.pyramids import build_pyramid
@@ -18,10 +20,11 @@ from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, s
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.storage.dataset import locate, open_volume
-from wkwdask.storage.job_folder import read_provenance
+from wkwdask.storage.job_folder import is_taken, read_provenance
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
+    from wkwdask.jobs.places import Place
     from wkwdask.storage.wkw import WkwVolume
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -99,7 +102,8 @@ def convert(
         Whether a slice of another size or type, one that cannot be decoded, or a gap in the numbers of sections becomes zeros, which the report names. By
         default such a slice is an error that names it; over a gap, sections become neighbours, with a warning.
     existing : {"error", "resume", "overwrite"}
-        What to do where the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+        What to do where the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew; of folders, an export
+        replaces only those that an export made.
 
     Returns
     -------
@@ -108,7 +112,7 @@ def convert(
     Raises
     ------
     BoundsError
-        The box holds nothing of the source, or a value does not fit ``dtype`` and there is no ``value_range``.
+        The source holds no voxels, or the box none of them, or a value does not fit ``dtype`` and there is no ``value_range``.
     ExistsError
         The target is there and ``existing="error"``.
     FormatError
@@ -126,7 +130,7 @@ def convert(
     UnsupportedError
         The source is of a kind that is not read.
     ValueError
-        An option makes no sense, axes do not fit, or the voxel size of a new dataset is not known.
+        An option makes no sense, axes do not fit, the voxel size of a new dataset is not known, or a new layer cannot have its name.
 
     Notes
     -----
@@ -148,6 +152,8 @@ def convert(
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
     wanted_mag = None if mag is None else Mag.parse(mag)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
+    if value_range is not None and len(value_range) != 2:
+        raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     volume = _wkw_volume(source, layer, wanted_mag)
     if volume is not None:
@@ -178,7 +184,7 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
     if voxel_size is None:
         return None
     lengths = [length_nm(float(length), unit) for length in voxel_size]
-    if len(lengths) != 3 or not min(lengths) > 0:
+    if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
         raise ValueError(f"voxel_size must be three positive lengths along x, y, z, got {voxel_size!r}")
     return lengths[0], lengths[1], lengths[2]
 
@@ -198,15 +204,28 @@ def _import(
     for note in foreign.notes:
         warnings.warn(note, SectionWarning, stacklevel=3)
     staged = stage_import(voxels, foreign, folder, options, existing, num_workers())
+    stale = staged.place.coarser_mags() if existing == "overwrite" or not is_taken(staged.place.folder) else ()
     try:
         report = build.convert(staged)
     except ExistsError:
         if not pyramid or not _is_done(staged):
             raise
-        return build_pyramid(staged.place.layer.folder)  # the call was interrupted while it built the pyramid
+        # The call was interrupted while it built the pyramid, or when all was there.
+        return build_pyramid(staged.place.layer.folder, finest=staged.place.mag, existing="resume")
     if not pyramid:
-        return report
+        return _with_stale(report, staged.place, stale)
     return merge_reports([report, build_pyramid(staged.place.layer.folder, finest=staged.place.mag, existing=existing)])  # type: ignore[arg-type]
+
+
+def _with_stale(report: Report, place: Place, mags: Sequence[Mag]) -> Report:
+    """Say in a report which mags a new one does not change."""
+    if not mags:
+        return report
+    note = (
+        f"coarser mags that are there are not changed: {', '.join(mag.name for mag in mags)}; "
+        f"wkwdask pyramid {place.folder} --update (or --overwrite) brings them up to date"
+    )
+    return replace(report, note="\n".join(filter(None, [report.note, note])))
 
 
 def _is_done(staged: StagedImport) -> bool:

@@ -56,6 +56,8 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
     for name, number in (("channels", int), ("value_range", float), ("voxel_size", float), ("offset", int)):
         if options[name] is not None:
             options[name] = _numbers(options[name], name, number)
+    if options["value_range"] is not None and len(options["value_range"]) != 2:
+        raise click.UsageError(f"--range takes two numbers, LOW,HIGH, got {len(options['value_range'])}")
     with cluster_at(scheduler), warnings.catch_warnings():
         warnings.simplefilter("always", SectionWarning)
         warnings.showwarning = show

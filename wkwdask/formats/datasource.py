@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ FILE_NAME = "datasource-properties.json"
 
 _ATTRIBUTES = ("largestSegmentId", "defaultViewConfiguration", "adminViewConfiguration", "coordinateTransformations", "additionalAxes")
 _JAVASCRIPT_INTEGER = (1 << 53) - 1
+_LAYER_NAME = re.compile(r"[A-Za-z0-9_$@\-]+[A-Za-z0-9_$@\-.]*")  # WEBKNOSSOS's rule
 _NM_PER_UNIT = {
     "yoctometer": 1e-15, "zeptometer": 1e-12, "attometer": 1e-9, "femtometer": 1e-6, "picometer": 1e-3, "nanometer": 1.0,
     "micrometer": 1e3, "millimeter": 1e6, "centimeter": 1e7, "decimeter": 1e8, "meter": 1e9, "decameter": 1e10, "hectometer": 1e11,
@@ -171,6 +173,27 @@ def length_nm(length: float, unit: str) -> float:
 def format_datasource(document: dict[str, Any]) -> str:
     """Write a document the way WEBKNOSSOS does."""
     return json.dumps(document, indent=4, ensure_ascii=False) + "\n"
+
+
+def check_layer_name(name: str) -> None:
+    """Make sure that a new layer can have a name: WEBKNOSSOS knows no other ones, and some lead out of the dataset.
+
+    Parameters
+    ----------
+    name : str
+        The name.
+
+    Raises
+    ------
+    ValueError
+        It cannot.
+
+    Examples
+    --------
+    >>> check_layer_name("em_2.aligned")
+    """
+    if not _LAYER_NAME.fullmatch(name):
+        raise ValueError(f"a layer's name is made of letters a-z and A-Z, digits, _, $, @, - and, after the first of them, dots; got {name!r}")
 
 
 def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.formats.datasource import check_layer_name
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, layer_in, read_datasource
@@ -29,6 +30,12 @@ class Place:
     """The mag."""
     layer: Layer
     """The layer, with its record where a JSON is above the mag."""
+
+    def coarser_mags(self) -> tuple[Mag, ...]:
+        """List the mags that could have been made from this one."""
+        mags = self.layer.mags if self.layer.record is not None else ()
+        finer = self.mag.factors
+        return tuple(mag for mag in mags if mag != self.mag and all(a % b == 0 for a, b in zip(mag.factors, finer, strict=True)))
 
 
 def place_of(url: str | os.PathLike[str]) -> Place:
@@ -108,7 +115,7 @@ def default_category(header: WkwHeader) -> str:
     return "segmentation" if header.dtype.kind in "iu" and header.dtype.itemsize >= 4 and header.num_channels == 1 else "color"
 
 
-def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | None) -> LayerEdit | None:
+def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | None, *, keeps_name: bool = False) -> LayerEdit | None:
     """Decide what the JSON is to say once a mag is there.
 
     Parameters
@@ -121,6 +128,8 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
         Where it has data [voxels of the mag].
     category : str, optional
         ``"color"`` or ``"segmentation"`` for a new layer; by default integers of 32 bits and more are a segmentation.
+    keeps_name : bool
+        Whether a new layer is named as the one that it comes from, which may be called anything.
 
     Returns
     -------
@@ -130,7 +139,7 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
     Raises
     ------
     ValueError
-        The layer has another type or number of channels, in mags that stay.
+        The layer has another type or number of channels, in mags that stay; or a new one cannot have its name.
     """
     layer = place.layer
     if layer.dataset_folder is None:
@@ -140,6 +149,8 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
     elements = element_class(header.dtype, header.num_channels)
     record = layer.record
     if record is None:
+        if not keeps_name:
+            check_layer_name(layer.name)
         return LayerEdit(layer.dataset_folder, layer.name, mags, (category or default_category(header), own_box, elements, header.num_channels))
     stays = [entry.mag for entry in record.mags if entry.mag != place.mag]
     if not stays:

@@ -95,7 +95,7 @@ class StagedMags:
 
     def _check_json(self) -> None:
         """Make sure, before any work, that the JSON can be brought up to date after it."""
-        if self.edit is not None and not os.access(self.edit.dataset_folder, os.W_OK):
+        if self.edit is not None and os.path.isdir(self.edit.dataset_folder) and not os.access(self.edit.dataset_folder, os.W_OK):
             raise PermissionError(errno.EACCES, "the dataset's datasource-properties.json could not be updated", self.edit.dataset_folder)
 
     def start(self) -> Report | None:

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.convert import ConvertJob
-from wkwdask.jobs.places import Place, edit_for, place_of
+from wkwdask.jobs.places import Place, check_inside_dataset, edit_for, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
 from wkwdask.plans.slabs import Slabs, plan_slabs
-from wkwdask.storage.converted import Converted
-from wkwdask.storage.dataset import read_datasource
+from wkwdask.storage.converted import Converted, check_range
+from wkwdask.storage.dataset import Layer, read_datasource
 from wkwdask.storage.foreign import Foreign, Placing, open_foreign
 from wkwdask.storage.image_stack import ImageStack, read_notes
-from wkwdask.storage.local import local_path, publish_bytes
+from wkwdask.storage.local import local_path
 from wkwdask.storage.owner import Owner
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.convert import Source
     from wkwdask.storage.wkw_target import WkwTarget
+
+    VoxelSize = tuple[float, float, float]
 
 EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "convert"
@@ -119,7 +121,7 @@ def target_folder(target: str | os.PathLike[str], layer: str | None, mag: Mag | 
     Raises
     ------
     ValueError
-        The target is a mag's folder, and another layer or mag is named.
+        The target is a mag's folder, and another layer or mag is named; or a new layer cannot have the name.
     """
     folder = local_path(target)
     named = _mag_named(os.path.basename(folder))
@@ -129,6 +131,9 @@ def target_folder(target: str | os.PathLike[str], layer: str | None, mag: Mag | 
         return folder
     name = (mag or Mag(1, 1, 1)).name
     if layer is not None:
+        datasource = read_datasource(folder)
+        if datasource is None or datasource.layer(layer) is None:
+            check_layer_name(layer)
         return f"{folder}/{layer}/{name}"
     if read_datasource(os.path.dirname(folder)) is not None and read_datasource(folder) is None:
         return f"{folder}/{name}"
@@ -160,8 +165,7 @@ def open_source(source: Any, options: ImportOptions, mag: Mag) -> tuple[Source, 
     if not channels or any(not 0 <= channel < volume.num_channels for channel in channels):
         raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
     dtype = by_dtype(options.dtype or volume.dtype).dtype.newbyteorder("=")
-    if options.value_range is not None and not options.value_range[0] < options.value_range[1]:
-        raise ValueError(f"the range of values must be a lower and a higher number, got {options.value_range}")
+    check_range(options.value_range)
     if channels != tuple(range(volume.num_channels)) or dtype != volume.dtype or options.value_range is not None:
         volume = Converted(volume, channels, dtype, options.value_range)
     if options.box is not None:
@@ -209,9 +213,12 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
         _COMMAND, folder=place.folder, box=box_setting(box), dtype=header.dtype.name, channels=header.num_channels, block_len=header.block_len,
         file_len=header.file_len, compression=header.block_type.label, level=options.encoding.level, on_error="fill" if options.fill else "fail", input=token,
     )  # fmt: skip
-    prepare_dataset(place, foreign.voxel_size_nm, options.voxel_size_nm)
-    place = place_of(url)
+    size = voxel_size_of_new(place, foreign.voxel_size_nm, options.voxel_size_nm)
+    if size is not None:
+        place = _in_new_dataset(place, size)
     edit = edit_for(place, header, box, options.category)
+    if edit is not None:
+        edit = replace(edit, voxel_size_nm=size)
     parent = place.layer.folder
     interrupted = find_interrupted(parent, (place.folder,), settings, existing)
     owner = Owner.this_process(f"{_COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
@@ -226,8 +233,17 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     return StagedImport(source, plan, target, staged, place, token, foreign.notes)
 
 
-def prepare_dataset(place: Place, found: tuple[float, float, float] | None, given: tuple[float, float, float] | None) -> None:
-    """Make the JSON of a new dataset, with the voxel size and no layers; in one that is there, the voxel size must be the same.
+def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | None) -> VoxelSize | None:
+    """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same.
+
+    Parameters
+    ----------
+    place : Place
+        Where the mag goes.
+    found : tuple of 3 float, optional
+        Edge lengths of a voxel of the mag along x, y, z, as the source says [nm].
+    given : tuple of 3 float, optional
+        Those of a voxel of mag 1, as a user says [nm].
 
     Raises
     ------
@@ -240,15 +256,24 @@ def prepare_dataset(place: Place, found: tuple[float, float, float] | None, give
         known = datasource.voxel_size_nm
         if given is not None and known is not None and not np.allclose(given, known, rtol=1e-6, atol=0):
             raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
-        return
+        return None
     factors = place.mag.factors
     size = given or (None if found is None else (found[0] / factors[0], found[1] / factors[1], found[2] / factors[2]))
     if size is None:
         raise ValueError(
             f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) (--voxel-size 4,4,35) in nm"
         )
-    os.makedirs(dataset, exist_ok=True)
-    publish_bytes(f"{dataset}/{FILE_NAME}", format_datasource(new_document(os.path.basename(dataset), size)).encode())
+    return size
+
+
+def _in_new_dataset(place: Place, voxel_size_nm: VoxelSize) -> Place:
+    """Give a place as it will be when the JSON is there, which appears with the mag."""
+    layer = place.layer
+    dataset = os.path.dirname(layer.folder)
+    text = format_datasource(new_document(os.path.basename(dataset), voxel_size_nm))
+    layer = Layer(layer.folder, layer.name, dataset, parse_datasource(text, f"{dataset}/{FILE_NAME}"))
+    check_inside_dataset(layer, place.folder)
+    return replace(place, layer=layer)
 
 
 def _token(source: Source) -> str:

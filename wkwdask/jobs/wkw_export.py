@@ -21,9 +21,9 @@ from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import MagReport, Report
 from wkwdask.jobs.staged import check_existing, check_same_settings, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, source_token
-from wkwdask.storage.converted import Converted
+from wkwdask.storage.converted import Converted, check_range
 from wkwdask.storage.dataset import locate
-from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, write_tiff
+from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
 from wkwdask.storage.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.storage.images import IMAGE_SUFFIXES
 from wkwdask.storage.journal import Journal, read_journal
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "export"
+_SECTIONS_NOTE = "a folder with one TIFF for each section, named by its z; names that end with .ome.tif, .tif, .npy or .zarr make something else"
 _SETTINGS_NAME = "settings.json"
 _READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES} - {*TIFF_SUFFIXES}
 _OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
@@ -92,6 +93,11 @@ class StagedExport:
         """What is made, before it has its name."""
         return f"{self.root}/{os.path.basename(self.target)}"
 
+    @property
+    def _is_file(self) -> bool:
+        """Whether one file is made, and no folder."""
+        return self.target.lower().endswith((*TIFF_SUFFIXES, ".npy"))
+
     def output(self) -> Output | None:
         """Choose what is written, None for one TIFF file, which is written section by section."""
         name = self.target.lower()
@@ -122,7 +128,7 @@ class StagedExport:
         try:
             if not os.path.lexists(self.staged):
                 remove_tree(self.root)  # of an export that was killed when its target had appeared, or before anything was written
-            _check_free(self.target, self.existing)
+            _check_free(self.target, self.existing, is_file=self._is_file)
             self._take_over()
         except BaseException:
             self.release()
@@ -183,6 +189,8 @@ class StagedExport:
         remove_tree(self.root)
         box = self.form.box
         entry = MagReport(self.target, files, box.volume, nbytes, None, None, None)
+        if isinstance(self.output(), SectionsOutput):
+            note = "\n".join(filter(None, [note, _SECTIONS_NOTE]))
         return Report((entry,), box.volume * self.mag.header.voxel_nbytes, seconds, note)
 
 
@@ -221,6 +229,7 @@ def stage_export(mag: WkwVolume, target: str | os.PathLike[str], options: Export
     if not channels or any(not 0 <= channel < mag.num_channels for channel in channels):
         raise ValueError(f"channels must be some of 0..{mag.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
     dtype = by_dtype(options.dtype or mag.dtype).dtype.newbyteorder("=")
+    check_range(options.value_range)
     source: Any = mag
     if channels != tuple(range(mag.num_channels)) or dtype != mag.dtype or options.value_range is not None:
         source = Converted(mag, channels, dtype, options.value_range)
@@ -265,17 +274,30 @@ def _voxel_size(mag: WkwVolume) -> tuple[float, float, float] | None:
     return x, y, z
 
 
-def _check_free(target: str, existing: str) -> None:
+def _check_free(target: str, existing: str, *, is_file: bool) -> None:
     """Make sure that the target can be written: of a folder only one that an export could have made is replaced."""
-    if not os.path.lexists(target) or (os.path.isdir(target) and not os.listdir(target)):
+    if not os.path.lexists(target):
+        return
+    if os.path.islink(target):
+        raise ExistsError(f"{target}: is a symbolic link, which is not replaced; export to where it points to, or remove it")
+    if os.path.isdir(target) and is_file:
+        raise ExistsError(f"{target}: is a folder, expected nothing or a file")
+    if os.path.isdir(target) and not os.listdir(target):
         return
     if existing != "overwrite":
         raise ExistsError(f'{target}: is there already; existing="overwrite" (on the command line --overwrite) replaces it whole')
-    if not os.path.isdir(target) or os.path.isfile(f"{target}/zarr.json"):
-        return
-    others = [name for name in os.listdir(target) if not name.lower().endswith(TIFF_SUFFIXES)]
-    if others:
-        raise ExistsError(f"{target}: holds something else than TIFF files ({others[0]}), and is not replaced")
+    if not os.path.isdir(target) and not is_file:
+        raise ExistsError(f"{target}: is a file, expected nothing or a folder")
+    if os.path.isdir(target) and not is_exported_zarr(target):
+        _check_sections(target)
+
+
+def _check_sections(target: str) -> None:
+    """Make sure that a folder holds nothing but sections as exports name them."""
+    with os.scandir(target) as entries:
+        other = min((entry.name for entry in entries if not is_section(entry.name) or not entry.is_file(follow_symlinks=False)), default=None)
+    if other is not None:
+        raise ExistsError(f"{target}: holds something else ({other}) than sections z0000.tif, z0001.tif... or a Zarr array of an export, and is not replaced")
 
 
 def _flush(path: str) -> tuple[int, int]:

@@ -423,7 +423,7 @@ def _edit_elsewhere(move: Move, box: BoundingBox, header: WkwHeader, options: Re
     """Say what the JSON above another place is to list; a new layer gets what its old one said about itself."""
     place = place_of(str(move.folder))
     record = move.layer.record
-    edit = edit_for(place, header, box, None if record is None else record.category)
+    edit = edit_for(place, header, box, None if record is None else record.category, keeps_name=place.layer.name == move.layer.name)
     if edit is None or edit.new_layer is None or record is None:
         return edit
     category, _, elements, channels = edit.new_layer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -143,6 +144,21 @@ class Converted:
                     place = (topleft[0] + x, topleft[1] + y, topleft[2] + z)
                     raise BoundsError(f"{self.name}: voxel {place} of channel {channel}: {error}") from None
         return 1
+
+
+def check_range(value_range: tuple[float, float] | None) -> None:
+    """Make sure that values can be scaled from a range.
+
+    Raises
+    ------
+    ValueError
+        It is no lower and higher number, both finite.
+    """
+    if value_range is None:
+        return
+    low, high = value_range
+    if not (low < high and math.isfinite(high - low)):
+        raise ValueError(f"the range of values must be a lower and a higher number, both finite, got {value_range}")
 
 
 def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None) -> npt.NDArray[Any]:

@@ -46,7 +46,7 @@ def read_datasource(folder: str) -> DataSource | None:
     return parse_datasource(text, path)
 
 
-def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
     """Change the ``datasource-properties.json`` of a folder; it appears whole, and two of our processes do not overwrite each other.
 
     Parameters
@@ -55,11 +55,13 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
         The dataset.
     change : callable
         Gets the parsed document as it is now and gives the new one.
+    new : dict, optional
+        What it gets where there is no such file.
 
     Raises
     ------
     MissingError
-        There is no such file.
+        There is no such file, and no ``new``.
     """
     path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
     fd = os.open(f"{folder}/.{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -68,9 +70,10 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
             fcntl.flock(fd, fcntl.LOCK_EX)
             remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
         current = read_datasource(folder)
-        if current is None:
+        document = new if current is None else current.document
+        if document is None:
             raise MissingError(f"{folder}/{FILE_NAME}: not found")
-        publish_bytes(path, format_datasource(change(current.document)).encode())
+        publish_bytes(path, format_datasource(change(document)).encode())
     finally:
         os.close(fd)
 

@@ -5,7 +5,9 @@ Each is made under another name, in the folder of the export, and is moved to it
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -34,6 +36,7 @@ _STRETCH_NBYTES = 64 << 20
 _ZARR_SHARD_NBYTES = 128 << 20
 _BIG_TIFF_NBYTES = 3 << 30  # of raw voxels; more offsets than a classic TIFF has are needed from 4 GiB on
 _TILE_VX = 512
+_SECTION_NAME = re.compile(r"z\d{4,}\.tif", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +270,28 @@ class SectionsOutput:
             file.publish(flush_folder=False)
 
 
+def is_section(name: str) -> bool:
+    """Tell whether a name is that of a section as :class:`SectionsOutput` writes them.
+
+    Examples
+    --------
+    >>> is_section("z0012.tif"), is_section("section_012.tif")
+    (True, False)
+    """
+    return _SECTION_NAME.fullmatch(name) is not None
+
+
+def is_exported_zarr(path: str) -> bool:
+    """Tell whether a folder is a Zarr array that :class:`ZarrOutput` wrote, and holds nothing else."""
+    try:
+        with open(f"{path}/zarr.json", "rb") as file:
+            record = json.load(file)
+    except (OSError, ValueError):
+        return False
+    is_ours = isinstance(record, dict) and record.get("node_type") == "array" and {"mag", "offset_vx"} <= set(record.get("attributes", ()))
+    return is_ours and set(os.listdir(path)) <= {"zarr.json", "c"}
+
+
 def write_tiff(path: str, source: Volume, form: Form, compression: str, *, ome: bool, done: Any) -> None:
     """Write one TIFF file of tiles, section by section.
 
@@ -296,9 +321,9 @@ def write_tiff(path: str, source: Volume, form: Form, compression: str, *, ome: 
     is_big = width * height * depth * form.voxel_nbytes >= _BIG_TIFF_NBYTES
     planes = (plane for box in slab_boxes(form) for _, plane in sections(source, box, os.path.dirname(path)))
     with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
-        writer.write(
+        writer.write(  # planarconfig and extrasamples keep tifffile from taking x for samples where the box is one voxel wide
             _tiles(planes, tile, done), shape=(depth, *channels, height, width), dtype=form.dtype, tile=(tile, tile), photometric="minisblack",
-            compression=_tiff_compression(compression), metadata=metadata, **_resolution(form),
+            planarconfig="contig", extrasamples=(), compression=_tiff_compression(compression), metadata=metadata, **_resolution(form),
         )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, MissingError, UnsupportedError
+from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import length_nm
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
@@ -26,7 +26,7 @@ from wkwdask.storage.image_stack import ImageStack
 from wkwdask.storage.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.storage.local import local_path
 from wkwdask.storage.slices import Slice, file_stamp
-from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_tiff, series_axes, series_slices
+from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_tiff, series_axes, series_of, series_slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +88,8 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
 
     Raises
     ------
+    BoundsError
+        It holds no voxels.
     MissingError
         There is nothing.
     CorruptError
@@ -102,11 +104,11 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     if not isinstance(source, (str, os.PathLike)):
         return _open_images([local_path(path) for path in source], "images", placing)
     text = os.fspath(source)
+    file, colon, key = text.rpartition(":")
+    if colon and file.lower().endswith(HDF5_SUFFIXES):  # first, since file.h5://dataset is no URL
+        return _open_hdf5(local_path(file), key.strip("/"), placing)
     if not os.path.exists(local_path(text)) and glob.has_magic(text):
         return _open_images(sort_naturally(glob.glob(local_path(text), recursive=True)), text, placing)
-    file, colon, key = text.rpartition(":")
-    if colon and file.lower().endswith(HDF5_SUFFIXES):
-        return _open_hdf5(local_path(file), key.strip("/"), placing)
     path = local_path(text)
     if not os.path.exists(path):
         raise MissingError(f"{path}: no such file or folder")
@@ -286,13 +288,16 @@ def _open_tiff(path: str, placing: Placing) -> Foreign:
         if not described and placing.axes is None:
             foreign = _stack(slices_of(path), path, placing, [])
             return Foreign(foreign.volume, voxel_size, foreign.notes)
-        series = tiff.series[0]
-        if len(series.pages) == 1 and len(series.shape) > series.pages[0].ndim and series.dataoffset is not None:
-            letters = check_axes(series_axes(series, path, placing.axes), series.shape, path)
-            ref = bytes_ref(path, series.shape, series.dtype.newbyteorder(tiff.byteorder), series.dataoffset)
+        series = series_of(tiff, path)
+        first = series[0]
+        if len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim and first.dataoffset is not None:
+            letters = check_axes(series_axes(first, path, placing.axes), first.shape, path)
+            ref = bytes_ref(path, first.shape, first.dtype.newbyteorder(tiff.byteorder), first.dataoffset)
             return _array(ref, letters, placing, voxel_size)
-        axes = None if placing.axes is None else check_axes(placing.axes, series.shape, path)
-        foreign = _stack(series_slices(series, path, axes), path, placing, [])
+        axes = placing.axes
+        if axes is not None and len(series) > 1 and len(axes) == len(first.shape) + 1:
+            axes = axes.removeprefix("z")  # a user counts the series as an axis
+        foreign = _stack(series_slices(series, path, None if axes is None else check_axes(axes, first.shape, path)), path, placing, [])
         return Foreign(foreign.volume, voxel_size, foreign.notes)
 
 
@@ -305,7 +310,14 @@ def _tiff_voxel_size(tiff: Any) -> VoxelSize | None:
         lengths = [length_nm(float(pixels.attrib[f"PhysicalSize{axis}"]), pixels.attrib.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "XYZ"]
     except (StopIteration, KeyError, ValueError, ElementTree.ParseError):
         return None
-    return (lengths[0], lengths[1], lengths[2]) if min(lengths) > 0 else None
+    return _known(lengths)
+
+
+def _known(lengths: Sequence[float]) -> VoxelSize | None:
+    """Take a voxel size that a file tells where it can be one."""
+    if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
+        return None
+    return lengths[0], lengths[1], lengths[2]
 
 
 # ------------------------------------------------------------------------------------------------ arrays
@@ -315,6 +327,8 @@ def _array(ref: ArrayRef, axes: str, placing: Placing, voxel_size: VoxelSize | N
     """Place an array."""
     if np.dtype(ref.dtype).kind not in "biuf":
         raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected whole or real numbers")
+    if 0 in ref.shape:
+        raise BoundsError(f"{ref.name}: the source holds no voxels: it is an array of shape {ref.shape}")
     lengths = dict(zip(axes, ref.shape, strict=True))
     size = (lengths["x"], lengths["y"], lengths.get("z", 1))
     return Foreign(ArrayVolume(ref, axes, placing.corner, BoundingBox(placing.corner, size, placing.mag)), voxel_size, notes)
@@ -344,12 +358,12 @@ def _open_hdf5(path: str, key: str, placing: Placing) -> Foreign:
         known: list[str] = []
         file.visititems(lambda name, item: known.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
         key = key or (known[0] if len(known) == 1 else "")
-        if key not in known:
+        data = _linked(file, key)
+        if not isinstance(data, h5py.Dataset) or data.ndim < 2:
             names = ", ".join(f"{path}:/{name}" for name in known)
             raise MissingError(
                 f"{path}: {f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: name one: {names or 'there is none'}"
             )
-        data = file[key]
         ref = ArrayRef(
             "hdf5", path, key, tuple(data.shape), data.dtype.str, tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1])), 0, file_stamp(path)
         )
@@ -358,13 +372,21 @@ def _open_hdf5(path: str, key: str, placing: Placing) -> Foreign:
         return _array(ref, axes, placing, _hdf5_voxel_size(data))
 
 
+def _linked(file: Any, key: str) -> Any:
+    """Follow a name, which may be a link, None where it leads nowhere."""
+    try:
+        return file[key] if key else None
+    except (KeyError, OSError):
+        return None
+
+
 def _hdf5_voxel_size(data: Any) -> VoxelSize | None:
     """Read what ilastik and Fiji (micrometers) or CREMI (nanometers) write beside a dataset, both in the order z, y, x."""
     for name, per_unit in (("element_size_um", 1e3), ("resolution", 1.0)):
         value = np.asarray(data.attrs[name], np.float64).ravel() if name in data.attrs else np.zeros(0)
-        if value.size == 3 and (value > 0).all():
-            z, y, x = (float(length) * per_unit for length in value)
-            return x, y, z
+        known = _known([float(length) * per_unit for length in reversed(value)])
+        if known is not None:
+            return known
     return None
 
 
@@ -400,20 +422,21 @@ def _ome_zarr(group: Any, path: str) -> tuple[str, str | None, VoxelSize | None]
         first = multiscales[0]
         axes = [axis if isinstance(axis, dict) else {"name": axis} for axis in first.get("axes", [])]
         entry = first["datasets"][0]
-        scale = next((step["scale"] for step in entry.get("coordinateTransformations", []) if step["type"] == "scale"), None)
+        steps = [*entry.get("coordinateTransformations", []), *first.get("coordinateTransformations", [])]  # the second ones are for all arrays
+        scales = [step["scale"] for step in steps if step["type"] == "scale"]
         key = str(entry["path"])
     except (TypeError, KeyError, IndexError):
         keys = ", ".join(f"{path}/{name}" for name in sorted(group.array_keys()))
         raise ValueError(f"{path}: a group without multiscales: name an array in it: {keys or 'there is none'}") from None
     letters = "".join(axis["name"].lower() for axis in axes) or None
-    if letters is None or scale is None or not set("xyz") <= set(letters):
+    if letters is None or not scales or not set("xyz") <= set(letters):
         return key, letters, None
     spatial = [letters.index(letter) for letter in "xyz"]
     units = [axes[n].get("unit") for n in spatial]
     if None in units:
         return key, letters, None
-    x, y, z = (length_nm(float(scale[n]), str(unit)) for n, unit in zip(spatial, units, strict=True))
-    return key, letters, (x, y, z)
+    lengths = [math.prod(float(scale[n]) for scale in scales) for n in spatial]
+    return key, letters, _known([length_nm(length, str(unit)) for length, unit in zip(lengths, units, strict=True)])
 
 
 def _zarr_voxel_size(attributes: dict[str, Any], axes: str | None) -> VoxelSize | None:
@@ -421,7 +444,7 @@ def _zarr_voxel_size(attributes: dict[str, Any], axes: str | None) -> VoxelSize 
     value = attributes.get("voxel_size_nm")
     if not isinstance(value, (list, tuple)) or len(value) != 3 or axes is None:
         return None
-    return float(value[0]), float(value[1]), float(value[2])
+    return _known([float(length) for length in value])
 
 
 def _open_mrc(path: str, placing: Placing) -> Foreign:
@@ -434,7 +457,7 @@ def _open_mrc(path: str, placing: Placing) -> Foreign:
             shape = (int(header.nz), int(header.ny), int(header.nx))
             mode, offset = int(header.mode), 1024 + int(header.nsymbt)
             maps = tuple(int(header[name]) for name in ("mapc", "mapr", "maps"))
-            size = tuple(length_nm(float(length), "angstrom") for length in mrc.voxel_size.tolist())
+            size = [length_nm(float(length), "angstrom") for length in mrc.voxel_size.tolist()]
             stamp, flags = np.frombuffer(header.tobytes()[_IMOD], np.dtype("i4").newbyteorder(order)).tolist()
     except (ValueError, OSError) as error:
         raise CorruptError(f"{path}: no MRC file that can be read: {error}") from None
@@ -445,5 +468,4 @@ def _open_mrc(path: str, placing: Placing) -> Foreign:
     stored = "".join("xyz"[n - 1] for n in reversed(maps)) if sorted(maps) == [1, 2, 3] else "zyx"
     dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _MRC_DTYPES[mode]  # IMOD's bytes have no sign unless it says so
     ref = bytes_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset)
-    voxel_size = (size[0], size[1], size[2]) if min(size) > 0 else None
-    return _array(ref, _axes_of(placing, shape, path, stored), placing, voxel_size)
+    return _array(ref, _axes_of(placing, shape, path, stored), placing, _known(size))

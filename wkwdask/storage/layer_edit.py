@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from wkwdask.formats.datasource import with_layer, with_mags, without_mags
+from wkwdask.formats.datasource import new_document, with_layer, with_mags, without_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import update_datasource
@@ -25,6 +26,8 @@ class LayerEdit:
     """Category, box, element class and channels, where the layer is new or changes its box."""
     attributes: dict[str, Any] = field(default_factory=dict)
     """What else a new layer says about itself."""
+    voxel_size_nm: tuple[float, float, float] | None = None
+    """Edge lengths of a voxel of mag 1 [nm], for a JSON that is made where there is none yet."""
 
     def apply(self) -> None:
         """Change the JSON."""
@@ -34,7 +37,8 @@ class LayerEdit:
                 document = with_layer(document, self.layer, *self.new_layer, self.attributes)
             return with_mags(document, self.layer, self.mags)
 
-        update_datasource(self.dataset_folder, change)
+        new = None if self.voxel_size_nm is None else new_document(os.path.basename(self.dataset_folder), self.voxel_size_nm)
+        update_datasource(self.dataset_folder, change, new)
 
     def to_json(self) -> dict[str, Any]:
         """Give the form that a publish record holds."""
@@ -48,6 +52,7 @@ class LayerEdit:
             "mags": [[list(mag.factors), path, edge] for mag, path, edge in self.mags],
             "new_layer": new_layer,
             "attributes": self.attributes,
+            "voxel_size_nm": self.voxel_size_nm,
         }
 
     @classmethod
@@ -58,7 +63,8 @@ class LayerEdit:
             category, numbers, element_class, num_channels = value["new_layer"]
             new_layer = (category, BoundingBox.parse(numbers), element_class, num_channels)
         mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
-        return cls(value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}))
+        size = value.get("voxel_size_nm")
+        return cls(value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}), None if size is None else (size[0], size[1], size[2]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from wkwdask.storage.extras import need
 from wkwdask.storage.slices import Format, Page, Slice, stored_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
 TIFF_SUFFIXES = (".tif", ".tiff")
+_TOLD = 5  # how many series an error lists
 
 
 def is_tiff(path: str) -> bool:
@@ -37,14 +38,45 @@ def open_tiff(path: str) -> Any:
 def tiff_slices(path: str) -> list[Slice]:
     with open_tiff(path) as tiff:
         # In a set of OME-TIFFs each file describes all of them: in a folder, each gives its own pages.
-        if (tiff.is_ome or tiff.is_imagej or tiff.is_shaped) and all(page is not None and page.parent is tiff for page in tiff.series[0].pages):
-            return series_slices(tiff.series[0], path, None)
+        described = tiff.series if tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
+        if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
+            return series_slices(series_of(tiff, path), path, None)
         pages = [page for page in tiff.pages if not page.is_reduced]
         return [_page_slice(((page, _number(n, len(pages))),), path) for n, page in enumerate(pages)]
 
 
 def _number(n: int, count: int) -> int | None:
     return n if count > 1 else None
+
+
+def series_of(tiff: Any, path: str) -> list[Any]:
+    """Give the series whose pages are the sections of a file: the only one, or all that lie behind each other, as where each page was written by itself.
+
+    Parameters
+    ----------
+    tiff : tifffile.TiffFile
+        The file.
+    path : str
+        Its name, for errors.
+
+    Returns
+    -------
+    list of tifffile.TiffPageSeries
+        All of one shape and type.
+
+    Raises
+    ------
+    UnsupportedError
+        They differ, or are several stacks of an OME-TIFF.
+    """
+    series = [one for one in tiff.series if not one.keyframe.is_reduced] if len(tiff.series) > 1 else []
+    if len(series) < 2:
+        return series or list(tiff.series[:1])
+    if len({(one.shape, one.axes, one.dtype) for one in series}) > 1 or (tiff.is_ome and len(series[0].pages) > 1):
+        told = ", ".join(f"{one.dtype} {one.axes} {one.shape}" for one in series[:_TOLD])
+        more = f", and {len(series) - _TOLD} more" if len(series) > _TOLD else ""
+        raise UnsupportedError(f"{path}: holds {len(series)} images, expected one, or sections that are all alike: {told}{more}; store each in its own file")
+    return series
 
 
 def series_axes(series: Any, path: str, axes: str | None) -> str:
@@ -78,13 +110,13 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
     return letters
 
 
-def series_slices(series: Any, path: str, axes: str | None) -> list[Slice]:
-    """List the slices of a series of pages, by its axes.
+def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Slice]:
+    """List the slices of series of pages, one behind the other, by their axes.
 
     Parameters
     ----------
-    series : tifffile.TiffPageSeries
-        The series.
+    series : sequence of tifffile.TiffPageSeries
+        The series, all of one shape and type.
     path : str
         The file, for errors.
     axes : str, optional
@@ -99,18 +131,19 @@ def series_slices(series: Any, path: str, axes: str | None) -> list[Slice]:
     UnsupportedError
         The pages are no sections.
     """
-    letters = series_axes(series, path, axes)
-    pages = list(series.pages)
+    first = series[0]
+    letters = series_axes(first, path, axes)
+    pages = [page for one in series for page in one.pages]
     inner = pages[0].ndim if pages and pages[0] is not None else 2
     outer = letters[: len(letters) - inner]
-    shape = series.shape[: len(outer)]
+    shape = (len(series), *first.shape[: len(outer)])
     if "y" in outer or "x" in outer or math.prod(shape) != len(pages):
-        raise UnsupportedError(f"{path}: {len(pages)} pages with the axes {letters} of the whole {series.shape}: the pages are no sections")
+        raise UnsupportedError(f"{path}: {len(pages)} pages with the axes {letters} of the whole {first.shape}: the pages are no sections")
     table = np.arange(len(pages)).reshape(shape)
-    order = [outer.index(letter) for letter in "zc" if letter in outer]
-    rest = [n for n in range(len(outer)) if n not in order]
-    table = table.transpose(*order, *rest)
-    table = table.reshape(table.shape[0] if "z" in outer else 1, -1)
+    order = [0, *(1 + outer.index(letter) for letter in "zc" if letter in outer)]
+    rest = [n for n in range(len(shape)) if n not in order]
+    depth = len(series) * (shape[1 + outer.index("z")] if "z" in outer else 1)
+    table = table.transpose(*order, *rest).reshape(depth, -1)
     return [_page_slice(tuple((pages[n], _number(n, len(pages))) for n in row), path) for row in table.tolist()]
 
 
