@@ -27,6 +27,7 @@ from damage_matrix import (
     RAW,
     SHAPE,
     add,
+    as_raw,
     blocks,
     both,
     cut,
@@ -128,7 +129,7 @@ def _check_what_is_said(folder, case, report):
     others = [kind for kind, _ in found if not any(matches(kind, pattern) for pattern in case.says)]
     assert others == []
     assert all(fault.meaning and fault.found for fault in report.faults)
-    assert report.is_sound == (not any(KINDS[kind][0] == "error" for kind, _ in found))
+    assert report.is_sound == (not any(fault.severity == "error" for fault in report.faults))
 
 
 def _check_what_stays(found, stays):
@@ -270,6 +271,27 @@ def test_pyramid_samples(dataset):
     assert half[0] < everything
     assert wkwdask.verify(dataset, pyramid=0).faults == ()
     assert wkwdask.verify(dataset, pyramid=True, method="nearest").faults == ()
+
+
+def test_a_mag_that_is_not_what_it_says_is_an_error(dataset):
+    """Its provenance states the method; for a mag of other software the method is a guess, and the difference a warning."""
+    wkwdask.build_pyramid(dataset, "cells", mags=MAGS, method="nearest", existing="overwrite")
+    assert wkwdask.verify(dataset, pyramid=True).faults == ()
+    path = dataset / "cells" / "2" / ".wkwdask.json"
+    path.write_text(path.read_text().replace('"nearest"', '"max"'))
+    report = wkwdask.verify(dataset, pyramid=True)
+    assert {(fault.kind, fault.severity) for fault in report.faults} == {("pyramid.differs", "error")}
+    assert not report.is_sound
+    assert run("verify", dataset, "--pyramid").exit_code == 1
+    strangers_mag()(dataset)
+    report = wkwdask.verify(dataset, pyramid=True)
+    assert {(fault.kind, fault.severity) for fault in report.faults} == {("pyramid.differs", "warning")}
+    assert run("verify", dataset, "--pyramid").exit_code == 0
+
+
+def test_the_advice_for_files_that_are_not_stored_alike(dataset):
+    as_raw(FINE)(dataset)
+    assert "wkwdask compress stores all files of the mag alike" in str(wkwdask.repair(dataset))
 
 
 def test_quick_reads_no_block(dataset):
@@ -619,6 +641,19 @@ def test_comparisons_that_cannot_be_made(dataset, sound):
         wkwdask.diff(dataset, sound, layer="cells")
 
 
+def test_values_that_look_alike(tmp_path):
+    """Their bits tell them apart."""
+    array = np.full((8, 8, 8), np.nan, np.float32)
+    wkwdask.write(tmp_path / "a" / "1", (0, 0, 0), array)
+    array.view(np.uint32)[1, 2, 3] = 0xFFC00001
+    array[1, 2, 4] = 7
+    wkwdask.write(tmp_path / "b" / "1", (0, 0, 0), array)
+    found = wkwdask.diff(tmp_path / "a" / "1", tmp_path / "b" / "1")
+    assert "voxel (1, 2, 3) of channel 0: nan and nan (bits 0x7fc00000 and 0xffc00001)" in str(found)
+    assert "voxel (1, 2, 4) of channel 0: nan and 7.0\n" in str(found)
+    assert [one.get("bits") for one in found.to_json()["volumes"][0]["listed"]] == [("0x7fc00000", "0xffc00001"), None]
+
+
 # ----------------------------------------------------------------------------- manifests
 
 
@@ -661,6 +696,19 @@ def test_manifests_leave_jobs_out_and_follow_links(dataset, tmp_path):
     both(running_job, add("cells/1/.x.wkw.00.wkwdask-tmp"), add("cells/.wkwdask-job-1/owner.json"))(dataset)
     assert wkwdask.check_manifest(dataset).is_equal
     assert wkwdask.write_manifest(dataset).files == before.files
+
+
+def test_only_files_are_hashed(dataset):
+    """A pipe would be read for ever; it is named."""
+    os.mkfifo(dataset / "cells" / "pipe")
+    (dataset / "nowhere").symlink_to("/nowhere/at/all")
+    report = wkwdask.write_manifest(dataset)
+    assert report.not_hashed == ("cells/pipe", "nowhere")
+    assert "not hashed: cells/pipe" in str(report)
+    assert "pipe" not in (dataset / MANIFEST_NAME).read_text()
+    found = wkwdask.check_manifest(dataset)
+    assert found.is_equal
+    assert found.not_hashed == report.not_hashed
 
 
 def test_broken_manifests(dataset):

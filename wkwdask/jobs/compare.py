@@ -38,9 +38,12 @@ class Difference:
     """Its value in the one volume."""
     second: float | int
     """Its value in the other."""
+    bits: tuple[str, str] = ("", "")
+    """The bits of both (hexadecimal) where the values look alike, as two NaN do."""
 
     def __str__(self) -> str:
-        return "voxel ({}, {}, {}) of channel {}: {} and {}".format(*self.voxel, self.channel, self.first, self.second)
+        bits = " (bits {} and {})".format(*self.bits) if self.bits[0] else ""
+        return "voxel ({}, {}, {}) of channel {}: {} and {}{}".format(*self.voxel, self.channel, self.first, self.second, bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,18 @@ def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: Bou
     for at in np.flatnonzero(differs.ravel(order="F"))[:_LISTED]:
         channel, *place = (int(n) for n in np.unravel_index(at, differs.shape, order="F"))
         x, y, z = (n + corner for n, corner in zip(place, box.topleft, strict=True))
-        listed.append(Difference((x, y, z), channel, first[(channel, *place)].item(), second[(channel, *place)].item()))
+        values = [array[(channel, *place)] for array in (first, second)]
+        listed.append(Difference((x, y, z), channel, values[0].item(), values[1].item(), _bits(*values)))
     return Differences(box.volume, int(voxels.sum()), tuple(listed), BoundingBox.from_corners(low, high, box.mag))
+
+
+def _bits(first: np.generic, second: np.generic) -> tuple[str, str]:
+    """Write down the bits of two values that look alike."""
+    if str(first.item()) != str(second.item()):
+        return "", ""
+    width = 2 * first.dtype.itemsize
+    numbers = [int(value.view(f"u{value.dtype.itemsize}")) for value in (first, second)]
+    return f"0x{numbers[0]:0{width}x}", f"0x{numbers[1]:0{width}x}"
 
 
 @dataclass(frozen=True, slots=True)

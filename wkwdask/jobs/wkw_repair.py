@@ -226,7 +226,7 @@ class StagedRepair:
         header, num_sound = self._probed.get(path, (None, 0))
         if header is not None:
             self._saved.add(path)
-            self._mend(plan, REWRITE, MendTask(check, shard, header, why(faults), salvage=False), faults, "all blocks decode by the mag's header")
+            self._mend(plan, REWRITE, MendTask(check, shard, header, why(faults), salvage=False), faults, _PROOF[header.is_compressed])
         elif kinds == {"file.trailing"}:
             self._mend(plan, CUT, MendTask(check, shard, None, why(faults), salvage=False), faults, "all blocks stay as they are")
         elif not self._plan_rebuild(rebuilding, plan, shard, faults, num_sound):
@@ -362,10 +362,14 @@ def _header_is_good(scope: MagScope, by_path: dict[str, list[Fault]]) -> bool:
     return scope.header is not None and not any(fault.kind == "header.unreadable" for fault in faults)
 
 
+_PROOF = {
+    True: "all blocks decode by the mag's header",
+    False: "its size is exactly that of the mag's raw files and not that of its own header; raw blocks have no other proof",
+}
 _ADVICE = {
     "header.lengths": "rechunk the mag with block_len and file_len of at most 128",
     "header.unreadable": "make it readable",
-    "file.block_type": "compress the mag: all files are then stored alike",
+    "file.block_type": "wkwdask compress stores all files of the mag alike",
     "file.size_changed": "if the change was meant, build_pyramid(update=True) brings coarser mags up to date",
     "file.outside": "grow the layer's box (grow_box, --grow-box), or remove the file",
     "folder.unreadable": "make it readable",

@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.datasource import FILE_NAME, largest_segment_id
-from wkwdask.formats.faults import Fault
+from wkwdask.formats.faults import ERROR, Fault
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.mag import Mag
@@ -49,6 +49,11 @@ class Made:
     """Where the finer mag had data then [voxels of the finer mag], None where nothing says so."""
 
     @property
+    def is_noted(self) -> bool:
+        """Whether the mag's provenance says so."""
+        return self.box is not None
+
+    @property
     def source(self) -> WkwVolume:
         """The finer mag: with the box that the JSON says, else with the one that it had then."""
         volume = volume_of(self.finer)
@@ -78,6 +83,7 @@ class StagedVerify:
         self._faults = list(scope.faults)
         self._found: dict[str, Findings] = {}
         self._compared: dict[str, int] = {}
+        self._says_how: set[str] = set()
         self._started = time.monotonic()
 
     def file_job(self) -> FlatJob:
@@ -111,6 +117,8 @@ class StagedVerify:
                 if made is None or not broken.isdisjoint(f"{folder}/{HEADER_NAME}" for folder in (scope.folder, made.finer.folder)):
                     self._faults.append(Fault("pyramid.unknown", scope.folder, "nothing says how it was made" if made is None else "a header.wkw is broken"))
                     continue
+                if made.is_noted:
+                    self._says_how.add(scope.folder)
                 tasks += [task for task in recompute_tasks(scope, made, broken) if is_sampled(scope.folder, task.shard, self._pyramid)]
         return FlatJob(lambda: iter(tasks), len(tasks), self._take_differences)
 
@@ -123,7 +131,8 @@ class StagedVerify:
                 one = found.listed[0]
                 what = f"{found.different:,} of {found.compared:,} voxels differ, the first is {one.second} in channel {one.channel}"
                 expected = f"{one.first}, the {task.method} of mag {task.finer.box.mag}"
-                self._faults.append(Fault("pyramid.differs", task.coarser.shard_path(task.shard), what, expected, voxel=one.voxel))
+                graver = ERROR if folder in self._says_how else ""  # by its own word the mag is another one; else the method may be
+                self._faults.append(Fault("pyramid.differs", task.coarser.shard_path(task.shard), what, expected, voxel=one.voxel, graver=graver))
 
     def report(self) -> VerifyReport:
         """Say what was found."""
