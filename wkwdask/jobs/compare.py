@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import IncompleteWriteError
+from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result
@@ -144,6 +144,46 @@ class CompareTask:
         self.first.read_into(first, box.topleft)
         self.second.read_into(second, box.topleft)
         return find_differences(first, second, box)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldsTask:
+    """Find out whether a volume has all that a copy holds that is not zero, in one region."""
+
+    volume: Volume
+    """The volume."""
+    copy: Volume
+    """The copy, of the same type."""
+    plan: RegionGrid
+    """The regions."""
+    region: Vec3
+    """Which region."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"comparison of region {self.region} of {self.copy.name}"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "holds {} {},{},{}".format(self.copy.name, *self.region)
+
+    def run(self) -> Result:
+        """Read both, chunk layer by chunk layer; the value tells whether all is there: what cannot be read may be."""
+        region, edge = self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape)
+        bricks = (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
+        try:
+            return Result((), value=all(map(self._holds, bricks)))
+        except (FormatError, OSError):
+            return Result((), value=False)
+
+    def _holds(self, box: BoundingBox) -> bool:
+        stored, copied = (np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (self.volume, self.copy))
+        self.volume.read_into(stored, box.topleft)
+        self.copy.read_into(copied, box.topleft)
+        unsigned = f"u{copied.dtype.itemsize}"
+        return not ((copied.view(unsigned) != 0) & (copied.view(unsigned) != stored.view(unsigned))).any()
 
 
 class CompareJob:

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.jobs.compare import HoldsTask
 from wkwdask.jobs.job import FlatJob, Result
 from wkwdask.jobs.pyramid import RegionTask
 from wkwdask.jobs.repair import CUT, HEADER, QUARANTINE, REBUILD, REWRITE, SALVAGE, Action, Left, RepairOptions, matter, why
@@ -123,6 +124,7 @@ class StagedRepair:
                 made = how_made(layer, scope, self._options.method) if broken else None
                 if made is not None and not made.is_known and _header_is_good(scope, self._by_path):
                     tasks += self._trials(scope, made)
+        tasks += self.leftovers.probe_tasks(self._faults)
         return FlatJob(lambda: iter(tasks), len(tasks), self._take_probe)
 
     def _trials(self, scope: MagScope, made: Made) -> Iterator[Task]:
@@ -138,6 +140,8 @@ class StagedRepair:
             self._probed[file_path(task.check.folder, task.shard)] = result.value
         elif isinstance(task, RecomputeTask):
             self._take_trial(task, result)
+        elif isinstance(task, HoldsTask):
+            self.leftovers.take_probe(task, is_there=result.value)
 
     def _take_trial(self, task: RecomputeTask, result: Result) -> None:
         folder = task.coarser.name
