@@ -50,6 +50,7 @@ from strategies import VOXEL_KINDS, voxel_array
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError, ResumeError
+from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.formats.faults import KINDS
 from wkwdask.formats.manifest import MANIFEST_NAME
 from wkwdask.jobs import job as job_module
@@ -255,9 +256,81 @@ def test_no_method_fits(dataset):
     report = wkwdask.repair(dataset)
     assert report.actions == ()
     assert not report.is_sound
+    assert "no method gives the intact files of the mag" in str(report)
+    report = wkwdask.repair(dataset, method="mode")
+    assert report.actions == ()
+    assert "its sound blocks are not what the finer mag gives by mode" in str(report)
+    cut(COARSE, 0)(dataset)
     report = wkwdask.repair(dataset, method="mode")
     assert "by mode, as you say" in str(report)
     assert wkwdask.verify(dataset).is_sound
+
+
+def coarser_of_strangers(folder, array, method="max"):
+    """Two mags of an image, of which nothing says how the coarser one was made."""
+    folder.mkdir()
+    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.to_wkw(array, folder / "color" / "1", block_len=8, file_len=2, category="color")
+    wkwdask.build_pyramid(folder, "color", mags=["2"], method=method)
+    for path in (folder / "color").glob("*/.wkwdask*"):
+        path.unlink()
+    return wkwdask.open(folder, mag="2").compute()
+
+
+def noise(*shape):
+    return np.random.default_rng(2).integers(1, 250, shape).astype(np.uint8)
+
+
+@pytest.mark.parametrize("method", ["max", "median", "nearest"])
+def test_files_that_every_method_gives_prove_nothing(tmp_path, method):
+    """The first files are of one value; what tells the methods apart lies behind them."""
+    array = np.full((32, 32, 1536), 7, np.uint8)
+    array[:, :, 1440:] = noise(32, 32, 96)
+    before = coarser_of_strangers(tmp_path / "ds", array, method)
+    path = "color/2/z47/y0/x0.wkw"
+    cut(path, 0)(tmp_path / "ds")
+    assert f"by {method}, as intact files of the mag show" in str(wkwdask.repair(tmp_path / "ds"))
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", mag="2").compute(), before)
+
+
+def test_a_method_that_is_not_sure_is_not_taken(tmp_path):
+    """Every method gives the intact files; a sound block of the broken one, or the user, tells which it was."""
+    array = np.full((32, 32, 128), 7, np.uint8)
+    array[:, :, 96:] = noise(32, 32, 32)
+    before = coarser_of_strangers(tmp_path / "ds", array)
+    path = tmp_path / "ds" / "color/2/z3/y0/x0.wkw"
+    raw = path.read_bytes()
+    path.write_bytes(b"")
+    report = wkwdask.repair(tmp_path / "ds")
+    assert report.actions == ()
+    assert "give method= (--method)" in str(report)
+    path.write_bytes(raw[:-9])
+    assert [action.verb for action in wkwdask.repair(tmp_path / "ds").actions] == ["rebuild"]
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", mag="2").compute(), before)
+    path.write_bytes(b"")
+    assert wkwdask.repair(tmp_path / "ds", method="max").is_sound
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", mag="2").compute(), before)
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "max"}], ids=["no option", "--method"])
+def test_sound_blocks_of_a_coarser_mag_of_unknown_origin_stay(tmp_path, options):
+    """The finer mag holds a part of what the coarser one shows: nothing of that is replaced by zeros."""
+    folder = tmp_path / "ds"
+    before = coarser_of_strangers(folder, noise(32, 32, 64))
+    path = "color/2/z0/y0/x0.wkw"
+    blocks(set_block(2, b"\xff" * 50), path)(folder)
+    broken = (folder / path).read_bytes()
+    shutil.copytree(folder, tmp_path / "part")
+    for z in (0, 1):
+        shutil.rmtree(tmp_path / "part" / f"color/1/z{z}/y0")
+    report = wkwdask.repair(tmp_path / "part", **options)
+    assert report.actions == ()
+    assert "its sound blocks are not what the finer mag gives" in str(report)
+    assert (tmp_path / "part" / path).read_bytes() == broken
+    report = wkwdask.repair(folder, **options)
+    assert "its 7 sound blocks stay" in str(report)
+    np.testing.assert_array_equal(wkwdask.open(folder, mag="2").compute(), before)
+    assert (folder / "color" / QUARANTINE_NAME / "2/z0/y0/x0.wkw").read_bytes() == broken
 
 
 def test_pyramid_samples(dataset):
