@@ -55,6 +55,7 @@ from wkwdask.formats.faults import KINDS
 from wkwdask.formats.manifest import MANIFEST_NAME
 from wkwdask.jobs import job as job_module
 from wkwdask.jobs import wkw_repair
+from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.locks import lock_path
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME
@@ -581,6 +582,56 @@ def test_what_is_not_checked_is_said(dataset):
     for z in (1, 2):
         shutil.rmtree(dataset / "cells" / "1" / f"z{z}")
     assert "mag.empty" in kinds(wkwdask.verify(dataset).faults, notes=True)
+
+
+def without_json(folder):
+    """The box of the layer after a repair of the JSON, and before it was lost."""
+    before = read_datasource(str(folder)).layers[0].bounding_box
+    (folder / FILE_NAME).unlink()
+    assert wkwdask.repair(folder, voxel_size=(4, 4, 4)).is_sound
+    return read_datasource(str(folder)).layers[0].bounding_box, before
+
+
+@pytest.mark.parametrize("step", ["to_wkw", "pyramid", "rechunk", "copy", "moved", "part", "merge", "upsample"])
+def test_a_lost_json_gets_the_box_of_the_voxels(tmp_path, step):
+    """What the mag's provenance says of its source is not taken for the place of the mag itself."""
+    first, second = tmp_path / "ds", tmp_path / "other"
+    first.mkdir()
+    (first / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    mag = "color/2" if step == "upsample" else "color/1"
+    wkwdask.to_wkw(noise(40, 30, 30), first / mag, offset=(4, 0, 6), block_len=8, file_len=2, category="color")
+    copies = {"copy": {}, "moved": {"translate": (36, 20, 50)}, "part": {"bounding_box": (10, 4, 8, 20, 20, 20)}}
+    if step in copies:
+        wkwdask.copy(first, second, **copies[step])
+    elif step == "rechunk":
+        wkwdask.rechunk(first, second, file_len=1)
+    elif step == "pyramid":
+        wkwdask.build_pyramid(first, mags=["2", "4"])
+        (first / "color" / "1" / ".wkwdask.json").unlink()
+    elif step == "upsample":
+        wkwdask.upsample(first, mags=["1"])
+    elif step == "merge":
+        path = first / "color" / "1" / ".wkwdask.json"
+        path.write_text(path.read_text().replace('"to_wkw"', '"merge"').replace('"box": "', '"source": "1", "box": "9'))
+    box, before = without_json(second if step in copies or step == "rechunk" else first)
+    if step == "merge":
+        assert box == wkwdask.BoundingBox((0, 0, 0), (48, 32, 48))  # that of its files
+    else:
+        assert box == before
+
+
+def test_the_box_of_a_new_json_holds_all_voxels(tmp_path):
+    """Others wrote more after the job that noted a box."""
+    (tmp_path / "ds").mkdir()
+    (tmp_path / "ds" / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.to_wkw(noise(40, 30, 30), tmp_path / "ds" / "color" / "1", offset=(4, 0, 6), block_len=8, file_len=2, category="color")
+    file = tmp_path / "ds" / "color" / "1" / "z1" / "y0" / "x0.wkw"
+    target = tmp_path / "ds" / "color" / "1" / "z7" / "y3" / "x5.wkw"
+    target.parent.mkdir(parents=True)
+    shutil.copy(file, target)
+    box, before = without_json(tmp_path / "ds")
+    assert before == wkwdask.BoundingBox((4, 0, 6), (40, 30, 30))
+    assert box == wkwdask.BoundingBox((4, 0, 6), (92, 64, 122))
 
 
 def test_a_pyramid_of_unknown_kind(dataset):

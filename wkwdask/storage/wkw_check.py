@@ -80,6 +80,8 @@ class WkwCheck:
     """Whether blocks are decoded."""
     find_largest: bool = False
     """Whether the largest value is looked for."""
+    noted_box: BoundingBox | None = None
+    """Where ``box`` is None: outside which voxels that are not zero are looked for [voxels of the mag]."""
 
     def check_shards(self, shards: Sequence[Vec3], nbytes: Sequence[int]) -> Findings:
         """Check several files.
@@ -258,7 +260,8 @@ class _FileCheck:
         self._path = path
         self._fd = fd
         self._nbytes = os.fstat(fd).st_size
-        self._corner = tuple(n * check.header.file_len_vx for n in shard)
+        edge = check.header.file_len_vx
+        self._corner = (shard[0] * edge, shard[1] * edge, shard[2] * edge)
         self._cube = None if check.box is None else cell_box(shard, (check.header.file_len_vx,) * 3, check.box)
         self._faults = _FaultList()
         self._blocks = self._nonzero = 0
@@ -396,8 +399,8 @@ class _FileCheck:
 
     def _look_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
         """Find voxels that are not zero outside the layer's box, in the blocks that are not wholly inside."""
-        box = self._check.box
-        if box is None or self._cube is None or box.contains(self._cube):
+        box = self._check.noted_box if self._check.box is None else self._check.box
+        if box is None or box.contains(BoundingBox(self._corner, (self._check.header.file_len_vx,) * 3, box.mag)):
             return
         corners = morton.decode(table[:, CODE]) * edge + self._corner
         is_cut = (corners < box.topleft).any(axis=1) | (corners + edge > box.bottomright).any(axis=1)
