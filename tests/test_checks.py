@@ -35,6 +35,7 @@ from damage_matrix import (
     ended_owner,
     hashes,
     labels,
+    layer,
     make_dataset,
     matches,
     prepare,
@@ -43,6 +44,7 @@ from damage_matrix import (
     strangers_mag,
     voxels,
 )
+from faults.drivers import KILLS, killed_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import VOXEL_KINDS, voxel_array
@@ -569,6 +571,41 @@ def test_an_interrupted_repair_goes_on(dataset, sound, tmp_path, num_done):
     assert aside.read_bytes() == broken
     for mag in MAGS:
         np.testing.assert_array_equal(voxels(dataset, mag=mag), voxels(sound, mag=mag))
+
+
+def test_a_killed_repair_goes_on(sound, tmp_path):
+    """Whatever it was about to do: no good data are touched, nothing is lost, and the same repair completes."""
+    salvaged, temporary = "cells/1/z0/y0/x0.wkw", "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"
+    damage = (cut(COARSE, -20), cut("cells/4/z0/y0/x0.wkw", 9), add(FINE), blocks(BROKEN_BLOCK, salvaged), add(temporary), cut("cells/2/header.wkw", 7))
+    options = {"salvage": True, "grow_box": True}
+    damaged = Path(shutil.copytree(sound, tmp_path / "damaged"))
+    both(*damage, layer("cells", largestSegmentId=7))(damaged)
+    before, broken = hashes(damaged), hashes(damaged)[salvaged]
+    good = {name: digest for name, digest in hashes(sound).items() if name.endswith(".wkw") and before[name] == digest}
+    assert len(good) > 50
+
+    def work(folder):
+        wkwdask.repair(folder, **options)
+
+    whole = Path(shutil.copytree(damaged, tmp_path / "whole"))
+    changes, _ = killed_at(0, work, whole)
+    assert len(wkwdask.repair(damaged, dry_run=True, **options).actions) >= 6
+    expected = {(layer, mag): voxels(whole, layer, mag) for layer, mag in (("color", "1"), *(("cells", mag) for mag in ("1", *MAGS)))}
+    ends = 0
+    for step in sorted({*range(1, changes + 1, max(1, changes // (KILLS or 14))), changes}):
+        folder = Path(shutil.copytree(damaged, tmp_path / f"step {step}"))
+        ends += killed_at(step, work, folder) is None
+        found = hashes(folder)
+        assert {name: found.get(name) for name in good} == good, step
+        assert broken in found.values(), step
+        done = wkwdask.repair(folder, **options)
+        assert done.is_sound, (step, str(done))
+        assert kinds(wkwdask.verify(folder).faults) == [], step
+        for (layer_name, mag), array in expected.items():
+            np.testing.assert_array_equal(voxels(folder, layer_name, mag), array)
+        assert broken in hashes(folder).values(), step
+        shutil.rmtree(folder)
+    assert ends > 10
 
 
 def test_what_is_not_checked_is_said(dataset):
