@@ -308,6 +308,29 @@ def zero_file(path):
     return damage
 
 
+def copied_mag(change=lambda copy: None):
+    """Let webknossos have been building the finest mag in a folder of its own yesterday, with files of another length."""
+
+    def damage(folder):
+        copy = folder / RECHUNK / "cells" / "1"
+        copy.parent.mkdir(parents=True)
+        shutil.copytree(folder / "cells" / "1", copy)
+        wkwdask.rechunk(copy, file_len=1)
+        for path in copy.glob(".*"):
+            path.unlink()
+        change(copy)
+        for path in (folder / RECHUNK, *(folder / RECHUNK).rglob("*")):
+            os.utime(path, (HOURS_AGO, HOURS_AGO))
+
+    return damage
+
+
+def foreign(folder):
+    """Take away what wkwdask knows of the finest mag."""
+    for path in (folder / "cells" / "1").glob(".wkwdask*"):
+        path.unlink()
+
+
 def ended_owner(job):
     """Somebody who has ended: no process has this start."""
     return {**asdict(Owner.this_process("a test", job)), "pid": 2**22 + 5, "process_start": "1"}
@@ -424,6 +447,10 @@ CASES = [
     Case("data file: other file_len", overwrite(FINE, 4, b"\x23"), {"file.file_len": FINE, "file.data_offset": FINE}, ("mend header",)),
     Case("data file: int32 for uint32", overwrite(FINE, 6, b"\x09"), {"file.voxel_type": FINE}, stays=("file.voxel_type",)),
     Case("raw data file: other magic", overwrite(RAW, 0, b"\0\0\0"), {"file.magic": RAW}, ("mend header",)),
+    Case("raw data file: other block_len", overwrite(RAW, 4, b"\x14"), {"file.block_len": RAW, "file.*": RAW}, ("mend header",)),
+    Case("raw data file: other file_len", overwrite(RAW, 4, b"\x23"), {"file.file_len": RAW, "file.*": RAW}, ("mend header",)),
+    Case("raw data file of other lengths, as long", overwrite(RAW, 4, b"\x22"), {"file.block_len": RAW, "file.file_len": RAW},
+         stays=("file.block_len", "file.file_len")),
     Case("data file of another layer", file_of(np.uint8, FINE), {"file.voxel_type": FINE}, stays=("file.voxel_type",)),
     Case("raw data file in a compressed mag", as_raw(FINE), {"file.block_type": FINE}, stays=("file.block_type",)),
     Case("data file: gap behind the table", with_padding(FINE), {"file.padding": FINE, "file.size_changed": FINE}, stays=("file.size_changed",)),
@@ -495,7 +522,17 @@ CASES = [
     Case("the reference library's, of just now", add("cells/1/z1/y0/x1.wkw_tmp"), {"leftover.temporary": "cells/1/z1/y0/x1.wkw_tmp"},
          stays=("leftover.temporary",)),
     Case("the Scala library's, of yesterday", old("cells/1/z1/y0/x1.wkw.tmp"), {"leftover.temporary": "cells/1/z1/y0/x1.wkw.tmp"}, ("remove",)),
-    Case("a mag that webknossos was building, yesterday", old_folder(RECHUNK), {"leftover.folder": RECHUNK}, ("remove",)),
+    Case("a mag that webknossos was building, yesterday", old_folder(RECHUNK), {"leftover.folder": RECHUNK}, stays=("leftover.folder",)),
+    Case("the same, --remove-copies", old_folder(RECHUNK), {"leftover.folder": RECHUNK}, stays=("leftover.folder",), options={"remove_copies": True}),
+    Case("a part of a mag that webknossos was building, --remove-copies", copied_mag(lambda copy: shutil.rmtree(copy / "z1")),
+         {"leftover.folder": RECHUNK}, ("remove",), options={"remove_copies": True}),
+    Case("webknossos was killed while it replaced a mag", both(copied_mag(), foreign, remove("cells/1/z1")),
+         {"leftover.folder": RECHUNK}, stays=("leftover.folder",), restored=False),
+    Case("the same, --remove-copies", both(copied_mag(), foreign, remove("cells/1/z1")),
+         {"leftover.folder": RECHUNK}, stays=("leftover.folder",), options={"remove_copies": True}, restored=False),
+    Case("the same, its header removed too, --remove-copies", both(copied_mag(), foreign, remove(HEADER), remove("cells/1/z1")),
+         {"leftover.folder": RECHUNK, "header.missing": HEADER}, ("write header.wkw",), stays=("leftover.folder",), options={"remove_copies": True},
+         restored=False),
     Case("a mag that webknossos is building", add(f"{RECHUNK}/z0/y0/x0.wkw"), {"leftover.folder": RECHUNK}, stays=("leftover.folder",)),
     Case("that of yesterday, while a mag is missing", both(old_folder(RECHUNK), remove("cells/4")),
          {"leftover.folder": RECHUNK, "mag.missing": "cells/4"}, stays=("leftover.folder", "mag.missing")),

@@ -27,6 +27,7 @@ from damage_matrix import (
     RAW,
     SHAPE,
     add,
+    as_raw,
     blocks,
     both,
     cut,
@@ -34,6 +35,7 @@ from damage_matrix import (
     ended_owner,
     hashes,
     labels,
+    layer,
     make_dataset,
     matches,
     prepare,
@@ -42,6 +44,7 @@ from damage_matrix import (
     strangers_mag,
     voxels,
 )
+from faults.drivers import KILLS, killed_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import VOXEL_KINDS, voxel_array
@@ -49,10 +52,12 @@ from strategies import VOXEL_KINDS, voxel_array
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError, ResumeError
+from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.formats.faults import KINDS
 from wkwdask.formats.manifest import MANIFEST_NAME
 from wkwdask.jobs import job as job_module
 from wkwdask.jobs import wkw_repair
+from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.locks import lock_path
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME
@@ -128,7 +133,7 @@ def _check_what_is_said(folder, case, report):
     others = [kind for kind, _ in found if not any(matches(kind, pattern) for pattern in case.says)]
     assert others == []
     assert all(fault.meaning and fault.found for fault in report.faults)
-    assert report.is_sound == (not any(KINDS[kind][0] == "error" for kind, _ in found))
+    assert report.is_sound == (not any(fault.severity == "error" for fault in report.faults))
 
 
 def _check_what_stays(found, stays):
@@ -254,9 +259,81 @@ def test_no_method_fits(dataset):
     report = wkwdask.repair(dataset)
     assert report.actions == ()
     assert not report.is_sound
+    assert "no method gives the intact files of the mag" in str(report)
+    report = wkwdask.repair(dataset, method="mode")
+    assert report.actions == ()
+    assert "its sound blocks are not what the finer mag gives by mode" in str(report)
+    cut(COARSE, 0)(dataset)
     report = wkwdask.repair(dataset, method="mode")
     assert "by mode, as you say" in str(report)
     assert wkwdask.verify(dataset).is_sound
+
+
+def coarser_of_strangers(folder, array, method="max"):
+    """Two mags of an image, of which nothing says how the coarser one was made."""
+    folder.mkdir()
+    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.to_wkw(array, folder / "color" / "1", block_len=8, file_len=2, category="color")
+    wkwdask.build_pyramid(folder, "color", mags=["2"], method=method)
+    for path in (folder / "color").glob("*/.wkwdask*"):
+        path.unlink()
+    return wkwdask.open(folder, mag="2").compute()
+
+
+def noise(*shape):
+    return np.random.default_rng(2).integers(1, 250, shape).astype(np.uint8)
+
+
+@pytest.mark.parametrize("method", ["max", "median", "nearest"])
+def test_files_that_every_method_gives_prove_nothing(tmp_path, method):
+    """The first files are of one value; what tells the methods apart lies behind them."""
+    array = np.full((32, 32, 1536), 7, np.uint8)
+    array[:, :, 1440:] = noise(32, 32, 96)
+    before = coarser_of_strangers(tmp_path / "ds", array, method)
+    path = "color/2/z47/y0/x0.wkw"
+    cut(path, 0)(tmp_path / "ds")
+    assert f"by {method}, as intact files of the mag show" in str(wkwdask.repair(tmp_path / "ds"))
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", mag="2").compute(), before)
+
+
+def test_a_method_that_is_not_sure_is_not_taken(tmp_path):
+    """Every method gives the intact files; a sound block of the broken one, or the user, tells which it was."""
+    array = np.full((32, 32, 128), 7, np.uint8)
+    array[:, :, 96:] = noise(32, 32, 32)
+    before = coarser_of_strangers(tmp_path / "ds", array)
+    path = tmp_path / "ds" / "color/2/z3/y0/x0.wkw"
+    raw = path.read_bytes()
+    path.write_bytes(b"")
+    report = wkwdask.repair(tmp_path / "ds")
+    assert report.actions == ()
+    assert "give method= (--method)" in str(report)
+    path.write_bytes(raw[:-9])
+    assert [action.verb for action in wkwdask.repair(tmp_path / "ds").actions] == ["rebuild"]
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", mag="2").compute(), before)
+    path.write_bytes(b"")
+    assert wkwdask.repair(tmp_path / "ds", method="max").is_sound
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", mag="2").compute(), before)
+
+
+@pytest.mark.parametrize("options", [{}, {"method": "max"}], ids=["no option", "--method"])
+def test_sound_blocks_of_a_coarser_mag_of_unknown_origin_stay(tmp_path, options):
+    """The finer mag holds a part of what the coarser one shows: nothing of that is replaced by zeros."""
+    folder = tmp_path / "ds"
+    before = coarser_of_strangers(folder, noise(32, 32, 64))
+    path = "color/2/z0/y0/x0.wkw"
+    blocks(set_block(2, b"\xff" * 50), path)(folder)
+    broken = (folder / path).read_bytes()
+    shutil.copytree(folder, tmp_path / "part")
+    for z in (0, 1):
+        shutil.rmtree(tmp_path / "part" / f"color/1/z{z}/y0")
+    report = wkwdask.repair(tmp_path / "part", **options)
+    assert report.actions == ()
+    assert "its sound blocks are not what the finer mag gives" in str(report)
+    assert (tmp_path / "part" / path).read_bytes() == broken
+    report = wkwdask.repair(folder, **options)
+    assert "its 7 sound blocks stay" in str(report)
+    np.testing.assert_array_equal(wkwdask.open(folder, mag="2").compute(), before)
+    assert (folder / "color" / QUARANTINE_NAME / "2/z0/y0/x0.wkw").read_bytes() == broken
 
 
 def test_pyramid_samples(dataset):
@@ -270,6 +347,27 @@ def test_pyramid_samples(dataset):
     assert half[0] < everything
     assert wkwdask.verify(dataset, pyramid=0).faults == ()
     assert wkwdask.verify(dataset, pyramid=True, method="nearest").faults == ()
+
+
+def test_a_mag_that_is_not_what_it_says_is_an_error(dataset):
+    """Its provenance states the method; for a mag of other software the method is a guess, and the difference a warning."""
+    wkwdask.build_pyramid(dataset, "cells", mags=MAGS, method="nearest", existing="overwrite")
+    assert wkwdask.verify(dataset, pyramid=True).faults == ()
+    path = dataset / "cells" / "2" / ".wkwdask.json"
+    path.write_text(path.read_text().replace('"nearest"', '"max"'))
+    report = wkwdask.verify(dataset, pyramid=True)
+    assert {(fault.kind, fault.severity) for fault in report.faults} == {("pyramid.differs", "error")}
+    assert not report.is_sound
+    assert run("verify", dataset, "--pyramid").exit_code == 1
+    strangers_mag()(dataset)
+    report = wkwdask.verify(dataset, pyramid=True)
+    assert {(fault.kind, fault.severity) for fault in report.faults} == {("pyramid.differs", "warning")}
+    assert run("verify", dataset, "--pyramid").exit_code == 0
+
+
+def test_the_advice_for_files_that_are_not_stored_alike(dataset):
+    as_raw(FINE)(dataset)
+    assert "wkwdask compress stores all files of the mag alike" in str(wkwdask.repair(dataset))
 
 
 def test_quick_reads_no_block(dataset):
@@ -475,6 +573,41 @@ def test_an_interrupted_repair_goes_on(dataset, sound, tmp_path, num_done):
         np.testing.assert_array_equal(voxels(dataset, mag=mag), voxels(sound, mag=mag))
 
 
+def test_a_killed_repair_goes_on(sound, tmp_path):
+    """Whatever it was about to do: no good data are touched, nothing is lost, and the same repair completes."""
+    salvaged, temporary = "cells/1/z0/y0/x0.wkw", "cells/1/z1/y0/.x1.wkw.0123456789abcdef.wkwdask-tmp"
+    damage = (cut(COARSE, -20), cut("cells/4/z0/y0/x0.wkw", 9), add(FINE), blocks(BROKEN_BLOCK, salvaged), add(temporary), cut("cells/2/header.wkw", 7))
+    options = {"salvage": True, "grow_box": True}
+    damaged = Path(shutil.copytree(sound, tmp_path / "damaged"))
+    both(*damage, layer("cells", largestSegmentId=7))(damaged)
+    before, broken = hashes(damaged), hashes(damaged)[salvaged]
+    good = {name: digest for name, digest in hashes(sound).items() if name.endswith(".wkw") and before[name] == digest}
+    assert len(good) > 50
+
+    def work(folder):
+        wkwdask.repair(folder, **options)
+
+    whole = Path(shutil.copytree(damaged, tmp_path / "whole"))
+    changes, _ = killed_at(0, work, whole)
+    assert len(wkwdask.repair(damaged, dry_run=True, **options).actions) >= 6
+    expected = {(layer, mag): voxels(whole, layer, mag) for layer, mag in (("color", "1"), *(("cells", mag) for mag in ("1", *MAGS)))}
+    ends = 0
+    for step in sorted({*range(1, changes + 1, max(1, changes // (KILLS or 14))), changes}):
+        folder = Path(shutil.copytree(damaged, tmp_path / f"step {step}"))
+        ends += killed_at(step, work, folder) is None
+        found = hashes(folder)
+        assert {name: found.get(name) for name in good} == good, step
+        assert broken in found.values(), step
+        done = wkwdask.repair(folder, **options)
+        assert done.is_sound, (step, str(done))
+        assert kinds(wkwdask.verify(folder).faults) == [], step
+        for (layer_name, mag), array in expected.items():
+            np.testing.assert_array_equal(voxels(folder, layer_name, mag), array)
+        assert broken in hashes(folder).values(), step
+        shutil.rmtree(folder)
+    assert ends > 10
+
+
 def test_what_is_not_checked_is_said(dataset):
     """Mags elsewhere, and layers of other formats."""
     edit(dataset, lambda layers: layers["cells"]["mags"][2].update(path="s3://bucket/cells/4"))
@@ -486,6 +619,56 @@ def test_what_is_not_checked_is_said(dataset):
     for z in (1, 2):
         shutil.rmtree(dataset / "cells" / "1" / f"z{z}")
     assert "mag.empty" in kinds(wkwdask.verify(dataset).faults, notes=True)
+
+
+def without_json(folder):
+    """The box of the layer after a repair of the JSON, and before it was lost."""
+    before = read_datasource(str(folder)).layers[0].bounding_box
+    (folder / FILE_NAME).unlink()
+    assert wkwdask.repair(folder, voxel_size=(4, 4, 4)).is_sound
+    return read_datasource(str(folder)).layers[0].bounding_box, before
+
+
+@pytest.mark.parametrize("step", ["to_wkw", "pyramid", "rechunk", "copy", "moved", "part", "merge", "upsample"])
+def test_a_lost_json_gets_the_box_of_the_voxels(tmp_path, step):
+    """What the mag's provenance says of its source is not taken for the place of the mag itself."""
+    first, second = tmp_path / "ds", tmp_path / "other"
+    first.mkdir()
+    (first / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    mag = "color/2" if step == "upsample" else "color/1"
+    wkwdask.to_wkw(noise(40, 30, 30), first / mag, offset=(4, 0, 6), block_len=8, file_len=2, category="color")
+    copies = {"copy": {}, "moved": {"translate": (36, 20, 50)}, "part": {"bounding_box": (10, 4, 8, 20, 20, 20)}}
+    if step in copies:
+        wkwdask.copy(first, second, **copies[step])
+    elif step == "rechunk":
+        wkwdask.rechunk(first, second, file_len=1)
+    elif step == "pyramid":
+        wkwdask.build_pyramid(first, mags=["2", "4"])
+        (first / "color" / "1" / ".wkwdask.json").unlink()
+    elif step == "upsample":
+        wkwdask.upsample(first, mags=["1"])
+    elif step == "merge":
+        path = first / "color" / "1" / ".wkwdask.json"
+        path.write_text(path.read_text().replace('"to_wkw"', '"merge"').replace('"box": "', '"source": "1", "box": "9'))
+    box, before = without_json(second if step in copies or step == "rechunk" else first)
+    if step == "merge":
+        assert box == wkwdask.BoundingBox((0, 0, 0), (48, 32, 48))  # that of its files
+    else:
+        assert box == before
+
+
+def test_the_box_of_a_new_json_holds_all_voxels(tmp_path):
+    """Others wrote more after the job that noted a box."""
+    (tmp_path / "ds").mkdir()
+    (tmp_path / "ds" / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.to_wkw(noise(40, 30, 30), tmp_path / "ds" / "color" / "1", offset=(4, 0, 6), block_len=8, file_len=2, category="color")
+    file = tmp_path / "ds" / "color" / "1" / "z1" / "y0" / "x0.wkw"
+    target = tmp_path / "ds" / "color" / "1" / "z7" / "y3" / "x5.wkw"
+    target.parent.mkdir(parents=True)
+    shutil.copy(file, target)
+    box, before = without_json(tmp_path / "ds")
+    assert before == wkwdask.BoundingBox((4, 0, 6), (40, 30, 30))
+    assert box == wkwdask.BoundingBox((4, 0, 6), (92, 64, 122))
 
 
 def test_a_pyramid_of_unknown_kind(dataset):
@@ -557,7 +740,7 @@ def test_differences_against_numpy(tmp_path_factory, data):
     second = first.copy()
     bits = second.view(f"u{second.dtype.itemsize}")
     for _ in range(data.draw(st.integers(0, 15))):
-        bits[tuple(data.draw(st.integers(0, n - 1)) for n in shape)] ^= 1
+        bits[tuple(data.draw(st.integers(0, n - 1)) for n in shape)] ^= bits.dtype.type(1)
     for name, array in (("a", first), ("b", second)):
         lengths = {"block_len": data.draw(st.sampled_from([2, 4, 8])), "file_len": data.draw(st.sampled_from([1, 2, 4]))}
         wkwdask.write(folder / name / "1", offset, array, compression=data.draw(st.sampled_from(["raw", "lz4", "lz4hc"])), **lengths)
@@ -619,6 +802,19 @@ def test_comparisons_that_cannot_be_made(dataset, sound):
         wkwdask.diff(dataset, sound, layer="cells")
 
 
+def test_values_that_look_alike(tmp_path):
+    """Their bits tell them apart."""
+    array = np.full((8, 8, 8), np.nan, np.float32)
+    wkwdask.write(tmp_path / "a" / "1", (0, 0, 0), array)
+    array.view(np.uint32)[1, 2, 3] = 0xFFC00001
+    array[1, 2, 4] = 7
+    wkwdask.write(tmp_path / "b" / "1", (0, 0, 0), array)
+    found = wkwdask.diff(tmp_path / "a" / "1", tmp_path / "b" / "1")
+    assert "voxel (1, 2, 3) of channel 0: nan and nan (bits 0x7fc00000 and 0xffc00001)" in str(found)
+    assert "voxel (1, 2, 4) of channel 0: nan and 7.0\n" in str(found)
+    assert [one.get("bits") for one in found.to_json()["volumes"][0]["listed"]] == [("0x7fc00000", "0xffc00001"), None]
+
+
 # ----------------------------------------------------------------------------- manifests
 
 
@@ -661,6 +857,19 @@ def test_manifests_leave_jobs_out_and_follow_links(dataset, tmp_path):
     both(running_job, add("cells/1/.x.wkw.00.wkwdask-tmp"), add("cells/.wkwdask-job-1/owner.json"))(dataset)
     assert wkwdask.check_manifest(dataset).is_equal
     assert wkwdask.write_manifest(dataset).files == before.files
+
+
+def test_only_files_are_hashed(dataset):
+    """A pipe would be read for ever; it is named."""
+    os.mkfifo(dataset / "cells" / "pipe")
+    (dataset / "nowhere").symlink_to("/nowhere/at/all")
+    report = wkwdask.write_manifest(dataset)
+    assert report.not_hashed == ("cells/pipe", "nowhere")
+    assert "not hashed: cells/pipe" in str(report)
+    assert "pipe" not in (dataset / MANIFEST_NAME).read_text()
+    found = wkwdask.check_manifest(dataset)
+    assert found.is_equal
+    assert found.not_hashed == report.not_hashed
 
 
 def test_broken_manifests(dataset):

@@ -89,6 +89,7 @@ def verify(
 @_method_option
 @click.option("--voxel-size", metavar="X,Y,Z", help="For a JSON that has to be written anew [nm].")
 @click.option("--older-than", type=float, default=3600, show_default=True, metavar="SECONDS", help="Younger temporary files of other software are left alone.")
+@click.option("--remove-copies", is_flag=True, help="Remove mags that webknossos left half-way, where the layer has every voxel that they hold.")
 @_json_option
 @scheduler_option
 def repair(path: str, layers: tuple[str, ...], mags: str | None, voxel_size: str | None, as_json: bool, scheduler: str | None, **options: Any) -> None:

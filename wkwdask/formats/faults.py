@@ -85,7 +85,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "layer.unlisted": (WARNING, "the JSON does not list this layer: WEBKNOSSOS does not show it"),
     # left over
     "leftover.temporary": (WARNING, "half a file that a process left; nobody reads it"),
-    "leftover.folder": (WARNING, "half a mag that a process left; nobody reads it"),
+    "leftover.folder": (WARNING, "nobody reads it; where webknossos was killed while it replaced the mag, it may be the only complete copy"),
     "leftover.lock": (WARNING, "the lock of a job that has ended"),
     "job.dead": (WARNING, "the folder of a job that has ended; the next job that writes here removes it"),
     "job.unpublished": (WARNING, "a job was killed while its mags appeared; the next job that writes here completes it"),
@@ -129,11 +129,13 @@ class Fault:
     """Where in the file [bytes]."""
     more: int = 0
     """How many more of this kind in the same file are not listed one by one."""
+    graver: str = ""
+    """A severity in place of the kind's, where more is known than the kind says."""
 
     @property
     def severity(self) -> str:
         """``"error"``, ``"warning"`` or ``"note"``."""
-        return KINDS[self.kind][0]
+        return self.graver or KINDS[self.kind][0]
 
     @property
     def meaning(self) -> str:

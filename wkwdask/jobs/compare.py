@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import IncompleteWriteError
+from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result
@@ -38,9 +38,12 @@ class Difference:
     """Its value in the one volume."""
     second: float | int
     """Its value in the other."""
+    bits: tuple[str, str] = ("", "")
+    """The bits of both (hexadecimal) where the values look alike, as two NaN do."""
 
     def __str__(self) -> str:
-        return "voxel ({}, {}, {}) of channel {}: {} and {}".format(*self.voxel, self.channel, self.first, self.second)
+        bits = " (bits {} and {})".format(*self.bits) if self.bits[0] else ""
+        return "voxel ({}, {}, {}) of channel {}: {} and {}{}".format(*self.voxel, self.channel, self.first, self.second, bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,18 @@ def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: Bou
     for at in np.flatnonzero(differs.ravel(order="F"))[:_LISTED]:
         channel, *place = (int(n) for n in np.unravel_index(at, differs.shape, order="F"))
         x, y, z = (n + corner for n, corner in zip(place, box.topleft, strict=True))
-        listed.append(Difference((x, y, z), channel, first[(channel, *place)].item(), second[(channel, *place)].item()))
+        values = [array[(channel, *place)] for array in (first, second)]
+        listed.append(Difference((x, y, z), channel, values[0].item(), values[1].item(), _bits(*values)))
     return Differences(box.volume, int(voxels.sum()), tuple(listed), BoundingBox.from_corners(low, high, box.mag))
+
+
+def _bits(first: np.generic, second: np.generic) -> tuple[str, str]:
+    """Write down the bits of two values that look alike."""
+    if str(first.item()) != str(second.item()):
+        return "", ""
+    width = 2 * first.dtype.itemsize
+    numbers = [int(value.view(f"u{value.dtype.itemsize}")) for value in (first, second)]
+    return f"0x{numbers[0]:0{width}x}", f"0x{numbers[1]:0{width}x}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +144,46 @@ class CompareTask:
         self.first.read_into(first, box.topleft)
         self.second.read_into(second, box.topleft)
         return find_differences(first, second, box)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldsTask:
+    """Find out whether a volume has all that a copy holds that is not zero, in one region."""
+
+    volume: Volume
+    """The volume."""
+    copy: Volume
+    """The copy, of the same type."""
+    plan: RegionGrid
+    """The regions."""
+    region: Vec3
+    """Which region."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"comparison of region {self.region} of {self.copy.name}"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "holds {} {},{},{}".format(self.copy.name, *self.region)
+
+    def run(self) -> Result:
+        """Read both, chunk layer by chunk layer; the value tells whether all is there: what cannot be read may be."""
+        region, edge = self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape)
+        bricks = (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
+        try:
+            return Result((), value=all(map(self._holds, bricks)))
+        except (FormatError, OSError):
+            return Result((), value=False)
+
+    def _holds(self, box: BoundingBox) -> bool:
+        stored, copied = (np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (self.volume, self.copy))
+        self.volume.read_into(stored, box.topleft)
+        self.copy.read_into(copied, box.topleft)
+        unsigned = f"u{copied.dtype.itemsize}"
+        return not ((copied.view(unsigned) != 0) & (copied.view(unsigned) != stored.view(unsigned))).any()
 
 
 class CompareJob:

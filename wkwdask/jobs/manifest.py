@@ -66,6 +66,8 @@ class ManifestReport:
     """Files that have another hash."""
     additional: tuple[str, ...] = ()
     """Files that the manifest does not list."""
+    not_hashed: tuple[str, ...] = ()
+    """What is neither a file nor a folder: pipes, devices, links to nowhere."""
 
     @property
     def is_equal(self) -> bool:
@@ -74,11 +76,11 @@ class ManifestReport:
 
     def __str__(self) -> str:
         lines = []
-        for what in ("missing", "changed", "additional"):
-            paths = getattr(self, what)
-            lines += [f"{what}: {path}" for path in paths[:_SHOWN]]
+        for what in ("missing", "changed", "additional", "not_hashed"):
+            paths, said = getattr(self, what), what.replace("_", " ")
+            lines += [f"{said}: {path}" for path in paths[:_SHOWN]]
             if len(paths) > _SHOWN:
-                lines.append(f"{what}: and {len(paths) - _SHOWN} more")
+                lines.append(f"{said}: and {len(paths) - _SHOWN} more")
         counts = f"{len(self.missing)} missing, {len(self.changed)} changed, {len(self.additional)} additional"
         return "\n".join([*lines, f"{self.path}: {self.files:,} files, {format_nbytes(self.nbytes)}; {counts}"])
 
@@ -97,10 +99,14 @@ class Hashes:
     """SHA-256 (hexadecimal) of each relative path."""
     nbytes: int = 0
     """Bytes of all files."""
+    others: list[str] = field(default_factory=list)
+    """What is neither a file nor a folder."""
 
     def job(self) -> FlatJob:
         """Make the job that reads them."""
-        paths = list(hashed_files(self.root))
+        listed = list(hashed_files(self.root))
+        paths = [path for path, is_regular in listed if is_regular]
+        self.others = [path for path, is_regular in listed if not is_regular]
 
         def tasks() -> Iterator[Task]:
             return (HashTask(self.root, tuple(paths[first : first + _GROUP])) for first in range(0, len(paths), _GROUP))
@@ -116,7 +122,7 @@ class Hashes:
         """Write the manifest; it appears whole."""
         path = f"{self.root}/{MANIFEST_NAME}"
         publish_bytes(path, format_manifest(self.found.items(), self.nbytes).encode("utf-8", "surrogateescape"))
-        return ManifestReport(path, len(self.found), self.nbytes)
+        return ManifestReport(path, len(self.found), self.nbytes, not_hashed=tuple(self.others))
 
     def check(self) -> ManifestReport:
         """Compare with the manifest that is there."""
@@ -128,4 +134,5 @@ class Hashes:
             tuple(sorted(listed.keys() - self.found.keys())),
             tuple(sorted(path for path in listed.keys() & self.found.keys() if listed[path] != self.found[path])),
             tuple(sorted(self.found.keys() - listed.keys())),
+            tuple(self.others),
         )

@@ -36,6 +36,8 @@ class RepairOptions:
     """For a new JSON."""
     older_than_seconds: float = 3600.0
     """How old temporary files of other software must be before they are removed."""
+    remove_copies: bool = False
+    """Mags that other software was building are removed, where the layer has all that they hold."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from wkwdask.formats.faults import ERROR, SEVERITIES, WARNING, Fault
-from wkwdask.geometry.grid import cell_box
+from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.compare import Differences, find_differences
 from wkwdask.jobs.job import Result
 from wkwdask.jobs.report import format_nbytes
@@ -18,12 +18,21 @@ from wkwdask.streams.pyramid import PyramidStream
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import numpy.typing as npt
+
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.volume import Volume
 
 _SHOWN = 50
+
+
+class Broken(Protocol):
+    """A broken shard of which some chunks can be read."""
+
+    def read(self, block: Vec3) -> npt.NDArray[Any] | None:
+        """Read a chunk, shape (c, x, y, z), by its index in the mag; None where it is broken."""
 
 
 class Check(Protocol):
@@ -35,6 +44,9 @@ class Check(Protocol):
 
     def check_shards(self, shards: Sequence[Vec3], nbytes: Sequence[int]) -> Any:
         """Check several shards, with the size that each should have or 0; what is found can be added."""
+
+    def open_broken(self, shard: Vec3) -> Broken:
+        """Open a shard of which some chunks are broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,8 @@ class RecomputeTask:
     """Whether zeros do not count in a window."""
     shard: Vec3
     """Which shard."""
+    check: Check | None = None
+    """How a broken one is read: chunks of it that cannot be are passed over."""
 
     @property
     def name(self) -> str:
@@ -94,18 +108,38 @@ class RecomputeTask:
         """Stream the finer mag; the value of the result is what differs."""
         stream = PyramidStream(self.plan, self.method, self.finer.dtype, self.finer.num_channels, ignore_zero=self.ignore_zero)
         found = Differences()
+        broken = None if self.check is None else self.check.open_broken(self.shard)
         try:
             for brick in self.plan.bricks(self.shard):
                 nonzero = self.finer.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
                 for done in stream.push(brick, nonzero == 0):
                     box = cell_box(done.index, self.plan.levels[0].brick_shape, self.coarser.box).intersection(self.coarser.box)
                     stored = np.empty((self.coarser.num_channels, *box.size), self.coarser.dtype, order="F")
-                    self.coarser.read_into(stored, box.topleft)
                     made = np.zeros_like(stored) if done.voxels is None else np.asfortranarray(done.voxels)
+                    if broken is not None:
+                        found += self._sound_differences(broken, made, box)
+                        continue
+                    self.coarser.read_into(stored, box.topleft)
                     found += find_differences(made, stored, box)
         finally:
             stream.close()
         return Result((), value=found)
+
+    def _sound_differences(self, broken: Broken, made: npt.NDArray[Any], box: BoundingBox) -> Differences:
+        """Compare the chunks that can be read."""
+        found = Differences()
+        for index in cells(box, self.coarser.chunk_shape):
+            whole = cell_box(index, self.coarser.chunk_shape, box)
+            chunk, stored = whole.intersection(box), broken.read(index)
+            if stored is not None:
+                there = np.asfortranarray(stored[_place(chunk, whole)])
+                found += find_differences(np.asfortranarray(made[_place(chunk, box)]), there, chunk)
+        return found
+
+
+def _place(part: BoundingBox, whole: BoundingBox) -> tuple[slice, ...]:
+    """Give the place of a box in the array of another one."""
+    return (slice(None), *(slice(a - b, a - b + n) for a, b, n in zip(part.topleft, whole.topleft, part.size, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)

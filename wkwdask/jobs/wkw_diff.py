@@ -113,8 +113,13 @@ def _volume_json(volume: VolumeDiff) -> dict[str, Any]:
         "name": volume.name, "first": volume.first, "second": volume.second, "equal": volume.equal, "mismatches": volume.mismatches,
         "box": _box_json(volume.box), "voxels_compared": volume.voxels_compared, "voxels_different": volume.voxels_different,
         "box_of_differences": _box_json(volume.box_of_differences),
-        "listed": [{"voxel": one.voxel, "channel": one.channel, "first": one.first, "second": one.second} for one in volume.listed],
+        "listed": [_difference_json(one) for one in volume.listed],
     }  # fmt: skip
+
+
+def _difference_json(one: Difference) -> dict[str, Any]:
+    values = {"voxel": one.voxel, "channel": one.channel, "first": one.first, "second": one.second}
+    return {**values, "bits": one.bits} if one.bits[0] else values
 
 
 def _box_json(box: BoundingBox | None) -> list[int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -57,11 +58,25 @@ class ProbeTask:
         """Give the headers that the file may have had; only such by which its bytes would be no file at all if they were wrong."""
         mag = self.check.header
         own = _own_header(file_path(self.check.folder, self.shard))
+        nbytes = os.path.getsize(file_path(self.check.folder, self.shard))
         for block_type in (mag.block_type, BlockType.LZ4HC if mag.block_type is BlockType.RAW else BlockType.RAW):
             header = mag.with_block_type(block_type).for_data_file()
-            is_other = own is None or (own.block_nbytes, own.blocks_per_file) != (header.block_nbytes, header.blocks_per_file)
-            if own is None or (header.is_compressed and is_other):
+            if own is None or (_is_other(own, header) if header.is_compressed else _fits_alone(own, header, nbytes)):
                 yield header
+
+
+def _is_other(own: WkwHeader, header: WkwHeader) -> bool:
+    """Tell whether blocks that decode by one header cannot do so by the other."""
+    return (own.block_nbytes, own.blocks_per_file) != (header.block_nbytes, header.blocks_per_file)
+
+
+def _fits_alone(own: WkwHeader, header: WkwHeader, nbytes: int) -> bool:
+    """Tell whether a raw file has exactly the size of the mag's, and not that of its own header."""
+    return not own.is_compressed and nbytes == _raw_nbytes(header) != _raw_nbytes(own)
+
+
+def _raw_nbytes(header: WkwHeader) -> int:
+    return HEADER_NBYTES + header.blocks_per_file * header.block_nbytes
 
 
 def _own_header(path: str) -> WkwHeader | None:

@@ -10,10 +10,11 @@ import os
 import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.jobs.compare import HoldsTask
 from wkwdask.jobs.job import FlatJob, Result
 from wkwdask.jobs.pyramid import RegionTask
 from wkwdask.jobs.repair import CUT, HEADER, QUARANTINE, REBUILD, REWRITE, SALVAGE, Action, Left, RepairOptions, matter, why
@@ -22,8 +23,8 @@ from wkwdask.jobs.wkw_mend import MendTask, ProbeTask
 from wkwdask.jobs.wkw_repair_json import JsonRepair
 from wkwdask.jobs.wkw_repair_leftovers import LeftoverRepair
 from wkwdask.jobs.wkw_repair_mag import HEADER_KINDS, MagPlan, check_unchanged, repair_mag
-from wkwdask.jobs.wkw_verify import Made, check_of, files_below, how_made, recompute_tasks
-from wkwdask.kernels.window import METHODS
+from wkwdask.jobs.wkw_repair_method import MethodTrials
+from wkwdask.jobs.wkw_verify import Made, check_of, files_below, how_made
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.storage.dataset_check import header_votes, is_inside
 from wkwdask.storage.job_folder import JobFolder, job_root, read_provenance
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
 _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its disk mounted?"}
-_TRIED = 2  # intact files that show how a mag was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +97,7 @@ class StagedRepair:
         for fault in self._faults:
             self._by_path[fault.path].append(fault)
         self._probed: dict[str, tuple[WkwHeader | None, int]] = {}
-        self._reproduced: dict[str, set[str]] = defaultdict(set)
-        self._tried: dict[str, int] = defaultdict(int)
+        self._trials = MethodTrials()
         self._saved: set[str] = set()
         self._salvaged: set[str] = set()
         self.actions: list[Action] = []
@@ -112,6 +111,8 @@ class StagedRepair:
     def probe_job(self) -> FlatJob:
         """Make the job that finds out what can be saved of broken files, and how coarser mags were made that do not say so."""
         tasks: list[Task] = []
+        trials: list[Iterator[Task]] = []
+        errors = {fault.path for fault in self._faults if fault.severity == "error"}
         for layer in self.scope.layers:
             for scope in layer.mags:
                 check = check_of(scope, decode=True)
@@ -121,30 +122,18 @@ class StagedRepair:
                     if check is not None and not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}:
                         tasks.append(ProbeTask(check, shard, kinds))
                 made = how_made(layer, scope, self._options.method) if broken else None
-                if made is not None and not made.is_known and _header_is_good(scope, self._by_path):
-                    tasks += self._trials(scope, made)
-        return FlatJob(lambda: iter(tasks), len(tasks), self._take_probe)
-
-    def _trials(self, scope: MagScope, made: Made) -> Iterator[Task]:
-        """Compute intact files by every method."""
-        broken = {path for path, faults in self._by_path.items() if any(fault.severity == "error" for fault in faults)}
-        stored = {file_path(scope.folder, (x, y, z)) for x, y, z in scope.listing.shards.tolist()}
-        for method in dict.fromkeys((made.method, *METHODS)):
-            tasks = recompute_tasks(scope, replace(made, method=method), broken)
-            yield from islice((task for task in tasks if task.coarser.shard_path(task.shard) in stored), _TRIED)
+                if made is not None and not made.is_noted and _header_is_good(scope, self._by_path):
+                    trials.append(self._trials.tasks(scope, made, errors))
+        tasks += self.leftovers.probe_tasks(self._faults)
+        return FlatJob(lambda: chain(tasks, *trials), len(tasks) + len(trials), self._take_probe)
 
     def _take_probe(self, task: Task, result: Result) -> None:
         if isinstance(task, ProbeTask):
             self._probed[file_path(task.check.folder, task.shard)] = result.value
         elif isinstance(task, RecomputeTask):
-            self._take_trial(task, result)
-
-    def _take_trial(self, task: RecomputeTask, result: Result) -> None:
-        folder = task.coarser.name
-        self._tried[folder] += 1
-        self._reproduced[folder].add(task.method)
-        if result.value.different:
-            self._reproduced[f"{folder} not"].add(task.method)
+            self._trials.take(task, result)
+        elif isinstance(task, HoldsTask):
+            self.leftovers.take_probe(task, is_there=result.value)
 
     def _broken_files(self, scope: MagScope) -> dict[Vec3, list[Fault]]:
         """List the files of a mag that something is wrong with."""
@@ -226,23 +215,22 @@ class StagedRepair:
         header, num_sound = self._probed.get(path, (None, 0))
         if header is not None:
             self._saved.add(path)
-            self._mend(plan, REWRITE, MendTask(check, shard, header, why(faults), salvage=False), faults, "all blocks decode by the mag's header")
+            self._mend(plan, REWRITE, MendTask(check, shard, header, why(faults), salvage=False), faults, _PROOF[header.is_compressed])
         elif kinds == {"file.trailing"}:
             self._mend(plan, CUT, MendTask(check, shard, None, why(faults), salvage=False), faults, "all blocks stay as they are")
-        elif not self._plan_rebuild(rebuilding, plan, shard, faults, num_sound):
-            self._plan_loss(rebuilding, plan, check, shard, faults, num_sound)
+        else:
+            rebuilding, doubt = self._sure(scope, rebuilding, path, faults, num_sound)
+            if not self._plan_rebuild(rebuilding, plan, check, shard, faults, num_sound):
+                self._plan_loss(rebuilding, plan, check, shard, faults, num_sound, doubt)
 
     def _mend(self, plan: MagPlan, verb: str, task: MendTask, faults: list[Fault], how: str) -> None:
         plan.tasks.append(task)
         self.actions.append(Action(verb, file_path(plan.scope.folder, task.shard), why(faults), how))
 
     def _rebuilding(self, layer: LayerScope, scope: MagScope) -> Rebuilding | None:
-        """Find out how files of a coarser mag are made anew; None where there is no finer mag, or it is not clear how."""
+        """Find out what files of a coarser mag are made anew from; None where there is no finer mag, or nothing says how."""
         made = how_made(layer, scope, self._options.method)
         if made is None or scope.header is None or not _header_is_good(made.finer, self._by_path):
-            return None
-        method, known_by = self._method_of(scope, made)
-        if method is None:
             return None
         finer = made.source
         factor, edge = finer.box.mag.step_to(scope.mag), scope.header.file_len_vx
@@ -251,26 +239,29 @@ class StagedRepair:
         level = read_provenance(scope.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
         target = WkwTarget(scope.folder, f"{scope.folder}/", scope.header, level, finer.box.in_mag(scope.mag), is_living=True)
         plan = plan_pass(finer.box, [scope.mag], target.chunk_shape, scope.header.voxel_nbytes, target.shard_shape)
-        return Rebuilding(replace(made, method=method), known_by, finer, target, plan, below)
+        return Rebuilding(made, "", finer, target, plan, below)
 
-    def _method_of(self, scope: MagScope, made: Made) -> tuple[str | None, str]:
-        """Choose the method, and say how it is known: by the mag's provenance, by the user, by intact files, else the usual one."""
-        if made.is_known:
-            return made.method, f"by {made.method}, as {'its provenance says' if made.box is not None else 'you say'}"
-        if not self._tried[scope.folder]:
-            return made.method, f"by {made.method}, which most software takes"
-        right = self._reproduced[scope.folder] - self._reproduced[f"{scope.folder} not"]
-        method = next((method for method in dict.fromkeys((made.method, *METHODS)) if method in right), None)
-        return method, f"by {method}, as intact files of the mag show"
+    def _sure(self, scope: MagScope, rebuilding: Rebuilding | None, path: str, faults: list[Fault], num_sound: int) -> tuple[Rebuilding | None, str]:
+        """Choose the method for one file; None where it is not sure, and why."""
+        if rebuilding is None:
+            return None, ""
+        has_sound = bool(num_sound) and not any(self._rebuilds(fault) for fault in faults)
+        method, reason = self._trials.method_of(scope, path, rebuilding.made, has_sound=has_sound)
+        if method is None:
+            return None, reason
+        return replace(rebuilding, made=replace(rebuilding.made, method=method), known_by=reason), ""
 
-    def _plan_rebuild(self, rebuilding: Rebuilding | None, plan: MagPlan, shard: Vec3, faults: list[Fault], num_sound: int) -> bool:
+    def _plan_rebuild(self, rebuilding: Rebuilding | None, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int) -> bool:
         """Rebuild a file of a coarser mag from the finer one, if that is sound."""
         is_good = self._is_readable if self._options.salvage and not num_sound else self._is_saved  # nothing of its own would be lost
         if rebuilding is None or not all(map(is_good, rebuilding.sources(shard))):
             return False
         path, reason = file_path(plan.scope.folder, shard), why(faults)
         is_file, how = os.path.isfile(path), f"from mag {rebuilding.made.finer.mag.name}, {rebuilding.known_by}"
-        if os.path.lexists(path) and (not is_file or not rebuilding.made.is_known or any(self._rebuilds(fault) for fault in faults)):
+        differs = any(self._rebuilds(fault) for fault in faults)
+        if num_sound and not rebuilding.made.is_noted and not differs:  # what it has is as good as what can be made
+            return self._plan_refill(rebuilding, plan, check, shard, faults, f"{how}; its {num_sound} sound blocks stay; the old one is set aside")
+        if os.path.lexists(path) and (not is_file or not rebuilding.made.is_noted or differs):
             how += "; the old one is set aside"
             if is_file:
                 plan.copied_aside.append((path, shard, reason))
@@ -281,6 +272,15 @@ class StagedRepair:
         self.actions.append(Action(REBUILD, path, reason, how))
         return True
 
+    def _plan_refill(self, rebuilding: Rebuilding, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], how: str) -> bool:
+        """Make only the broken blocks of a file anew."""
+        path = file_path(plan.scope.folder, shard)
+        if any(fault.kind == "file.block_type" for fault in self._by_path[path]):  # blocks that are stored otherwise cannot be put between its own
+            return False
+        self._saved.add(path)
+        self._mend(plan, REBUILD, MendTask(check, shard, None, why(faults), salvage=True, remake=rebuilding.task(shard)), faults, how)
+        return True
+
     def _is_readable(self, path: str) -> bool:
         """Tell whether a file can be read, or will be, with zeros for what it has lost."""
         return path in self._salvaged or self._is_saved(path)
@@ -289,14 +289,14 @@ class StagedRepair:
         """Tell whether a file is sound, or will be before coarser ones are made of it."""
         return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
 
-    def _plan_loss(self, rebuilding: Rebuilding | None, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int) -> None:
+    def _plan_loss(self, rebuilding: Rebuilding | None, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int, doubt: str) -> None:
         """Do what can be done about a file that nothing can be made from."""
         path = file_path(plan.scope.folder, shard)
         total = check.header.blocks_per_file
         if any(fault.kind == "pyramid.differs" for fault in faults):
-            self.left += [Left(fault, "it is not clear how the mag was made: give method=") for fault in faults]
+            self.left += [Left(fault, doubt or "it is not clear how the mag was made: give method= (--method)") for fault in faults]
         elif any(fault.kind == "file.lost" for fault in faults):
-            self.left += [Left(fault, "bring it back from a backup") for fault in faults]
+            self.left += [Left(fault, doubt or "bring it back from a backup") for fault in faults]
         elif self._options.salvage and num_sound:
             remake, become = None, "ZEROS"
             if rebuilding is not None and all(map(self._is_readable, rebuilding.sources(shard))):
@@ -308,7 +308,8 @@ class StagedRepair:
             self._set_aside(plan, path, shard, faults)
         else:
             can = f"salvage (--salvage) keeps {num_sound} of {total} blocks and makes zeros of the others; " if num_sound else ""
-            advice = f"bring it back from a backup; {can}quarantine (--quarantine) sets the file aside, its place then reads as zeros"
+            advice = f"{doubt}; else bring it back" if doubt else "bring it back"
+            advice += f" from a backup; {can}quarantine (--quarantine) sets the file aside, its place then reads as zeros"
             self.left += [Left(fault, advice) for fault in faults]
 
     def _set_aside(self, plan: MagPlan, path: str, shard: Vec3 | None, faults: list[Fault]) -> None:
@@ -362,10 +363,14 @@ def _header_is_good(scope: MagScope, by_path: dict[str, list[Fault]]) -> bool:
     return scope.header is not None and not any(fault.kind == "header.unreadable" for fault in faults)
 
 
+_PROOF = {
+    True: "all blocks decode by the mag's header",
+    False: "its size is exactly that of the mag's raw files and not that of its own header; raw blocks have no other proof",
+}
 _ADVICE = {
     "header.lengths": "rechunk the mag with block_len and file_len of at most 128",
     "header.unreadable": "make it readable",
-    "file.block_type": "compress the mag: all files are then stored alike",
+    "file.block_type": "wkwdask compress stores all files of the mag alike",
     "file.size_changed": "if the change was meant, build_pyramid(update=True) brings coarser mags up to date",
     "file.outside": "grow the layer's box (grow_box, --grow-box), or remove the file",
     "folder.unreadable": "make it readable",

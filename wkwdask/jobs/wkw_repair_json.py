@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
@@ -18,13 +17,10 @@ from wkwdask.formats.datasource import (
     without_mags,
 )
 from wkwdask.formats.voxel_type import element_class
-from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import default_category
 from wkwdask.jobs.repair import JSON, Action, Left, RepairOptions
-from wkwdask.jobs.wkw_verify import volume_of
 from wkwdask.storage.dataset import update_datasource
-from wkwdask.storage.job_folder import read_provenance
 from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.wkw_mend import set_aside
 
@@ -33,7 +29,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.faults import Fault
     from wkwdask.jobs.wkw_verify import StagedVerify
-    from wkwdask.storage.dataset_check import LayerScope, MagScope
+    from wkwdask.storage.dataset_check import LayerScope
 
     Document = dict[str, Any]
 
@@ -178,7 +174,7 @@ class JsonRepair:
         elements = element_class(header.dtype, header.num_channels)
         if before is not None:
             document = {**document, "dataLayers": [*document["dataLayers"], {"category": default_category(header), **before}]}
-        document = with_layer(document, layer.name, default_category(header), _box_of(mags), elements, header.num_channels)
+        document = with_layer(document, layer.name, default_category(header), self._staged.box_of(layer), elements, header.num_channels)
         entries = [(scope.mag, self._relative(scope.folder), scope.header.file_len_vx) for scope in mags if scope.header is not None]
         return with_mags(document, layer.name, entries)
 
@@ -210,13 +206,3 @@ def _parsed(path: str) -> Any:
             return json.loads(file.read().decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def _box_of(mags: list[MagScope]) -> BoundingBox:
-    """Find the box of a layer [voxels of mag 1]: what a job noted that made one of its mags, else the extent of the files of the finest."""
-    for scope in mags:
-        settings: Any = read_provenance(scope.folder).get("settings")
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            noted = BoundingBox.parse(settings["box"])
-            return BoundingBox(noted.topleft, noted.size, Mag.parse(settings["source"])).in_mag(MAG_1)
-    return volume_of(mags[0]).box.in_mag(MAG_1)

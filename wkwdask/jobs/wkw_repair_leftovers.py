@@ -6,14 +6,19 @@ import os
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+from wkwdask.errors import FormatError
+from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.compare import HoldsTask
 from wkwdask.jobs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
-from wkwdask.storage.dataset_check import UNREADABLE_LOCK, Scope, is_inside
+from wkwdask.plans.regions import RegionGrid
+from wkwdask.storage.dataset_check import UNREADABLE_LOCK, LayerScope, MagScope, Scope, is_inside, looks_like_mag
 from wkwdask.storage.local import remove_tree
 from wkwdask.storage.locks import guarded, is_lock, remove_stale_lock
+from wkwdask.storage.wkw import WkwVolume
 from wkwdask.storage.wkw_listing import age_seconds, is_foreign_temporary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from wkwdask.formats.faults import Fault
 
@@ -34,13 +39,13 @@ class LeftoverRepair:
         self._options = options
         self._removed: dict[str, list[str]] = defaultdict(list)
         self._cleaned: set[str] = set()
+        self._only_copies: set[str] = set()
         self.actions: list[Action] = []
         self.left: list[Left] = []
 
     def plan(self, faults: Sequence[Fault]) -> set[str]:
         """Decide about what processes left; gives the paths of all that is dealt with."""
         handled: set[str] = set()
-        missing = {os.path.dirname(fault.path) for fault in faults if fault.kind in ("mag.missing", "header.missing")}
         for fault in faults:
             if not is_inside(self._scope, fault.path):
                 continue
@@ -48,13 +53,53 @@ class LeftoverRepair:
                 self._leftover(FINISH, fault, handled, "its mags are complete")
             elif fault.kind in ("job.dead", "record.broken"):
                 self._leftover(REMOVE, fault, handled)
-            elif fault.kind == "leftover.folder" and os.path.dirname(fault.path) in missing:
-                self.left.append(Left(fault, "a mag of the layer is missing, and this may hold its data: look before you remove it"))
+            elif _is_copy(fault) and (not self._options.remove_copies or self._layer_of(fault.path) is None):
+                self.left.append(Left(fault, "look before you remove it; remove_copies (--remove-copies) does, where the layer has every voxel that it holds"))
+            elif _is_copy(fault) and (fault.path in self._only_copies or self._has_errors(fault.path, faults)):
+                self.left.append(Left(fault, "the layer lacks some of what it holds, or is not sound: it may be the only complete copy"))
             elif fault.kind.startswith("leftover.") and self._may_be_written(fault):
                 self.left.append(Left(fault, f"somebody may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s"))
             elif fault.kind.startswith("leftover."):
                 self._leftover(REMOVE, fault, handled)
         return handled
+
+    def probe_tasks(self, faults: Iterable[Fault]) -> Iterator[HoldsTask]:
+        """Give the tasks that find out whether a layer has all that mags hold that were to replace its own."""
+        for fault in faults:
+            layer = self._layer_of(fault.path) if _is_copy(fault) and self._options.remove_copies else None
+            if layer is not None:
+                yield from self._copy_tasks(fault.path, layer)
+
+    def _copy_tasks(self, copy: str, layer: LayerScope) -> Iterator[HoldsTask]:
+        originals = {scope.mag: scope for scope in layer.mags if scope.header is not None}
+        copies = list(_mags_in(copy))
+        for mag, folder in copies:
+            pair = None if mag is None or mag not in originals else _opened(originals[mag], folder)
+            if pair is None:
+                self._only_copies.add(copy)
+                return
+            edge = max(*pair[0].shard_shape, *pair[1].shard_shape)
+            plan = RegionGrid(pair[1].box, (edge,) * 3, (edge,) * 3)
+            yield from (HoldsTask(*pair, plan, region) for region in plan.regions(pair[1].occupied(plan.region_shape)))
+        if not copies:
+            self._only_copies.add(copy)
+
+    def take_probe(self, task: HoldsTask, *, is_there: bool) -> None:
+        """Take note of a copy that holds what its layer has not."""
+        if not is_there:
+            self._only_copies |= {path for path in self._copies() if task.copy.name.startswith(f"{path}/") or task.copy.name == path}
+
+    def _copies(self) -> list[str]:
+        return [fault.path for fault in self._scope.faults if _is_copy(fault)]
+
+    def _layer_of(self, path: str) -> LayerScope | None:
+        return next((layer for layer in self._scope.layers if path.startswith(f"{layer.folder}/")), None)
+
+    def _has_errors(self, path: str, faults: Iterable[Fault]) -> bool:
+        """Tell whether anything of the layer that a path lies in is missing or broken."""
+        layer = self._layer_of(path)
+        folders = [] if layer is None else [layer.folder, *(scope.folder for scope in layer.mags)]
+        return any(fault.severity == "error" and any(fault.path.startswith(f"{folder}/") for folder in folders) for fault in faults)
 
     def _may_be_written(self, fault: Fault) -> bool:
         """Tell whether the writer of a left-over may still be alive: that of our own in a mag is not, once the mag's lock is held."""
@@ -97,6 +142,32 @@ class LeftoverRepair:
         for path in self._removed.get(folder, []):
             if not is_lock(os.path.basename(path)):
                 _remove(path)
+
+
+def _is_copy(fault: Fault) -> bool:
+    """Tell whether a left-over may hold a mag of other software."""
+    return fault.kind == "leftover.folder" or (fault.kind == "leftover.temporary" and os.path.isdir(fault.path))
+
+
+def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
+    """Go through the mags in a left-over folder, None for one whose name is none."""
+    for path, _, _ in os.walk(folder):
+        if looks_like_mag(path):
+            try:
+                yield Mag.parse(os.path.basename(path)), path
+            except ValueError:
+                yield None, path
+
+
+def _opened(original: MagScope, copy: str) -> tuple[WkwVolume, WkwVolume] | None:
+    """Open a mag and a copy of it, both in the copy's extent; None where they cannot be compared."""
+    try:
+        copied = WkwVolume.open(copy, None, original.mag)
+        stored = WkwVolume.open(original.folder, copied.box, original.mag)
+    except (FormatError, OSError):
+        return None
+    is_alike = (stored.dtype, stored.num_channels) == (copied.dtype, copied.num_channels)
+    return (stored, copied) if is_alike else None
 
 
 def _remove(path: str) -> None:

@@ -16,7 +16,7 @@ from wkwdask.storage.dataset_check import MagScope, check_header
 from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.wkw import HEADER_NAME, file_path
 from wkwdask.storage.wkw_listing import list_mag
-from wkwdask.storage.wkw_mend import patch_record, set_aside
+from wkwdask.storage.wkw_mend import patch_record, recorded_states, set_aside
 from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
@@ -109,7 +109,10 @@ def repair_mag(plan: MagPlan, run_job: Callable[[FlatJob, str], None], scratch: 
     folder = plan.scope.folder
     if plan.header is not None:
         publish_bytes(f"{folder}/{HEADER_NAME}", format_header(plan.header))
-    states: dict[Vec3, tuple[int, ...]] = {}
+    changed = {task.region if isinstance(task, RegionTask) else task.shard for task in plan.tasks if isinstance(task, (RegionTask, MendTask))}
+    changed |= {shard for _, shard, _ in plan.aside if shard is not None}
+    states = recorded_states(folder, (shard for shard in changed if "file.lost" not in plan.kinds.get(shard, ())))
+    patch_record(folder, dict.fromkeys(states, (0, 0)))  # a repair that is killed leaves no record of files that are others now
     for path, shard, why in plan.aside:
         set_aside(path, folder, shard, why)
         if shard is not None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from dataclasses import dataclass, replace
+from functools import reduce
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.datasource import FILE_NAME, largest_segment_id
-from wkwdask.formats.faults import Fault
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.formats.faults import ERROR, Fault
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.job import FlatJob
 from wkwdask.jobs.verify import CheckTask, MagFindings, RecomputeTask, VerifyReport, outside_fault, sorted_faults
 from wkwdask.kernels.window import METHODS
 from wkwdask.plans.pyramid import plan_pass
-from wkwdask.storage.job_folder import read_making
+from wkwdask.storage.job_folder import read_making, read_provenance
+from wkwdask.storage.translated import moved
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 from wkwdask.storage.wkw_check import Findings, WkwCheck
 
@@ -49,6 +52,11 @@ class Made:
     """Where the finer mag had data then [voxels of the finer mag], None where nothing says so."""
 
     @property
+    def is_noted(self) -> bool:
+        """Whether the mag's provenance says so."""
+        return self.box is not None
+
+    @property
     def source(self) -> WkwVolume:
         """The finer mag: with the box that the JSON says, else with the one that it had then."""
         volume = volume_of(self.finer)
@@ -78,11 +86,12 @@ class StagedVerify:
         self._faults = list(scope.faults)
         self._found: dict[str, Findings] = {}
         self._compared: dict[str, int] = {}
+        self._says_how: set[str] = set()
         self._started = time.monotonic()
 
     def file_job(self) -> FlatJob:
         """Make the job that reads the files."""
-        mags = [(scope, check_of(scope, decode=self._decode)) for layer in self.scope.layers for scope in layer.mags]
+        mags = [(scope, check_of(scope, decode=self._decode, noted=noted_box(layer))) for layer in self.scope.layers for scope in layer.mags]
         checks = [(scope, check) for scope, check in mags if check is not None]
 
         def tasks() -> Iterator[Task]:
@@ -111,6 +120,8 @@ class StagedVerify:
                 if made is None or not broken.isdisjoint(f"{folder}/{HEADER_NAME}" for folder in (scope.folder, made.finer.folder)):
                     self._faults.append(Fault("pyramid.unknown", scope.folder, "nothing says how it was made" if made is None else "a header.wkw is broken"))
                     continue
+                if made.is_noted:
+                    self._says_how.add(scope.folder)
                 tasks += [task for task in recompute_tasks(scope, made, broken) if is_sampled(scope.folder, task.shard, self._pyramid)]
         return FlatJob(lambda: iter(tasks), len(tasks), self._take_differences)
 
@@ -123,7 +134,8 @@ class StagedVerify:
                 one = found.listed[0]
                 what = f"{found.different:,} of {found.compared:,} voxels differ, the first is {one.second} in channel {one.channel}"
                 expected = f"{one.first}, the {task.method} of mag {task.finer.box.mag}"
-                self._faults.append(Fault("pyramid.differs", task.coarser.shard_path(task.shard), what, expected, voxel=one.voxel))
+                graver = ERROR if folder in self._says_how else ""  # by its own word the mag is another one; else the method may be
+                self._faults.append(Fault("pyramid.differs", task.coarser.shard_path(task.shard), what, expected, voxel=one.voxel, graver=graver))
 
     def report(self) -> VerifyReport:
         """Say what was found."""
@@ -155,8 +167,17 @@ class StagedVerify:
         for scope in layer.mags[:1]:  # a coarser mag's voxels reach beyond the box by rounding
             found = self._found.get(scope.folder, Findings()).outside
             if found is not None:
-                outside = found.in_mag(layer.record.bounding_box.mag) if layer.record is not None else found
+                outside = found.in_mag(MAG_1)
         return outside
+
+    def box_of(self, layer: LayerScope) -> BoundingBox:
+        """Give the box of a layer that the JSON does not know [voxels of mag 1]: around what its jobs noted and all voxels that are not zero."""
+        there = [scope for scope in layer.mags if scope.header is not None]
+        noted = noted_box(layer)
+        if noted is None:
+            return volume_of(there[0]).box.in_mag(MAG_1)
+        outside = (self._found.get(scope.folder, Findings()).outside for scope in there)
+        return reduce(BoundingBox.union, (box.in_mag(MAG_1) for box in outside if box is not None), noted)
 
     def largest_of(self, layer: LayerScope) -> int | None:
         """Give the largest value that was found in a layer."""
@@ -168,11 +189,35 @@ def _recorded_sizes(scope: MagScope) -> dict[Vec3, int]:
     return {} if scope.record is None else {(x, y, z): nbytes for x, y, z, nbytes, _, _ in scope.record.tolist()}
 
 
-def check_of(scope: MagScope, *, decode: bool) -> WkwCheck | None:
+def check_of(scope: MagScope, *, decode: bool, noted: BoundingBox | None = None) -> WkwCheck | None:
     """Say how the files of a mag are to be checked, None where nothing says what they should be like."""
     if scope.header is None:
         return None
-    return WkwCheck(scope.folder, scope.header, scope.box, decode, decode and scope.category == "segmentation" and scope.header.dtype.kind in "iu")
+    find_largest = decode and scope.category == "segmentation" and scope.header.dtype.kind in "iu"
+    return WkwCheck(scope.folder, scope.header, scope.box, decode, find_largest, None if noted is None else noted.in_mag(scope.mag))
+
+
+def noted_box(layer: LayerScope) -> BoundingBox | None:
+    """Read from the provenance of a layer's mags where it has data [voxels of mag 1], None where none says so."""
+    return next((box for scope in layer.mags if (box := _noted_box(scope)) is not None), None)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"-?\d+", text)]
+
+
+def _noted_box(scope: MagScope) -> BoundingBox | None:
+    """Read where a mag has data: each command notes a box of its own kind, that of a merge is one of several sources."""
+    settings: Any = read_provenance(scope.folder).get("settings")
+    try:
+        command, numbers = settings["command"], _numbers(settings["box"])
+        mag = scope.mag if command in ("to_wkw", "convert", "apply") else Mag.parse(settings["source"])
+        box = BoundingBox(vec3(numbers[:3]), vec3(numbers[3:6]), mag).in_mag(MAG_1)
+        if command in ("rechunk", "copy"):
+            return moved(box, vec3(_numbers(settings["translate"])))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return None if command == "merge" else box
 
 
 def group_len(check: WkwCheck) -> int:

@@ -19,18 +19,20 @@ if TYPE_CHECKING:
 _PIECE_NBYTES = 4 << 20
 
 
-def hashed_files(root: str) -> Iterator[str]:
+def hashed_files(root: str) -> Iterator[tuple[str, bool]]:
     """Go through the files below a folder that a manifest lists: all but itself, and what jobs hold for themselves.
 
     Yields
     ------
-    str
-        Path relative to the folder, in order; links are followed, but no folder is visited twice.
+    path : str
+        Relative to the folder, in order; links are followed, but no folder is visited twice.
+    is_regular : bool
+        Whether it can be hashed: a read of a pipe would wait for ever, a link to nowhere has nothing to read.
     """
     return _walk(root, "", set())
 
 
-def _walk(root: str, inside: str, seen: set[str]) -> Iterator[str]:
+def _walk(root: str, inside: str, seen: set[str]) -> Iterator[tuple[str, bool]]:
     real = os.path.realpath(os.path.join(root, inside))
     if real in seen:
         return
@@ -44,7 +46,7 @@ def _walk(root: str, inside: str, seen: set[str]) -> Iterator[str]:
         if entry.is_dir():
             yield from _walk(root, path, seen)
         else:
-            yield path
+            yield path, entry.is_file()
 
 
 def _is_of_a_job(name: str) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from wkwdask.errors import TruncatedError
 from wkwdask.formats.faults import NOTE, Fault
-from wkwdask.formats.wkw.block import decoded_nbytes
+from wkwdask.formats.wkw.block import decode_block, decoded_nbytes
 from wkwdask.formats.wkw.check import BEYOND, GOOD, check_bounds, check_file_header, table_fault
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader
 from wkwdask.formats.wkw.jump_table import ENTRY_NBYTES, slice_range
@@ -80,6 +80,8 @@ class WkwCheck:
     """Whether blocks are decoded."""
     find_largest: bool = False
     """Whether the largest value is looked for."""
+    noted_box: BoundingBox | None = None
+    """Where ``box`` is None: outside which voxels that are not zero are looked for [voxels of the mag]."""
 
     def check_shards(self, shards: Sequence[Vec3], nbytes: Sequence[int]) -> Findings:
         """Check several files.
@@ -122,6 +124,16 @@ class WkwCheck:
         finally:
             os.close(fd)
 
+    def open_broken(self, shard: Vec3) -> SoundFile:
+        """Open a file of which some blocks are broken.
+
+        Parameters
+        ----------
+        shard : tuple of 3 int
+            Index of the file along x, y, z.
+        """
+        return SoundFile(self, shard)
+
     def sound_blocks(self, shard: Vec3, header: WkwHeader | None = None) -> SoundBlocks:
         """Find the blocks of a file that can be decoded.
 
@@ -160,6 +172,36 @@ class SoundBlocks:
     def num_sound(self) -> int:
         """How many there are."""
         return int((self.bounds[:, 1] > 0).sum())
+
+
+class SoundFile:
+    """A broken file of which the sound blocks can be read.
+
+    Parameters
+    ----------
+    check : WkwCheck
+        The mag.
+    shard : tuple of 3 int
+        Index of the file along x, y, z.
+    """
+
+    def __init__(self, check: WkwCheck, shard: Vec3) -> None:
+        self._path = file_path(check.folder, shard)
+        self._sound = check.sound_blocks(shard)
+        self._corner = tuple(n * check.header.file_len for n in shard)
+
+    def read(self, block: Vec3) -> npt.NDArray[Any] | None:
+        """Read a block, shape (c, x, y, z), by its index in the mag; None where it is broken."""
+        header, inside = self._sound.header, [n - corner for n, corner in zip(block, self._corner, strict=True)]
+        if header is None or not self._sound.num_sound:
+            return None
+        code = int(morton.encode([inside])[0])
+        start, end = self._sound.bounds[code].tolist()
+        if not end:
+            return None
+        with open(self._path, "rb") as file:
+            file.seek(start)
+            return decode_block(file.read(end - start), header, self._path, code, start)
 
 
 def _no_file(path: str) -> Fault | None:
@@ -218,7 +260,8 @@ class _FileCheck:
         self._path = path
         self._fd = fd
         self._nbytes = os.fstat(fd).st_size
-        self._corner = tuple(n * check.header.file_len_vx for n in shard)
+        edge = check.header.file_len_vx
+        self._corner = (shard[0] * edge, shard[1] * edge, shard[2] * edge)
         self._cube = None if check.box is None else cell_box(shard, (check.header.file_len_vx,) * 3, check.box)
         self._faults = _FaultList()
         self._blocks = self._nonzero = 0
@@ -356,8 +399,8 @@ class _FileCheck:
 
     def _look_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
         """Find voxels that are not zero outside the layer's box, in the blocks that are not wholly inside."""
-        box = self._check.box
-        if box is None or self._cube is None or box.contains(self._cube):
+        box = self._check.noted_box if self._check.box is None else self._check.box
+        if box is None or box.contains(BoundingBox(self._corner, (self._check.header.file_len_vx,) * 3, box.mag)):
             return
         corners = morton.decode(table[:, CODE]) * edge + self._corner
         is_cut = (corners < box.topleft).any(axis=1) | (corners + edge > box.bottomright).any(axis=1)

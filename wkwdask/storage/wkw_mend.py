@@ -21,7 +21,7 @@ from wkwdask.storage.wkw import file_path
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -170,6 +170,13 @@ def free_place(path: str) -> str:
         number += 1
         place = f"{path}.{number}"
     return place
+
+
+def recorded_states(folder: str, shards: Iterable[Vec3]) -> dict[Vec3, tuple[int, ...]]:
+    """Read size and time that a mag's record has of files, where it keeps one."""
+    rows = read_record(folder)
+    wanted = set(shards)
+    return {} if rows is None else {(x, y, z): (nbytes, mtime_ns) for x, y, z, nbytes, mtime_ns, _ in rows.tolist() if (x, y, z) in wanted}
 
 
 def patch_record(folder: str, files: dict[Vec3, tuple[int, ...]]) -> None:
