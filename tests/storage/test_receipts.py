@@ -145,3 +145,12 @@ def test_a_part_of_nothing_but_nan(first):
 def test_no_parts():
     with pytest.raises(IncompleteWriteError, match=r"no parts for file \(1, 2, 3\)"):
         merge_receipts((1, 2, 3), [])
+
+
+def test_a_signalling_nan_is_a_nan():
+    """Without a warning, which is an error here."""
+    values = np.array([0x7FA00000, 0], np.uint32).view(np.float32).reshape(1, 2, 1, 1)
+    stats = Stats(Mag(1, 1, 1))
+    stats.add(values, (0, 0, 0))
+    receipt = stats.receipt((0, 0, 0), None)
+    assert (receipt.minimum, receipt.maximum) == (0, 0)

@@ -110,7 +110,8 @@ class Stats:
             return
         least, greatest = (np.fmin, np.fmax) if array.dtype.kind == "f" else (np.minimum, np.maximum)
         flat = array.ravel("K")
-        low, high = least.reduce(flat).item(), greatest.reduce(flat).item()
+        with np.errstate(invalid="ignore"):  # a signalling NaN is no reason for a warning
+            low, high = least.reduce(flat).item(), greatest.reduce(flat).item()
         self._widen(low, high)
         if self._nonzero is not None and self._nonzero.contains(box):
             return
