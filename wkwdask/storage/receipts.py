@@ -102,6 +102,7 @@ class Stats:
         self._maximum: Any = None
         self._nonzero: BoundingBox | None = None
 
+    @np.errstate(invalid="ignore")  # a signalling NaN is no reason for a warning
     def add(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
         """Count an array (c, x, y, z)."""
         box = BoundingBox(topleft, array.shape[1:], self._mag)
@@ -110,8 +111,7 @@ class Stats:
             return
         least, greatest = (np.fmin, np.fmax) if array.dtype.kind == "f" else (np.minimum, np.maximum)
         flat = array.ravel("K")
-        with np.errstate(invalid="ignore"):  # a signalling NaN is no reason for a warning
-            low, high = least.reduce(flat).item(), greatest.reduce(flat).item()
+        low, high = least.reduce(flat).item(), greatest.reduce(flat).item()
         self._widen(low, high)
         if self._nonzero is not None and self._nonzero.contains(box):
             return
