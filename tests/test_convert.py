@@ -184,6 +184,13 @@ def test_two_first_imports_at_once(tmp_path, sections, monkeypatch):
     monkeypatch.setattr(wkw_convert.StagedImport, "check_unchanged", meanwhile)
     wkwdask.convert(sections, tmp_path / "ds", layer="outer", **OPTIONS)
     assert [layer["name"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
+    shutil.rmtree(tmp_path / "ds")
+    with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(9.0, 9.0, 9.0\) nm"):
+        wkwdask.convert(sections, tmp_path / "ds", layer="outer", **(OPTIONS | {"voxel_size": (9, 9, 9)}))
+    monkeypatch.undo()
+    report = wkwdask.convert(sections, tmp_path / "ds", layer="outer", **{name: value for name, value in OPTIONS.items() if name != "voxel_size"})
+    assert "had been finished before" in report.note
+    assert [layer["name"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
 
 
 def test_coarser_mags_that_are_stale(tmp_path, sections):

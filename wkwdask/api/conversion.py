@@ -185,7 +185,7 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
         return None
     lengths = [length_nm(float(length), unit) for length in voxel_size]
     if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
-        raise ValueError(f"voxel_size must be three positive lengths along x, y, z, got {voxel_size!r}")
+        raise ValueError(f"voxel_size must be three positive lengths along x, y, z, none of them infinite, got {voxel_size!r}")
     return lengths[0], lengths[1], lengths[2]
 
 

@@ -83,19 +83,25 @@ class StagedImport:
     """Token of what is read."""
     notes: tuple[str, ...]
     """What a user should know."""
+    voxel_size_nm: VoxelSize | None = None
+    """Edge lengths of a voxel of mag 1, as a user says [nm]."""
 
     def job(self) -> ConvertJob:
         """Make the job."""
         return ConvertJob(self.source, self.target, self.plan)
 
     def check_unchanged(self) -> None:
-        """Make sure that the files that were read are still those that were found.
+        """Make sure that the files that were read are still those that were found, and that nobody made the dataset meanwhile with another voxel size.
 
         Raises
         ------
         IncompleteWriteError
-            They are not.
+            Files were replaced.
+        ValueError
+            The voxel size is another one.
         """
+        if self.voxel_size_nm is not None:
+            voxel_size_of_new(self.place, None, self.voxel_size_nm)
         if _token(self.source) != self.input:
             raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" (--overwrite) starts anew')
 
@@ -230,7 +236,7 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     staged = StagedMags(owner, parent, (target,), (place.folder,), nbytes_in, edit, settings, existing, record)
     if options.fill:
         source = _with_notes(source, _notes_folder(staged))
-    return StagedImport(source, plan, target, staged, place, token, foreign.notes)
+    return StagedImport(source, plan, target, staged, place, token, foreign.notes, options.voxel_size_nm)
 
 
 def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | None) -> VoxelSize | None:
