@@ -107,7 +107,8 @@ def repair(
 
     Without an option this removes what dead processes left, writes ``header.wkw`` and the headers of data files anew where the blocks prove what they should
     say, cuts off bytes behind the last block, rebuilds broken files of coarser mags from a sound finer one, and corrects the JSON. What a finest mag has lost
-    is lost: options say what becomes of it.
+    is lost: options say what becomes of it. Where nothing says how a coarser mag was made, files that tell the methods apart must show it, and blocks of it
+    that can be decoded stay.
 
     Parameters
     ----------

@@ -304,13 +304,15 @@ def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeade
     path = f"{folder}/{HEADER_NAME}"
     header = None
     try:
+        if os.path.exists(path) and not os.path.isfile(path):  # a pipe would be read for ever
+            raise OSError("no file")
         with open(path, "rb") as file:
             header, found = check_mag_header(file.read(1 << 16), path)
             faults += found
     except FileNotFoundError:
         faults.append(Fault("header.missing", path, "no such file"))
     except OSError as error:
-        faults.append(Fault("header.unreadable", path, os.strerror(error.errno or 0)))
+        faults.append(Fault("header.unreadable", path, os.strerror(error.errno) if error.errno else str(error), "a file"))
     votes = Counter(header_votes(folder, listing))
     if not votes:
         return header
