@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.parts import PartPlan
     from wkwdask.storage.scratch import Piece
     from wkwdask.storage.volume import Target
 
@@ -62,13 +63,17 @@ def plan_write(array: da.Array, target: Target) -> WritePlan:
     -------
     WritePlan
     """
-    voxel_nbytes = target.dtype.itemsize * target.num_channels
     budget = memory_per_task() // _SHARE_OF_MEMORY
-    plan = plan_parts(array.chunks[1:], target.box, target.chunk_shape, target.shard_shape, voxel_nbytes, min(PART_NBYTES, budget))
+    plan = _parts(array, target, budget)
     chunk_nbytes = math.prod(max(axis) for axis in array.chunks) * array.dtype.itemsize
     if plan.touched_nbytes <= max(budget, 2 * chunk_nbytes):
         return WritePlan(plan.part_shape)
     return WritePlan(target.part_shape(min(PART_NBYTES, budget)), math.prod(array.shape) * array.dtype.itemsize)
+
+
+def _parts(array: da.Array, target: Target, budget: int) -> PartPlan:
+    voxel_nbytes = target.dtype.itemsize * target.num_channels
+    return plan_parts(array.chunks[1:], target.box, target.chunk_shape, target.shard_shape, voxel_nbytes, min(PART_NBYTES, budget))
 
 
 def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] | None = None) -> da.Array:
@@ -88,7 +93,8 @@ def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] 
     dask.array.Array of Receipt, shape (1, x, y, z)
         One receipt per shard.
     """
-    box, part_shape, shard_shape = target.box, plan_write(array, target).part_shape, target.shard_shape
+    box, shard_shape = target.box, target.shard_shape
+    part_shape = _parts(array, target, memory_per_task() // _SHARE_OF_MEMORY).part_shape
     lengths = [borders(low, high, step) for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)]
     parts = array.rechunk(((target.num_channels,), *lengths), method="tasks")
     before = () if prepare is None else (_first_task(prepare),)

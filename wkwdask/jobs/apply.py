@@ -84,8 +84,6 @@ class Application:
         tuple of object
             What the function gives, an array without the halo; nothing where it is not called.
         """
-        if self.mask is not None and not read_mask(self.mask, box).any():
-            return ()
         # Cut at the border of the volume, so that the function treats that border as it does that of a whole array.
         grown = _grown(box, self.halo).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
         arrays = self._read(grown)
@@ -128,12 +126,13 @@ class Application:
         inside = box if self.where is None else box.intersection(self.where)
         if inside.is_empty:
             return None
-        found = self.compute(inside)
+        mask = None if self.mask is None else read_mask(self.mask, inside)
+        found = () if mask is not None and not mask.any() else self.compute(inside)
         if not found:
             return None
         result = _checked(found[0], inside, target, self.function)
-        if self.mask is not None:
-            result = np.where(read_mask(self.mask, inside), result, np.zeros((), target.dtype))
+        if mask is not None:
+            result = np.where(mask, result, np.zeros((), target.dtype))
         if inside == box:
             return result
         out = np.zeros((target.num_channels, *box.size), target.dtype, order="F")

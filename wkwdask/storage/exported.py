@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from wkwdask.errors import AlignmentError
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.extras import need
 from wkwdask.storage.held import Scratch
@@ -148,7 +149,8 @@ class NpyOutput:
         array = read_box(source, box)
         start = len(self._header())
         x, y, z = (a - b for a, b in zip(box.topleft, form.box.topleft, strict=True))
-        assert (x, box.size[0]) == (0, form.box.size[0])
+        if (x, box.size[0]) != (0, form.box.size[0]):
+            raise AlignmentError(f"{self.path}: {box} are no whole rows of {form.box}")
         width, height, depth = form.box.size
         fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         try:

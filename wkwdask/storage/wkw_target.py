@@ -303,7 +303,8 @@ class _KeptBlocks:
     def __init__(self, file: WkwFile, codes: npt.NDArray[np.intp]) -> None:
         self._file = file
         bounds = file.all_bounds()
-        self.table = RunTable(codes.astype(np.uint64), bounds[codes + 1] - bounds[codes], bounds[codes])
+        self._starts, self._ends = bounds[codes], bounds[codes + 1]
+        self.table = RunTable(codes.astype(np.uint64), self._ends - self._starts, self._starts)
 
     def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
         """Append stored bytes to a new file."""
@@ -311,9 +312,7 @@ class _KeptBlocks:
 
     def is_all_zero(self, zero: npt.NDArray[np.uint8]) -> bool:
         """Tell whether all of them are the encoded block of zeros."""
-        starts, sizes = self.table.starts, self.table.sizes
-        assert starts is not None
-        ends = starts + sizes
+        starts, ends = self._starts, self._ends
         cuts = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)] if len(starts) else [0]
         return all(self._file.is_all_zero(np.append(starts[a:b], ends[b - 1]), zero) for a, b in pairwise(cuts))
 
