@@ -5,11 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_EXTRA = "convert"
 
-
-def need(module: str, what: str) -> Any:
-    """Import a package of the extra ``convert``.
+def need(module: str, what: str, extra: str = "convert") -> Any:
+    """Import a package of an extra.
 
     Parameters
     ----------
@@ -17,6 +15,8 @@ def need(module: str, what: str) -> Any:
         The package.
     what : str
         What it is needed for, for the error: usually a path.
+    extra : str
+        The extra that it comes with.
 
     Returns
     -------
@@ -32,4 +32,4 @@ def need(module: str, what: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module:
             raise
-        raise ModuleNotFoundError(f"{what}: needs the package {module}, which is not installed: pip install 'wkwdask[{_EXTRA}]'", name=module) from None
+        raise ModuleNotFoundError(f"{what}: needs the package {module}, which is not installed: pip install 'wkwdask[{extra}]'", name=module) from None
