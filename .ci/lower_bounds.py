@@ -6,6 +6,6 @@ from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 extras = project["optional-dependencies"]
-for requirement in project["dependencies"] + extras["convert"] + extras["test"]:
+for requirement in project["dependencies"] + extras["analysis"] + extras["convert"] + extras["test"]:
     name, version = re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)", requirement).groups()
     print(f"{name}=={version}")
