@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -159,3 +160,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES})
+
+
+if "xarray" in sys.modules:  # arrays that are made by hand get the accessor .wkw; whoever opens a file with xarray has it in any case
+    import wkwdask.xarray_accessor  # noqa: F401

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.wkw import WkwVolume
 
 _GAP = 8
@@ -30,12 +31,31 @@ _GOLDEN_ANGLE = 0.618033988749895
 _PLANES = (("x", "y"), ("z", "y"), ("x", "z"))  # columns and rows of the panels: large, right of it, below it
 
 
+class Sliceable(Protocol):
+    """What slices are taken from, a :class:`wkwdask.storage.volume.Volume` for one."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel."""
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+
+    @property
+    def box(self) -> BoundingBox:
+        """Where it has data [voxels of its mag]."""
+
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3) -> int:
+        """Fill an array (c, x, y, z) with the voxels from ``topleft`` on."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Scene:
     """What is shown and how large."""
 
-    image: WkwVolume | None
-    segmentation: WkwVolume | None
+    image: Sliceable | None
+    segmentation: Sliceable | None
     box: BoundingBox
     """What is shown [voxels of mag 1]."""
     pixels: dict[str, int]
@@ -79,7 +99,29 @@ def preview(
     FormatError
         A file is broken.
     """
-    scene = _scene(url, layer, None if mag is None else Mag.parse(mag), size)
+    image, segmentation, voxel_size = _found(url, layer, None if mag is None else Mag.parse(mag), size)
+    path = Path(output)
+    draw(image, segmentation, voxel_size, size).save(path)
+    return path
+
+
+def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Image.Image:
+    """Draw three orthogonal slices through the middle of an image, a segmentation, or one over the other.
+
+    Parameters
+    ----------
+    image, segmentation : Sliceable, optional
+        What is drawn, at least one of them.
+    voxel_size : sequence of 3 float, optional
+        Edge lengths of a voxel of mag 1 along x, y, z [nm].
+    size : int
+        Longest edge of the largest panel [pixels].
+
+    Returns
+    -------
+    PIL.Image.Image
+    """
+    scene = _scene(image, segmentation, voxel_size, size)
     width, depth = scene.pixels["x"], scene.pixels["z"]
     height = scene.pixels["y"]
     picture = Image.new("RGB", (width + depth + 3 * _GAP, height + depth + 3 * _GAP), _BACKGROUND)
@@ -87,12 +129,11 @@ def preview(
     for (columns, rows), corner in zip(_PLANES, corners, strict=True):
         picture.paste(_panel(scene, columns, rows), corner)
     _draw_scale_bar(picture, scene, corners[0], height)
-    path = Path(output)
-    picture.save(path)
-    return path
+    return picture
 
 
-def _scene(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, size: int) -> _Scene:
+def _found(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, size: int) -> tuple[WkwVolume | None, WkwVolume | None, Sequence[float] | None]:
+    """Find the image and the segmentation to draw, and the voxel size [nm]."""
     located = locate(url)
     layers = [choose_layer(located, layer)] if layer is not None or len(located.layers) == 1 else list(located.layers)
     image = segmentation = None
@@ -106,9 +147,15 @@ def _scene(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, size
             segmentation = segmentation or volume
         else:
             image = image or volume
+    if image is None and segmentation is None:
+        raise MissingError(f"{located.path}: no layer with data files to draw")
+    return image, segmentation, voxel_size
+
+
+def _scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> _Scene:
     shown = image or segmentation
     if shown is None:
-        raise MissingError(f"{located.path}: no layer with data files to draw")
+        raise ValueError("there is neither an image nor a segmentation to draw")
     box = shown.box.in_mag(Mag(1, 1, 1))
     lengths = [n * s for n, s in zip(box.size, voxel_size or (1.0, 1.0, 1.0), strict=True)]
     per_pixel = max(lengths) / size
@@ -146,7 +193,7 @@ def _panel(scene: _Scene, columns: str, rows: str) -> Image.Image:
     return panel
 
 
-def _slice(volume: WkwVolume, box: BoundingBox, columns: str, rows: str) -> npt.NDArray[Any]:
+def _slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str) -> npt.NDArray[Any]:
     """Read the slice through the middle of the box, shape (c, rows, columns)."""
     here = box.in_mag(volume.box.mag)
     topleft, size = list(here.topleft), list(here.size)
