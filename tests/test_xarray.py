@@ -426,7 +426,7 @@ class TestAccessor:
         with pytest.raises(ValueError, match="powers of two, got 6-2-1"):
             _ = opened[::3].wkw.mag
         with pytest.raises(ValueError, match=r"a spacing of 28\.1 is that of no mag"):
-            _ = opened.assign_coords(x=("x", np.arange(25) * 28.1, opened.x.attrs)).wkw.mag
+            _ = opened.assign_coords(x=("x", np.arange(opened.sizes["x"]) * 28.1, opened.x.attrs)).wkw.mag
         with pytest.raises(ValueError, match="no coordinate x"):
             _ = opened.drop_vars("x").wkw.mag
         with pytest.raises(ValueError, match="no attribute voxel_size_nm"):
