@@ -234,7 +234,7 @@ class TestGuess:
     """What the engine says that it can open."""
 
     def test_dataset_layer_and_mag(self, dataset):
-        assert all(WkwBackend().guess_can_open(path) for path in (dataset, str(dataset / "em"), dataset / "em" / "1"))
+        assert all(WkwBackend().guess_can_open(path) for path in (dataset, str(dataset / "em"), dataset / "em" / "1", dataset.as_uri()))
 
     def test_a_broken_json_is_ours(self, tmp_path):
         (tmp_path / FILE_NAME).write_text("{")
@@ -242,7 +242,7 @@ class TestGuess:
         with pytest.raises(wkwdask.CorruptError, match="no JSON"):
             xr.open_dataset(tmp_path)
 
-    @pytest.mark.parametrize("other", ["s3://bucket/ds", b"bytes", 7])
+    @pytest.mark.parametrize("other", ["s3://bucket/ds", b"bytes", 7, ""])
     def test_nothing_else(self, other):
         assert not WkwBackend().guess_can_open(other)
 

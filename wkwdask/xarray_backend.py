@@ -66,9 +66,11 @@ class WkwBackend(BackendEntrypoint):
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Tell whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
-        if not isinstance(filename_or_obj, (str, os.PathLike)) or is_remote(os.fspath(filename_or_obj)) or not os.path.isdir(filename_or_obj):
+        if not isinstance(filename_or_obj, (str, os.PathLike)) or not os.fspath(filename_or_obj) or is_remote(os.fspath(filename_or_obj)):
             return False
         path = local_path(filename_or_obj)
+        if not os.path.isdir(path):
+            return False
         try:
             datasource = read_datasource(path)
         except CorruptError:
