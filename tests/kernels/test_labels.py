@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -102,7 +104,7 @@ def test_parts_that_are_merged_are_the_whole(dtype, value_dtype, cuts, kind, val
     of_values = () if values is None else (values.dtype, 2)
     table = LabelTable(labels.dtype, *of_values, ignore_zero=False)
     borders = [0, *sorted(cuts), 30]
-    for n, (start, stop) in enumerate(zip(borders, borders[1:], strict=False)):
+    for n, (start, stop) in enumerate(pairwise(borders)):
         part = LabelTable(labels.dtype, *of_values, ignore_zero=False) if n % 2 else table
         part.add(labels[start:stop], (corner[0] + start, *corner[1:]), None if values is None else values[:, start:stop])
         if n % 2:
