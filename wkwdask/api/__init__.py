@@ -3,6 +3,7 @@
 from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
 from wkwdask.api.annotations import merge
 from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
+from wkwdask.api.contrast import contrast, histogram
 from wkwdask.api.conversion import convert
 from wkwdask.api.copies import copy, rm
 from wkwdask.api.functions import apply
@@ -15,10 +16,12 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "compress",
+    "contrast",
     "convert",
     "copy",
     "create",
     "diff",
+    "histogram",
     "info",
     "label_statistics",
     "merge",

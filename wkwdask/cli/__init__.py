@@ -24,6 +24,7 @@ def cli(debug: bool) -> None:
     Compress it                wkwdask compress DATASET
     Your own function          wkwdask apply module:function SOURCE TARGET
     Measure its labels         wkwdask labels DATASET --color color -o table.csv
+    Set its contrast           wkwdask contrast DATASET --layer color --write
     Copy it, or a part of it   wkwdask copy DATASET TARGET
     Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
     Remove it                  wkwdask rm DATASET
