@@ -37,11 +37,14 @@ _NAMES = {
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
     "compress": "api.reshape",
+    "contrast": "api.contrast",
     "convert": "api.conversion",
     "copy": "api.copies",
     "create": "api.access",
     "diff": "api.checks",
+    "histogram": "api.contrast",
     "info": "api.access",
+    "label_statistics": "api.labels",
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
     "open": "api.access",
@@ -88,11 +91,14 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "compress",
+    "contrast",
     "convert",
     "copy",
     "create",
     "diff",
+    "histogram",
     "info",
+    "label_statistics",
     "make_demo",
     "merge",
     "open",
@@ -114,9 +120,11 @@ if TYPE_CHECKING:
     from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
     from wkwdask.api.annotations import merge
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
+    from wkwdask.api.contrast import contrast, histogram
     from wkwdask.api.conversion import convert
     from wkwdask.api.copies import copy, rm
     from wkwdask.api.functions import apply
+    from wkwdask.api.labels import label_statistics
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (
