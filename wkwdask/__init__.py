@@ -36,6 +36,7 @@ _NAMES = {
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
     "compress": "api.reshape",
+    "connected_components": "api.labels",
     "convert": "api.conversion",
     "copy": "api.copies",
     "create": "api.access",
@@ -87,6 +88,7 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "compress",
+    "connected_components",
     "convert",
     "copy",
     "create",
@@ -116,6 +118,7 @@ if TYPE_CHECKING:
     from wkwdask.api.conversion import convert
     from wkwdask.api.copies import copy, rm
     from wkwdask.api.functions import apply
+    from wkwdask.api.labels import connected_components
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (
