@@ -36,7 +36,7 @@ _NAMES = {
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
     "compress": "api.reshape",
-    "connected_components": "api.labels",
+    "connected_components": "api.segmentations",
     "convert": "api.conversion",
     "copy": "api.copies",
     "create": "api.access",
@@ -118,9 +118,9 @@ if TYPE_CHECKING:
     from wkwdask.api.conversion import convert
     from wkwdask.api.copies import copy, rm
     from wkwdask.api.functions import apply
-    from wkwdask.api.labels import connected_components
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
+    from wkwdask.api.segmentations import connected_components
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,

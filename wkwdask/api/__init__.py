@@ -6,9 +6,9 @@ from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manif
 from wkwdask.api.conversion import convert
 from wkwdask.api.copies import copy, rm
 from wkwdask.api.functions import apply
-from wkwdask.api.labels import connected_components
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
+from wkwdask.api.segmentations import connected_components
 
 __all__ = [
     "apply",

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import apply, checks, commands, convert, copies, merging, reshape
+from wkwdask.cli import apply, checks, commands, convert, copies, merging, reshape, segmentations
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -23,6 +23,7 @@ def cli(debug: bool) -> None:
     Store it in another way    wkwdask rechunk DATASET --file-len 32
     Compress it                wkwdask compress DATASET
     Your own function          wkwdask apply module:function SOURCE TARGET
+    Connected components       wkwdask components SOURCE TARGET
     Copy it, or a part of it   wkwdask copy DATASET TARGET
     Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
     Remove it                  wkwdask rm DATASET
@@ -33,7 +34,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for module in (commands, convert, reshape, copies, merging, apply, checks):
+for module in (commands, convert, reshape, copies, merging, apply, segmentations, checks):
     for command in module.COMMANDS:
         cli.add_command(command)
 

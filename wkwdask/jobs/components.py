@@ -34,6 +34,7 @@ from wkwdask.storage.faces import (
     write_ids,
     write_pairs,
 )
+from wkwdask.storage.local import make_folders_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -350,6 +351,7 @@ def faces_job(labelling: Labelling) -> ScratchJob:
 
 def tabulate(labelling: Labelling) -> BrickTable:
     """List all bricks that have components, for the tasks that pair them."""
+    make_folders_below(os.path.dirname(labelling.folder), labelling.folder)  # where no region holds anything, no task made it
     rows = [FacesFile(faces_path(labelling.folder, region)).bricks for region in labelling.regions()]
     bricks = np.concatenate([np.zeros((0, 6), np.int64), *rows])
     codes = np.array([labelling.code_of((x, y, z)) for x, y, z in bricks[:, :3].tolist()], np.int64)
