@@ -42,6 +42,7 @@ _NAMES = {
     "create": "api.access",
     "diff": "api.checks",
     "info": "api.access",
+    "label_statistics": "api.labels",
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
     "open": "api.access",
@@ -94,6 +95,7 @@ __all__ = [
     "create",
     "diff",
     "info",
+    "label_statistics",
     "make_demo",
     "merge",
     "open",
@@ -118,6 +120,7 @@ if TYPE_CHECKING:
     from wkwdask.api.conversion import convert
     from wkwdask.api.copies import copy, rm
     from wkwdask.api.functions import apply
+    from wkwdask.api.labels import label_statistics
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components

@@ -6,6 +6,7 @@ from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manif
 from wkwdask.api.conversion import convert
 from wkwdask.api.copies import copy, rm
 from wkwdask.api.functions import apply
+from wkwdask.api.labels import label_statistics
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
 from wkwdask.api.segmentations import connected_components
@@ -21,6 +22,7 @@ __all__ = [
     "create",
     "diff",
     "info",
+    "label_statistics",
     "merge",
     "open",
     "plan_pyramid",

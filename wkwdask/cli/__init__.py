@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import apply, checks, commands, convert, copies, merging, reshape, segmentations
+from wkwdask.cli import analysis, apply, checks, commands, convert, copies, merging, reshape, segmentations
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -24,6 +24,7 @@ def cli(debug: bool) -> None:
     Compress it                wkwdask compress DATASET
     Your own function          wkwdask apply module:function SOURCE TARGET
     Connected components       wkwdask components SOURCE TARGET
+    Measure its labels         wkwdask labels DATASET --color color -o table.csv
     Copy it, or a part of it   wkwdask copy DATASET TARGET
     Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
     Remove it                  wkwdask rm DATASET
@@ -34,7 +35,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for module in (commands, convert, reshape, copies, merging, apply, segmentations, checks):
+for module in (commands, convert, reshape, copies, merging, apply, analysis, segmentations, checks):
     for command in module.COMMANDS:
         cli.add_command(command)
 
