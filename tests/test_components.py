@@ -295,7 +295,7 @@ def change(folder):
     wkwdask.to_wkw(blobs(5)[:16, :16, :16], folder, region=BoundingBox(OFFSET, (16, 16, 16)))
 
 
-class Stop(Exception):
+class StopError(Exception):
     """The end of a run."""
 
 
@@ -304,10 +304,10 @@ def test_an_interrupted_run_goes_on(dataset, tmp_path, after):
     wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
     wkwdask.connected_components(dataset / "seg", dataset / "once" / "1")
     log = tmp_path / "log"
-    with pytest.raises(Stop), stopping(log, after, Stop()):
+    with pytest.raises(StopError), stopping(log, after, StopError()):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     assert not (dataset / "cc" / "1").exists()
-    with stopping(log, 10_000, Stop()):
+    with stopping(log, 10_000, StopError()):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     begun = [line for line in log.read_text().splitlines() if line.startswith("begin")]
     assert len(begun) == len(set(begun)) > 110
@@ -317,7 +317,7 @@ def test_an_interrupted_run_goes_on(dataset, tmp_path, after):
 
 def test_other_settings_and_other_data_do_not_go_on(dataset, tmp_path):
     wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
-    with pytest.raises(Stop), stopping(tmp_path / "log", 30, Stop()):
+    with pytest.raises(StopError), stopping(tmp_path / "log", 30, StopError()):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     with pytest.raises(ResumeError, match="connectivity was 26, is 6"):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1", connectivity=6)
@@ -360,7 +360,7 @@ def test_a_second_run_is_refused(dataset):
 def test_damaged_scratch_files_are_made_again(dataset, tmp_path):
     wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
     wkwdask.connected_components(dataset / "seg", dataset / "once" / "1")
-    with pytest.raises(Stop), stopping(tmp_path / "log", 40, Stop()):
+    with pytest.raises(StopError), stopping(tmp_path / "log", 40, StopError()):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     files = sorted(dataset.rglob("*.faces"))
     files[0].write_bytes(files[0].read_bytes()[:-9])
@@ -388,8 +388,8 @@ def test_ids_become_longer_where_there_are_too_many(dataset):
 
 def test_what_makes_no_sense(dataset):
     wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
-    wkwdask.write(dataset / "rgb" / "1", OFFSET, np.zeros((3, 9, 9, 9), np.uint8), **SMALL)
-    wkwdask.write(dataset / "float" / "1", OFFSET, np.zeros((9, 9, 9), np.float32), **SMALL)
+    wkwdask.write(dataset / "rgb" / "1", OFFSET, np.ones((3, 9, 9, 9), np.uint8), **SMALL)
+    wkwdask.write(dataset / "float" / "1", OFFSET, np.ones((9, 9, 9), np.float32), **SMALL)
     source, target = dataset / "seg" / "1", dataset / "cc" / "1"
     for error, match, call in [
         (ValueError, "connectivity must be 6, 18 or 26, got 4", lambda: wkwdask.connected_components(source, target, connectivity=4)),

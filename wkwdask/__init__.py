@@ -50,6 +50,9 @@ _NAMES = {
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
+    "remap": "api.segmentations",
+    "remove_dust": "api.segmentations",
+    "renumber": "api.segmentations",
     "repair": "api.checks",
     "rm": "api.copies",
     "sample": "api.access",
@@ -103,6 +106,9 @@ __all__ = [
     "preview",
     "read",
     "rechunk",
+    "remap",
+    "remove_dust",
+    "renumber",
     "repair",
     "rm",
     "sample",
@@ -123,7 +129,7 @@ if TYPE_CHECKING:
     from wkwdask.api.labels import label_statistics
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
-    from wkwdask.api.segmentations import connected_components
+    from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,

@@ -9,7 +9,7 @@ from wkwdask.api.functions import apply
 from wkwdask.api.labels import label_statistics
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
-from wkwdask.api.segmentations import connected_components
+from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
 
 __all__ = [
     "apply",
@@ -28,6 +28,9 @@ __all__ = [
     "plan_pyramid",
     "read",
     "rechunk",
+    "remap",
+    "remove_dust",
+    "renumber",
     "repair",
     "rm",
     "sample",

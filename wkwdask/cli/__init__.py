@@ -24,6 +24,7 @@ def cli(debug: bool) -> None:
     Compress it                wkwdask compress DATASET
     Your own function          wkwdask apply module:function SOURCE TARGET
     Connected components       wkwdask components SOURCE TARGET
+    Merge, rename segments     wkwdask remap SOURCE TARGET MAPPING.csv, wkwdask dust, wkwdask renumber
     Measure its labels         wkwdask labels DATASET --color color -o table.csv
     Copy it, or a part of it   wkwdask copy DATASET TARGET
     Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET

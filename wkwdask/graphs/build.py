@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.wkw_export import StagedExport
     from wkwdask.jobs.wkw_pyramid import StagedPyramid
     from wkwdask.jobs.wkw_rechunk import StagedRechunk
+    from wkwdask.jobs.wkw_remap import StagedRemap
     from wkwdask.jobs.wkw_remove import StagedRemoval
     from wkwdask.jobs.wkw_update import StagedUpdate
     from wkwdask.jobs.wkw_upsample import StagedUpsample
@@ -258,6 +259,31 @@ def connected_components(finding: StagedComponents) -> Report:
         if isinstance(labelling.source, WkwVolume):
             check_not_replaced(labelling.source)
         return finding.staged.publish(job.tallies, "; ".join(filter(None, (str(numbering), note))))
+
+
+def remap(remapping: StagedRemap) -> Report:
+    """Map the ids of a layer, or go on with an interrupted job.
+
+    Parameters
+    ----------
+    remapping : StagedRemap
+        What to do.
+
+    Returns
+    -------
+    Report
+    """
+    staged = remapping.staged
+    report = staged.start()
+    if report is not None:
+        return report
+    with _attempt(staged):
+        job = remapping.job(remapping.table())
+        note = _run_from_journal(staged, job, f"mapping ids into {staged.folders[0]}")
+        if isinstance(remapping.source, WkwVolume):
+            check_not_replaced(remapping.source)
+        largest = job.tallies[0].report(staged.folders[0]).maximum
+        return remapping.with_largest(largest).publish(job.tallies, "; ".join(filter(None, (remapping.note, note))))
 
 
 def reduce(application: Application, combine: Callable[[Any, Any], Any], *, most_failures: int) -> Any:
