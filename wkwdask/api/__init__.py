@@ -10,12 +10,14 @@ from wkwdask.api.functions import apply
 from wkwdask.api.labels import label_statistics
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
+from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
 
 __all__ = [
     "apply",
     "build_pyramid",
     "check_manifest",
     "compress",
+    "connected_components",
     "contrast",
     "convert",
     "copy",
@@ -29,6 +31,9 @@ __all__ = [
     "plan_pyramid",
     "read",
     "rechunk",
+    "remap",
+    "remove_dust",
+    "renumber",
     "repair",
     "rm",
     "sample",
