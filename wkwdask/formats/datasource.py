@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, MissingError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 
@@ -269,7 +269,7 @@ def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag], *, k
     """
     changed = copy.deepcopy(document)
     layers = changed.get("dataLayers", [])
-    for entry in [entry for entry in layers if entry.get("name") == layer]:
+    for entry in [entry for entry in layers if isinstance(entry, dict) and entry.get("name") == layer]:
         key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
         entry[key] = [item for item in entry.get(key, []) if Mag.parse(item[mag_key]) not in mags]
         if not entry[key] and not keep_layer:
@@ -302,7 +302,7 @@ def with_layer(
     """
     changed = copy.deepcopy(document)
     layers = changed.setdefault("dataLayers", [])
-    entry = next((entry for entry in layers if entry.get("name") == name), None)
+    entry = next((entry for entry in layers if isinstance(entry, dict) and entry.get("name") == name), None)
     if entry is None:
         entry = {"name": name, "category": category, **(attributes or {})}
         layers.append(entry)
@@ -399,6 +399,54 @@ def with_fields(document: dict[str, Any], layer: str, fields: dict[str, Any]) ->
     return changed
 
 
+def with_view_configuration(document: dict[str, Any], layer: str | None, values: dict[str, Any]) -> dict[str, Any]:
+    """Set how WEBKNOSSOS shows a layer by default; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    layer : str, optional
+        Name of a layer in it, None for what concerns the whole dataset.
+    values : dict
+        Fields of ``defaultViewConfiguration`` such as ``intensityRange``; None takes a field away.
+
+    Returns
+    -------
+    dict
+        A changed copy.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer.
+    """
+    changed = copy.deepcopy(document)
+    entry = changed if layer is None else layer_entry(changed, layer)
+    before = entry.get("defaultViewConfiguration")
+    after = {**(before if isinstance(before, dict) else {}), **values}
+    entry["defaultViewConfiguration"] = {key: value for key, value in after.items() if key not in values or value is not None}
+    if not entry["defaultViewConfiguration"]:
+        del entry["defaultViewConfiguration"]
+    return changed
+
+
+def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Find the entry of a layer.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer.
+    """
+    entries = document.get("dataLayers")
+    named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    for entry in named:
+        if entry.get("name") == name:
+            return entry
+    raise MissingError(f"no layer {name!r} in {FILE_NAME}; there are {', '.join(str(entry.get('name')) for entry in named) or 'none'}")
+
+
 def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, dict[str, Any]]]:
     """Save what can be saved of a document that is broken.
 
@@ -430,5 +478,5 @@ def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], di
 
 def _mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:
     """Find a layer's entry, and how its list of mags and their mag are called there."""
-    entry = next(entry for entry in document["dataLayers"] if entry["name"] == layer)
+    entry = layer_entry(document, layer)
     return ("wkwResolutions", "resolution", entry) if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag", entry)
