@@ -102,10 +102,9 @@ class Removals:
         if self.dataset is None:
             return
         datasource = read_datasource(self.dataset)
-        if datasource is not None and not datasource.layers and not any(other_files(self.dataset, ())):
-            for name in (FILE_NAME, f".{FILE_NAME}.lock"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(f"{self.dataset}/{name}")
+        if datasource is not None and not datasource.document.get("dataLayers") and not any(other_files(self.dataset, ())):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self.dataset}/{FILE_NAME}")
         remove_if_empty(self.dataset)
 
 
