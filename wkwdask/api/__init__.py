@@ -5,11 +5,15 @@ from wkwdask.api.annotations import merge
 from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
 from wkwdask.api.conversion import convert
 from wkwdask.api.copies import copy, rm
+from wkwdask.api.datasets import Dataset, Layer, LayerMag, create_dataset, open_dataset
 from wkwdask.api.functions import apply
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
 
 __all__ = [
+    "Dataset",
+    "Layer",
+    "LayerMag",
     "apply",
     "build_pyramid",
     "check_manifest",
@@ -17,10 +21,12 @@ __all__ = [
     "convert",
     "copy",
     "create",
+    "create_dataset",
     "diff",
     "info",
     "merge",
     "open",
+    "open_dataset",
     "plan_pyramid",
     "read",
     "rechunk",

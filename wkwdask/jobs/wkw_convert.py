@@ -63,6 +63,8 @@ class ImportOptions:
     """What a new layer is."""
     fill: bool = False
     """Whether bad slices become zeros."""
+    allow_external: bool = False
+    """Whether links may lead out of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     check_existing(existing, EXISTING)
     check_category(options.category)
     header = options.encoding.header(source.dtype, source.num_channels)
-    place = place_of(url)
+    place = place_of(url, allow_external=options.allow_external)
     box = source.box
     token = _token(source)
     settings = settings_of(

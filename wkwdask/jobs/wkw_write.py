@@ -115,7 +115,9 @@ def check_category(category: str | None) -> None:
         raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
 
 
-def stage_write(url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None) -> StagedMags:
+def stage_write(
+    url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None, *, allow_external: bool = False
+) -> StagedMags:
     """Check and lay out the writing of an array as one mag.
 
     Parameters
@@ -132,6 +134,8 @@ def stage_write(url: str | os.PathLike[str], topleft: Vec3, content: Content, en
         ``"error"``, ``"resume"`` or ``"overwrite"``.
     category : str, optional
         What a new layer is.
+    allow_external : bool
+        Whether links may lead out of the dataset.
 
     Returns
     -------
@@ -151,7 +155,7 @@ def stage_write(url: str | os.PathLike[str], topleft: Vec3, content: Content, en
     check_existing(existing, EXISTING)
     check_category(category)
     header = encoding.header(content.dtype, content.shape[0])
-    place = place_of(url)
+    place = place_of(url, allow_external=allow_external)
     box = BoundingBox(topleft, content.shape[1:], place.mag)
     settings = {
         **settings_of(

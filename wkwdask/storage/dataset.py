@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,6 +91,8 @@ class Layer:
     """Where ``datasource-properties.json`` is, None where there is none."""
     datasource: DataSource | None = None
     """What it says."""
+    allow_external: bool = False
+    """Whether what lies outside of the dataset may be written and deleted through its paths and links."""
 
     @cached_property
     def record(self) -> LayerRecord | None:
@@ -185,13 +187,15 @@ class Located:
     """Layers of a dataset of which its JSON says something impossible."""
 
 
-def locate(url: str | os.PathLike[str]) -> Located:
+def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Located:
     """Find out what a path is: a dataset, a layer, or one mag.
 
     Parameters
     ----------
     url : str or path
         Folder of a dataset (with ``datasource-properties.json``), of a layer (with or without one above it), or of a mag (with ``header.wkw``).
+    allow_external : bool
+        Whether its layers may be written where they lie outside of the dataset.
 
     Returns
     -------
@@ -204,7 +208,19 @@ def locate(url: str | os.PathLike[str]) -> Located:
     UnsupportedError
         It is a URL of another kind.
     """
-    path = local_path(url)
+    located = _located(local_path(url))
+    return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
+
+
+def with_external(layer: Layer) -> Layer:
+    """Give a layer that may be written where it lies outside of its dataset."""
+    changed = replace(layer, allow_external=True)
+    if "mags" in layer.__dict__:
+        changed.__dict__["mags"] = layer.mags
+    return changed
+
+
+def _located(path: str) -> Located:
     datasource = read_datasource(path)
     if datasource is not None and (datasource.layers or datasource.odd):
         layers = tuple(Layer(f"{path}/{record.name}", record.name, path, datasource) for record in datasource.layers)

@@ -79,7 +79,39 @@ def preview(
     FormatError
         A file is broken.
     """
-    scene = _scene(url, layer, None if mag is None else Mag.parse(mag), size)
+    path = Path(output)
+    draw(url, None if layer is None else [layer], None if mag is None else Mag.parse(mag), size=size).save(path)
+    return path
+
+
+def draw(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mag: Mag | None = None, *, size: int = 640, coarsest: bool = False) -> Image.Image:
+    """Draw three orthogonal slices through the middle of a dataset, layer or mag.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layers : sequence of str, optional
+        The layers of which the first image and the first segmentation are drawn, by default all.
+    mag : Mag, optional
+        The mag to draw; by default one that is just fine enough.
+    size : int
+        Longest edge of the largest panel [pixels].
+    coarsest : bool
+        Draw the coarsest mag, however few voxels it has.
+
+    Returns
+    -------
+    Image
+
+    Raises
+    ------
+    MissingError
+        There is no such layer or mag, or it has no files.
+    FormatError
+        A file is broken.
+    """
+    scene = _scene(url, layers, mag, size, coarsest=coarsest)
     width, depth = scene.pixels["x"], scene.pixels["z"]
     height = scene.pixels["y"]
     picture = Image.new("RGB", (width + depth + 3 * _GAP, height + depth + 3 * _GAP), _BACKGROUND)
@@ -87,18 +119,16 @@ def preview(
     for (columns, rows), corner in zip(_PLANES, corners, strict=True):
         picture.paste(_panel(scene, columns, rows), corner)
     _draw_scale_bar(picture, scene, corners[0], height)
-    path = Path(output)
-    picture.save(path)
-    return path
+    return picture
 
 
-def _scene(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, size: int) -> _Scene:
+def _scene(url: str | os.PathLike[str], names: Sequence[str] | None, mag: Mag | None, size: int, *, coarsest: bool) -> _Scene:
     located = locate(url)
-    layers = [choose_layer(located, layer)] if layer is not None or len(located.layers) == 1 else list(located.layers)
+    layers = list(located.layers) if names is None else [choose_layer(located, name) for name in names]
     image = segmentation = None
     voxel_size: Sequence[float] | None = None
     for candidate in layers:
-        volume = _volume(candidate, mag if mag is not None else located.mag, size)
+        volume = _volume(candidate, mag if mag is not None else located.mag, 0 if coarsest else size)
         if volume is None:
             continue
         voxel_size = voxel_size or (candidate.datasource.voxel_size_nm if candidate.datasource is not None else None)
