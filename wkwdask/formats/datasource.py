@@ -248,7 +248,7 @@ def length_nm(length: float, unit: str) -> float:
     >>> length_nm(0.25, "um")
     250.0
     """
-    per_unit = _NM_PER_UNIT.get(_SHORT_UNITS.get(unit, unit))
+    per_unit = _NM_PER_UNIT.get(unit_name(unit))
     if per_unit is None:
         raise ValueError(f"unit must be a unit of length such as {', '.join(_SHORT_UNITS)}, got {unit!r}")
     return float(f"{length * per_unit:.12g}")  # 0.00404 micrometers are 4.04 nanometers, and not 4.0399999999999997
@@ -431,9 +431,20 @@ def with_layer(
     return changed
 
 
+def unit_name(unit: str) -> str:
+    """Give the long name of a unit, which is the one that WEBKNOSSOS writes.
+
+    Examples
+    --------
+    >>> unit_name("um")
+    'micrometer'
+    """
+    return _SHORT_UNITS.get(unit, unit)
+
+
 def nm_per_unit(unit: str) -> float | None:
     """Give the length of a unit [nm], None where it is no unit of length."""
-    return _NM_PER_UNIT.get(_SHORT_UNITS.get(unit, unit))
+    return _NM_PER_UNIT.get(unit_name(unit))
 
 
 def _voxel_size(value: Any, problems: _Problems) -> tuple[tuple[float, float, float], str] | None:
@@ -447,7 +458,7 @@ def _voxel_size(value: Any, problems: _Problems) -> tuple[tuple[float, float, fl
     if not (isinstance(factor, list) and len(factor) == 3 and all(isinstance(n, (int, float)) and 0 < n < math.inf for n in factor)):
         problems.add("scale.factor", "three positive numbers", factor)
         return None
-    return (float(factor[0]), float(factor[1]), float(factor[2])), _SHORT_UNITS.get(unit, unit)
+    return (float(factor[0]), float(factor[1]), float(factor[2])), unit_name(unit)
 
 
 def _in_nm(size: tuple[float, float, float], unit: str) -> tuple[float, float, float]:

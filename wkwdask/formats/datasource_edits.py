@@ -9,7 +9,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError
-from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_segment_id, layer_entry, nm_per_unit
+from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_segment_id, layer_entry, nm_per_unit, unit_name
 from wkwdask.geometry.mag import Mag
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def with_scale(document: Document, factor: Sequence[float], unit: str) -> Docume
     factor : sequence of 3 float
         Edge lengths along x, y, z [``unit``].
     unit : str
-        A unit of length.
+        A unit of length; its long name is written, which all software knows.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def with_scale(document: Document, factor: Sequence[float], unit: str) -> Docume
     if len(lengths) != 3 or not all(0 < length < float("inf") for length in lengths):
         raise ValueError(f"the voxel size is three positive numbers (x, y, z), got {factor!r}")
     before = document.get("scale")
-    return {**document, "scale": {**(before if isinstance(before, dict) else {}), "factor": lengths, "unit": unit}}
+    return {**document, "scale": {**(before if isinstance(before, dict) else {}), "factor": lengths, "unit": unit_name(unit)}}
 
 
 def with_box(document: Document, layer: str, box: BoundingBox) -> Document:
@@ -60,8 +60,9 @@ def with_largest_id(document: Document, layer: str, value: int | None) -> Docume
     """Set the largest id of a segmentation, or take the field away."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
-    entry.pop("largestSegmentId", None)
-    if value is not None:
+    if value is None:
+        entry.pop("largestSegmentId", None)
+    else:
         entry["largestSegmentId"] = format_segment_id(value)
     return changed
 

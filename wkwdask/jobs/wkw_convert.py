@@ -258,7 +258,7 @@ def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | 
     ValueError
         The voxel size is not known, or is another one.
     """
-    dataset = os.path.dirname(os.path.dirname(place.folder))
+    dataset = os.path.dirname(os.path.dirname(place.named or place.folder))
     datasource = read_datasource(dataset)
     if datasource is not None:
         known = datasource.voxel_size_nm

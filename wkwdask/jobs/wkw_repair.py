@@ -343,6 +343,7 @@ class StagedRepair:
             if self.plans.get(layer.folder) or self.leftovers.has_work(layer.folder):
                 self._repair_layer(layer, run_job)
         if self.scope.path not in {layer.folder for layer in self.scope.layers}:
+            self.leftovers.remove_locks(self.scope.path)
             self.leftovers.remove(self.scope.path)
         self.json.run()
 

@@ -144,6 +144,7 @@ def _swap(dataset: str, old: str, new: str) -> None:
     """Let the folder have the new name, to which a link leads already."""
     here, there = f"{dataset}/{old}", f"{dataset}/{new}"
     if _leads_to(there, old):
+        update_datasource(dataset, lambda document: with_paths(document, _mover(dataset, old, new)))  # where an earlier call could not swap them
         if not exchange(here, there):
             _stay(dataset, old, new)
             os.unlink(there)

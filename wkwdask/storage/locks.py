@@ -216,9 +216,10 @@ def _break_dead(lock: str) -> bool:
     try:
         if _holder(lock) == holder:
             os.unlink(lock)
+            return True
+        return False
     finally:
         os.unlink(claim)
-    return True
 
 
 def _holder(lock: str) -> Owner | None:
@@ -261,11 +262,7 @@ def locked_folders(folder: str) -> list[tuple[str, Owner]]:
 
 def remove_stale_lock(path: str) -> None:
     """Remove a lock that a dead job left, or that cannot be read; to be called inside :func:`guarded`."""
-    try:
-        holder = lock_owner(path)
-    except LockedError:
-        holder = None
-    if holder is None or holder.is_gone():
+    if not _break_dead(path) and _holder(path) is None:
         _remove([path])
 
 
