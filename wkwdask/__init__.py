@@ -18,8 +18,8 @@ _NAMES = {
     "Fault": "formats.faults",
     "FormatError": "errors",
     "IncompleteWriteError": "errors",
-    "Layer": "api.datasets",
-    "LayerMag": "api.datasets",
+    "Layer": "api.layers",
+    "LayerMag": "api.layers",
     "LockedError": "errors",
     "Mag": "geometry.mag",
     "ManifestReport": "jobs.manifest",
@@ -125,8 +125,9 @@ if TYPE_CHECKING:
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
     from wkwdask.api.conversion import convert
     from wkwdask.api.copies import copy, rm
-    from wkwdask.api.datasets import Dataset, Layer, LayerMag, create_dataset, open_dataset
+    from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
     from wkwdask.api.functions import apply
+    from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.errors import (

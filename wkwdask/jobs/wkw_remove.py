@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.jobs.places import check_inside_dataset, other_layers_with, real_folder
+from wkwdask.jobs.places import other_layers_with, outside_of, real_folder
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource
@@ -212,7 +212,12 @@ def _check_removable(layer: Layer, folder: str) -> None:
     for changed in (os.path.dirname(folder), layer.dataset_folder or os.path.dirname(folder)):
         if os.path.isdir(changed) and not os.access(changed, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), changed)
-    check_inside_dataset(layer, folder)
+    real = outside_of(layer, folder)
+    if real is not None and not layer.allow_external:
+        raise UnsupportedError(
+            f"{folder}: lies outside the dataset {layer.dataset_folder}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer takes the "
+            "layer off the JSON and leaves its files, allow_external=True (--allow-external) deletes them there"
+        )
     folder = real_folder(layer, folder)
     if os.path.islink(os.path.dirname(folder)):
         raise UnsupportedError(f"{os.path.dirname(folder)}: is a symbolic link; remove the link itself, or the layer that it points to")

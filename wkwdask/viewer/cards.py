@@ -18,7 +18,8 @@ from wkwdask.storage.wkw import count_files
 from wkwdask.viewer.preview import draw
 
 if TYPE_CHECKING:
-    from wkwdask.api.datasets import Dataset, Layer, LayerMag
+    from wkwdask.api.datasets import Dataset
+    from wkwdask.api.layers import Layer, LayerMag
 
 _PIXELS = 160
 _MOST_NBYTES = 32 << 20  # that are decoded for a picture
