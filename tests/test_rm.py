@@ -80,7 +80,7 @@ def test_a_layer(dataset, scheduler):
         report = wkwdask.rm(dataset, layer="cells")
     assert len(report.paths) == 2
     assert listed(dataset) == {"other": ["./other/1", "./other/2-2-1"]}
-    assert sorted(os.listdir(dataset)) == [f".{FILE_NAME}.lock", FILE_NAME, "other"]
+    assert sorted(os.listdir(dataset)) == [FILE_NAME, "other"]
     wkwdask.rm(dataset / "other", mags="1")
     assert listed(dataset) == {"other": ["./other/2-2-1"]}
 

@@ -13,11 +13,14 @@ _NAMES = {
     "BoundingBox": "geometry.bounding_box",
     "BoundsError": "errors",
     "CorruptError": "errors",
+    "Dataset": "api.datasets",
     "Diff": "jobs.wkw_diff",
     "ExistsError": "errors",
     "Fault": "formats.faults",
     "FormatError": "errors",
     "IncompleteWriteError": "errors",
+    "Layer": "api.layers",
+    "LayerMag": "api.layers",
     "LockedError": "errors",
     "Mag": "geometry.mag",
     "ManifestReport": "jobs.manifest",
@@ -42,6 +45,7 @@ _NAMES = {
     "convert": "api.conversion",
     "copy": "api.copies",
     "create": "api.access",
+    "create_dataset": "api.datasets",
     "diff": "api.checks",
     "histogram": "api.contrast",
     "info": "api.access",
@@ -49,6 +53,7 @@ _NAMES = {
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
     "open": "api.access",
+    "open_dataset": "api.datasets",
     "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
     "read": "api.access",
@@ -71,11 +76,14 @@ __all__ = [
     "BoundingBox",
     "BoundsError",
     "CorruptError",
+    "Dataset",
     "Diff",
     "ExistsError",
     "Fault",
     "FormatError",
     "IncompleteWriteError",
+    "Layer",
+    "LayerMag",
     "LockedError",
     "Mag",
     "ManifestReport",
@@ -100,6 +108,7 @@ __all__ = [
     "convert",
     "copy",
     "create",
+    "create_dataset",
     "diff",
     "histogram",
     "info",
@@ -107,6 +116,7 @@ __all__ = [
     "make_demo",
     "merge",
     "open",
+    "open_dataset",
     "plan_pyramid",
     "preview",
     "read",
@@ -131,8 +141,10 @@ if TYPE_CHECKING:
     from wkwdask.api.contrast import contrast, histogram
     from wkwdask.api.conversion import convert
     from wkwdask.api.copies import copy, rm
+    from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
     from wkwdask.api.functions import apply
     from wkwdask.api.labels import label_statistics
+    from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber

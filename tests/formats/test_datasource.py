@@ -44,6 +44,12 @@ def _parse(document):
     return parse_datasource(json.dumps(document), "ds/datasource-properties.json")
 
 
+def _use_all(text, source):
+    """Parse a document and use each of its layers."""
+    for layer in parse_datasource(text, source).odd:
+        layer.refuse()
+
+
 def _changed(*path, value):
     """Copy the document with one value changed; a value of ``None`` for a dictionary key removes it."""
     document = copy.deepcopy(DOCUMENT)
@@ -147,7 +153,7 @@ BROKEN = [
 @pytest.mark.parametrize(("document", "message"), BROKEN)
 def test_broken_document(document, message):
     with pytest.raises(CorruptError, match=f"^ds/datasource-properties.json: .*{message}"):
-        _parse(document)
+        _use_all(json.dumps(document), "ds/datasource-properties.json")
 
 
 def test_all_problems_are_listed():
@@ -188,7 +194,7 @@ def test_no_json(text, message):
 def test_numbers_and_nesting_that_python_refuses(text):
     """Text of any kind is a dataset or a FormatError; nothing else leaves the parser."""
     with pytest.raises(FormatError, match=r"^ds\.json: "):
-        parse_datasource(text, "ds.json")
+        _use_all(text, "ds.json")
 
 
 _json = st.recursive(

@@ -102,7 +102,7 @@ def test_nothing_stale_stays(layer, monkeypatch, exchange):
     (layer / "1" / "z7" / "y0").mkdir(parents=True)
     (layer / "1" / "z7" / "y0" / "x5.wkw").write_text("old")
     if not exchange:
-        monkeypatch.setattr(local, "_exchange", lambda first, second: False)
+        monkeypatch.setattr(local, "exchange", lambda first, second: False)
     job = start(layer, existing="overwrite")
     put_mag(f"{job.root}/1-1-1")
     assert text(layer / "1") == "old"
@@ -280,7 +280,7 @@ def test_a_job_on_another_mag_finishes_it_too(layer, monkeypatch):
 
 def test_two_renames_interrupted_between(tmp_path, monkeypatch):
     """Without RENAME_EXCHANGE the old content is parked; the call can be made again wherever it stopped."""
-    monkeypatch.setattr(local, "_exchange", lambda first, second: False)
+    monkeypatch.setattr(local, "exchange", lambda first, second: False)
     rename = os.rename
     for stop_after in range(3):
         staged, target = tmp_path / f"staged{stop_after}", tmp_path / f"target{stop_after}"

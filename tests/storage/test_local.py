@@ -196,7 +196,7 @@ def put(folder, text):
 @pytest.mark.parametrize("exchange", [True, False])
 def test_publish_folder_replaces(tmp_path, monkeypatch, exchange):
     if not exchange:
-        monkeypatch.setattr(local, "_exchange", lambda first, second: False)
+        monkeypatch.setattr(local, "exchange", lambda first, second: False)
     staged, target = put(tmp_path / "staged", "new"), put(tmp_path / "target", "old")
     publish_folder(staged, target)
     assert (tmp_path / "target" / "file").read_text() == "new"
@@ -208,7 +208,7 @@ def test_publish_folder_replaces(tmp_path, monkeypatch, exchange):
 @pytest.mark.parametrize("empty", [True, False])
 def test_publish_folder_into_a_free_place(tmp_path, monkeypatch, exchange, empty):
     if not exchange:
-        monkeypatch.setattr(local, "_exchange", lambda first, second: False)
+        monkeypatch.setattr(local, "exchange", lambda first, second: False)
     if empty:
         (tmp_path / "target").mkdir()
     publish_folder(put(tmp_path / "staged", "new"), str(tmp_path / "target"))
@@ -219,10 +219,10 @@ def test_publish_folder_into_a_free_place(tmp_path, monkeypatch, exchange, empty
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="renameat2 is Linux's")
 def test_exchange_is_one_step_here(tmp_path):
     first, second = put(tmp_path / "first", "1"), put(tmp_path / "second", "2")
-    assert local._exchange(first, second)
+    assert local.exchange(first, second)
     assert (tmp_path / "first" / "file").read_text() == "2"
     with pytest.raises(FileNotFoundError):
-        local._exchange(first, str(tmp_path / "absent"))
+        local.exchange(first, str(tmp_path / "absent"))
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.ENOTSUP])

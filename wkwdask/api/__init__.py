@@ -6,13 +6,18 @@ from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manif
 from wkwdask.api.contrast import contrast, histogram
 from wkwdask.api.conversion import convert
 from wkwdask.api.copies import copy, rm
+from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
 from wkwdask.api.functions import apply
 from wkwdask.api.labels import label_statistics
+from wkwdask.api.layers import Layer, LayerMag
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
 from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
 
 __all__ = [
+    "Dataset",
+    "Layer",
+    "LayerMag",
     "apply",
     "build_pyramid",
     "check_manifest",
@@ -22,12 +27,14 @@ __all__ = [
     "convert",
     "copy",
     "create",
+    "create_dataset",
     "diff",
     "histogram",
     "info",
     "label_statistics",
     "merge",
     "open",
+    "open_dataset",
     "plan_pyramid",
     "read",
     "rechunk",

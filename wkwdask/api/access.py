@@ -213,6 +213,7 @@ def to_wkw(
     existing: Existing = "error",
     token: str | None = None,
     category: Literal["color", "segmentation"] | None = None,
+    allow_external: bool = False,
     compute: Literal[True] = True,
 ) -> Report: ...
 
@@ -232,6 +233,7 @@ def to_wkw(
     existing: Existing = "error",
     token: str | None = None,
     category: Literal["color", "segmentation"] | None = None,
+    allow_external: bool = False,
     compute: Literal[False],
 ) -> Delayed: ...
 
@@ -250,6 +252,7 @@ def to_wkw(
     existing: Existing = "error",
     token: str | None = None,
     category: Literal["color", "segmentation"] | None = None,
+    allow_external: bool = False,
     compute: bool = True,
 ) -> Report | Delayed:
     """Write an array as one mag, or into a part of one that is there, in parallel and safely.
@@ -288,6 +291,8 @@ def to_wkw(
         A name of the array's content: a call with another one does not go on.
     category : {"color", "segmentation"}, optional
         What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
     compute : bool
         False checks everything now and gives a dask ``Delayed`` whose last task ends the job.
 
@@ -325,10 +330,10 @@ def to_wkw(
     if region is None:
         lengths = (32 if block_len is None else block_len, 32 if file_len is None else file_len)
         encoding = WkwEncoding(*lengths, compression or "lz4hc", DEFAULT_LEVEL if level is None else level, any_length)
-        staged = stage_write(url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm)
+        staged = stage_write(url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, allow_external=allow_external)
     else:
         _check_region_options(offset=offset, block_len=block_len, file_len=file_len, compression=compression, category=category)
-        staged = stage_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing)
+        staged = stage_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing, allow_external=allow_external)
     if compute:
         return write_array(staged, voxels, content.trusted)
     delayed: Delayed = write_array_later(staged, voxels)
@@ -352,6 +357,7 @@ def create(
     compression: str = "lz4hc",
     existing: Literal["error", "overwrite"] = "error",
     category: Literal["color", "segmentation"] | None = None,
+    allow_external: bool = False,
 ) -> Report:
     """Make a mag without data, for jobs that each write a region of it.
 
@@ -373,6 +379,8 @@ def create(
         What to do where the mag is there already; ``"overwrite"`` replaces it whole.
     category : {"color", "segmentation"}, optional
         What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -406,10 +414,10 @@ def create(
 
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
-    asked = _voxel_box(box, place_of(url).mag)
+    asked = _voxel_box(box, place_of(url, allow_external=allow_external).mag)
     content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
     encoding = WkwEncoding(block_len, file_len, compression, DEFAULT_LEVEL)
-    return build.create(stage_write(url, asked.topleft, content, encoding, existing, category))
+    return build.create(stage_write(url, asked.topleft, content, encoding, existing, category, allow_external=allow_external))
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray[Any], **options: Any) -> Report:

@@ -30,6 +30,7 @@ def merge(
     compression: str | None = None,
     existing: str = "error",
     verify: bool = False,
+    allow_external: bool = False,
 ) -> Report:
     """Merge volume annotations, as WEBKNOSSOS exports them, into a segmentation.
 
@@ -60,6 +61,8 @@ def merge(
         What to do where the mag is there already. An interrupted merge goes on in any case but ``"overwrite"``, which starts anew.
     verify : bool
         Read all voxels back and compare them before the mag appears.
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -102,6 +105,6 @@ def merge(
         raise ValueError("name at least one annotation")
     found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel)
     prepare_dataset(base, target)
-    staged = stage_merge(found, RechunkOptions(block_len, file_len, compression, command="merge"), existing, num_workers())
+    staged = stage_merge(found, RechunkOptions(block_len, file_len, compression, command="merge", allow_external=allow_external), existing, num_workers())
     report = build.rechunk(staged, verify=verify)
     return replace(report, note="; ".join(filter(None, (report.note, found.note))))

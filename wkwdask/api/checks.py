@@ -102,6 +102,7 @@ def repair(
     voxel_size: Sequence[float] | None = None,
     older_than: float = 3600.0,
     remove_copies: bool = False,
+    allow_external: bool = False,
 ) -> RepairReport:
     """Mend what :func:`verify` finds. Good data are never touched; what can be decoded is kept byte for byte.
 
@@ -136,6 +137,8 @@ def repair(
         Age from which temporary files of other software are taken for left-overs [s].
     remove_copies : bool
         Remove mags that webknossos left half-way while it replaced others, where all mags of the layer are sound and have every voxel that they hold.
+    allow_external : bool
+        Mend mags that lie outside of the dataset too; by default they are left alone.
 
     Returns
     -------
@@ -158,7 +161,7 @@ def repair(
     size = None if voxel_size is None else tuple(float(length) for length in voxel_size)
     if size is not None and (len(size) != 3 or min(size) <= 0):
         raise ValueError(f"voxel_size must be three positive lengths in nanometres, got {voxel_size!r}")
-    options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies)
+    options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external)
 
     def once() -> RepairReport:
         return checks.repair(_staged(url, layer, mags, decode=True, pyramid=rebuild_differing, method=method), options, dry_run=dry_run)

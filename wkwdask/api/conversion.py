@@ -52,6 +52,7 @@ def convert(
     pyramid: bool = False,
     on_error: Literal["fail", "fill"] = "fail",
     existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
 ) -> Report:
     """Make a WKW mag of images or of an array in another format, or the other way round where the source is WKW.
 
@@ -104,6 +105,8 @@ def convert(
     existing : {"error", "resume", "overwrite"}
         What to do where the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew; of folders, an export
         replaces only those that an export made.
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -163,7 +166,7 @@ def convert(
         return _export(volume, target, ExportOptions(box, None if channels is None else tuple(channels), dtype, range_, compression), existing)
     options = ImportOptions(
         WkwEncoding(block_len, file_len, compression or "lz4hc", level), vec3(offset, "offset"), axes, None if channels is None else tuple(channels), dtype,
-        range_, _lengths_nm(voxel_size, unit), box, category, on_error == "fill",
+        range_, _lengths_nm(voxel_size, unit), box, category, on_error == "fill", allow_external,
     )  # fmt: skip
     return _import(source, target, layer, wanted_mag, options, existing, pyramid=pyramid)
 
@@ -211,10 +214,15 @@ def _import(
         if not pyramid or not _is_done(staged):
             raise
         # The call was interrupted while it built the pyramid, or when all was there.
-        return build_pyramid(staged.place.layer.folder, finest=staged.place.mag, existing="resume")
+        return _pyramid_above(staged.place, options, "resume")
     if not pyramid:
         return _with_stale(report, staged.place, stale)
-    return merge_reports([report, build_pyramid(staged.place.layer.folder, finest=staged.place.mag, existing=existing)])  # type: ignore[arg-type]
+    return merge_reports([report, _pyramid_above(staged.place, options, existing)])
+
+
+def _pyramid_above(place: Place, options: ImportOptions, existing: Any) -> Report:
+    """Build the coarser mags of one that is there now."""
+    return build_pyramid(os.path.dirname(place.named or place.folder), finest=place.mag, existing=existing, allow_external=options.allow_external)
 
 
 def _with_stale(report: Report, place: Place, mags: Sequence[Mag]) -> Report:

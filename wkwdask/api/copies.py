@@ -29,6 +29,7 @@ def copy(
     translate: Sequence[int] = (0, 0, 0),
     existing: str = "error",
     verify: bool = False,
+    allow_external: bool = False,
 ) -> Report:
     """Copy a dataset, a layer or a mag, whole or a box of it, to the same or to another place in space.
 
@@ -54,6 +55,8 @@ def copy(
         What to do where a mag of the target is there already. An interrupted copy goes on in any case but ``"overwrite"``, which starts anew.
     verify : bool
         Read all voxels back and compare them before a mag appears.
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -90,7 +93,7 @@ def copy(
     8
     """
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    options = RechunkOptions(box=box, translate=vec3(translate, "translate"), command="copy")
+    options = RechunkOptions(box=box, translate=vec3(translate, "translate"), command="copy", allow_external=allow_external)
     moves, left = find_copies(url, target, [layer] if isinstance(layer, str) else layer, parsed_mags({"mags": mags})["mags"])
     check_moves(moves, options, existing)
     prepare_dataset(url, target)
@@ -99,7 +102,12 @@ def copy(
 
 
 def rm(
-    url: str | os.PathLike[str], *, layer: str | Sequence[str] | None = None, mags: Sequence[MagLike] | str | None = None, dry_run: bool = False
+    url: str | os.PathLike[str],
+    *,
+    layer: str | Sequence[str] | None = None,
+    mags: Sequence[MagLike] | str | None = None,
+    dry_run: bool = False,
+    allow_external: bool = False,
 ) -> RmReport:
     """Remove a dataset, a layer or mags for good.
 
@@ -116,6 +124,8 @@ def rm(
         The mags, by default all of each layer.
     dry_run : bool
         Only say what would be removed.
+    allow_external : bool
+        Remove what lies outside of the dataset too, and the links that lead there; by default that is refused. Whether other datasets list it cannot be known.
 
     Returns
     -------
@@ -141,7 +151,9 @@ def rm(
     >>> len(wkwdask.rm(f"{folder}/raw/1").paths)
     1
     """
-    removals = stage_removals(url, [layer] if isinstance(layer, str) else layer, parsed_mags({"mags": mags})["mags"], dry_run=dry_run)
+    removals = stage_removals(
+        url, [layer] if isinstance(layer, str) else layer, parsed_mags({"mags": mags})["mags"], dry_run=dry_run, allow_external=allow_external
+    )
     if dry_run:
         counts = [staged.count() for staged in removals.staged]
         return RmReport(sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")

@@ -40,6 +40,7 @@ def apply(
     token: str | None = None,
     retries: int = 2,
     most_failures: int = 100,
+    allow_external: bool = False,
 ) -> Any:
     """Apply a function to volumes, brick by brick: the result becomes a mag, or is combined to one value.
 
@@ -93,6 +94,8 @@ def apply(
         How often the function is tried again for a brick for which it failed.
     most_failures : int
         With more failed tasks than these the job ends at once; else when all others are done.
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -144,7 +147,7 @@ def apply(
     options = ApplyOptions(
         _vec3(halo, "halo"), mask, None if where is None else BoundingBox.parse(where), skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
         dtype, channels, block_len, file_len, compression, level, category, token,
-        tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries,
+        tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, allow_external,
     )  # fmt: skip
     if target is not None:
         staged = stage_apply(function, urls, target, options, existing, num_workers())

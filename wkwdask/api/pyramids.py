@@ -37,6 +37,7 @@ def build_pyramid(
     existing: Literal["error", "resume", "overwrite"] = "error",
     update: bool | Literal["content"] = False,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    allow_external: bool = False,
 ) -> Report:
     """Make all coarser mags of a layer from its finest mag, in one pass over it.
 
@@ -78,6 +79,8 @@ def build_pyramid(
         in the mags that were built from the finest one. ``"content"`` trusts no times: all files are made anew, and those that differ are replaced.
     bounding_box : BoundingBox, str or sequence, optional
         Make anew, in place, what lies above this part of the layer [voxels of mag 1].
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -110,6 +113,7 @@ def build_pyramid(
     options = _pyramid_options(
         finest=finest, mags=mags, coarsest=coarsest, sampling=sampling, align_with=align_with, method=method, ignore_zero=ignore_zero,
         compression=compression, level=level, block_len=block_len, file_len=file_len,
+        allow_external=allow_external,
     )  # fmt: skip
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)
@@ -173,6 +177,7 @@ def upsample(
     block_len: int | None = None,
     file_len: int | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
 ) -> Report:
     """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
 
@@ -202,6 +207,8 @@ def upsample(
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -233,7 +240,7 @@ def upsample(
     from wkwdask.graphs.runners import num_workers
 
     mags_of = parsed_mags({"source": source, "finest": finest, "mags": mags})
-    options = UpsampleOptions(**mags_of, compression=compression, level=level, block_len=block_len, file_len=file_len)
+    options = UpsampleOptions(**mags_of, compression=compression, level=level, block_len=block_len, file_len=file_len, allow_external=allow_external)
     return build.upsample(stage_upsample(url, layer, options, existing, num_workers()))
 
 

@@ -27,6 +27,7 @@ def rechunk(
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     existing: str = "error",
     verify: bool | None = None,
+    allow_external: bool = False,
 ) -> Report:
     """Store mags with other files, blocks or compression, in their place or somewhere else; all voxels stay as they are.
 
@@ -55,6 +56,8 @@ def rechunk(
         What to do where a mag of the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
     verify : bool, optional
         Read all voxels back and compare them before a mag appears; by default where mags are replaced in their place.
+    allow_external : bool
+        Write where paths or links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -92,9 +95,9 @@ def rechunk(
     1
     """
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    options = RechunkOptions(block_len, file_len, compression, level, box)
+    options = RechunkOptions(block_len, file_len, compression, level, box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
-    moves = find_moves(url, target, layers, parsed_mags({"mags": mags})["mags"])
+    moves = find_moves(url, target, layers, parsed_mags({"mags": mags})["mags"], allow_external=allow_external)
     check_moves(moves, options, existing)
     prepare_dataset(url, target)
     reports = store_anew(moves, options, existing, verify)

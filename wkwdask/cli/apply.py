@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_option, scheduler_option
+from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_option, resume_option, scheduler_option
 
 
 @click.command(short_help="Apply your own function to layers.")
@@ -31,6 +31,7 @@ from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_opt
 @click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="How often the function is tried again where it failed.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
 @scheduler_option
 def apply(
     function: str, sources: tuple[str, ...], is_reduction: bool, halo: str | None, chunks: str | None, arguments: tuple[str, ...], resume: bool,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import METHODS, cluster_at, scheduler_option, split_mags
+from wkwdask.cli.shared import METHODS, cluster_at, external_option, scheduler_option, split_mags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,6 +91,7 @@ def verify(
 @click.option("--older-than", type=float, default=3600, show_default=True, metavar="SECONDS", help="Younger temporary files of other software are left alone.")
 @click.option("--remove-copies", is_flag=True, help="Remove mags that webknossos left half-way, where the layer has every voxel that they hold.")
 @_json_option
+@external_option
 @scheduler_option
 def repair(path: str, layers: tuple[str, ...], mags: str | None, voxel_size: str | None, as_json: bool, scheduler: str | None, **options: Any) -> None:
     """Mend a dataset, a layer or a mag.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, METHODS, SAMPLINGS, cluster_at, existing_of, resume_option, scheduler_option, split_mags
+from wkwdask.cli.shared import COMPRESSIONS, METHODS, SAMPLINGS, cluster_at, existing_of, external_option, resume_option, scheduler_option, split_mags
 
 if TYPE_CHECKING:
     from wkwdask.jobs.report import Report
@@ -61,6 +61,7 @@ def info(path: str, as_json: bool) -> None:
 @click.option("--update-content", is_flag=True, help="Make everything anew and replace, in place, the files that differ.")
 @click.option("--box", metavar="X,Y,Z,W,H,D", help="Make anew, in place, what lies above this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
+@external_option
 @scheduler_option
 def pyramid(
     path: str, layers: tuple[str, ...], all_layers: bool, mags: str | None, align_with: str | None, resume: bool, overwrite: bool, update: bool,
@@ -118,6 +119,7 @@ def _all_layers(path: str) -> list[str]:
 @click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the coarse mag, 8 if that is 1.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
+@external_option
 @scheduler_option
 def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
     """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.

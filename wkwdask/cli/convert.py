@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli.shared import cluster_at, existing_of, resume_option, scheduler_option
+from wkwdask.cli.shared import cluster_at, existing_of, external_option, resume_option, scheduler_option
 
 
 @click.command(short_help="Images and arrays to WKW, and back.")
@@ -32,6 +32,7 @@ from wkwdask.cli.shared import cluster_at, existing_of, resume_option, scheduler
 @click.option("--on-error", type=click.Choice(("fail", "fill")), default="fail", show_default=True, help="Bad and missing slices: an error, or zeros.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace the target where it is there already; forget an interrupted run.")
+@external_option
 @scheduler_option
 def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
     """Make a WKW mag of images or of an array in another format; export where SOURCE is WKW.

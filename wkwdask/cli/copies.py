@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli.shared import cluster_at, existing_of, resume_option, scheduler_option, split_mags
+from wkwdask.cli.shared import cluster_at, existing_of, external_option, resume_option, scheduler_option, split_mags
 from wkwdask.errors import MissingError
 
 
@@ -36,6 +36,7 @@ class Triple(click.ParamType):
 @click.option("--verify", is_flag=True, help="Compare all voxels before a mag appears.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace mags of the target that are there already; forget an interrupted run.")
+@external_option
 @scheduler_option
 def copy(path: str, target: str, layers: tuple[str, ...], mags: str | None, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
     """Copy a dataset, a layer or a mag to TARGET, under the same name or another one.
@@ -63,8 +64,9 @@ def copy(path: str, target: str, layers: tuple[str, ...], mags: str | None, resu
 @click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@external_option
 @scheduler_option
-def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes: bool, scheduler: str | None) -> None:
+def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes: bool, allow_external: bool, scheduler: str | None) -> None:
     """Remove a dataset, a layer or a mag: its files, and what the JSON says about it.
 
     What is no mag stays. The same command deletes the rest where it was interrupted.
@@ -76,7 +78,7 @@ def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes:
     """
     from wkwdask.api import rm as remove
 
-    chosen: dict[str, Any] = {"layer": layers or None, "mags": split_mags(mags)}
+    chosen: dict[str, Any] = {"layer": layers or None, "mags": split_mags(mags), "allow_external": allow_external}
     if dry_run or not yes:
         if not dry_run and not _is_terminal():
             raise click.UsageError("nobody can be asked here: give --yes to remove without asking, or --dry-run to look")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_option, scheduler_option
+from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_option, resume_option, scheduler_option
 
 
 @click.command(short_help="Merge volume annotations into a segmentation.")
@@ -23,6 +23,7 @@ from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_opt
 @click.option("--verify", is_flag=True, help="Compare all voxels before the mag appears.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
 @scheduler_option
 def merge(
     base: str,

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_option, scheduler_option, split_mags
+from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_option, resume_option, scheduler_option, split_mags
 
 _MOVES = (
     click.argument("path"),
@@ -20,6 +20,7 @@ _MOVES = (
     click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag appears. Default: in its own place."),
     resume_option,
     click.option("--overwrite", is_flag=True, help="Replace mags of the target that are there already; forget an interrupted run."),
+    external_option,
     scheduler_option,
 )
 

@@ -17,6 +17,9 @@ SAMPLINGS = ("anisotropic", "isotropic", "constant_z")
 scheduler_option = click.option(
     "--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786. Default: on this machine's cores."
 )
+external_option = click.option(
+    "--allow-external", is_flag=True, help="Write (or delete) where paths or links lead out of the dataset. Default: that is refused."
+)
 resume_option = click.option("--resume", is_flag=True, help="Go on with an interrupted run; do nothing if it was finished.")
 
 

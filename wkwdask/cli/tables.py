@@ -30,25 +30,37 @@ def print_summary(summary: DatasetSummary) -> None:
         What was found.
     """
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
-    size = summary.voxel_size_nm
-    voxel_size = "unknown" if size is None else " x ".join(f"{length:g}" for length in size) + " nm"
+    voxel_size = _lengths(summary.voxel_size_nm, "nm")
+    if summary.unit != "nanometer":
+        voxel_size = f"{_lengths(summary.voxel_size, summary.unit)} ({voxel_size})"
     console.print(f"[bold]{escape(summary.path)}[/bold]\nvoxel size {voxel_size}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("layer", "category", "type", "mag", "box"):
         table.add_column(name)
     for name in ("block", "file", "compression", "files", "bytes"):
         table.add_column(name, justify="right")
-    problems = []
+    problems, places = [], []
     for layer in summary.layers:
         for number, mag in enumerate(layer.mags):
             table.add_row(*_layer_cells(layer, first=number == 0), *_mag_cells(mag))
             if mag.problem:
                 problems.append(mag.problem)
-        if not layer.mags:
+            if mag.elsewhere is not None:
+                places.append(f"mag {mag.mag} of {layer.name}: {mag.elsewhere}")
+        if layer.problem:
+            problems.append(layer.problem)
+            table.add_row(escape(layer.name), "-", "", "cannot be used", "", "", "", "", "", "")
+        elif not layer.mags:
             table.add_row(*_layer_cells(layer, first=True), "none", "", "", "", layer.data_format, "", "")
     console.print(table)
+    for place in places:
+        console.print(f"[yellow]elsewhere:[/yellow] {escape(place)}", soft_wrap=True)
     for problem in problems:
         console.print(f"[red]problem:[/red] {escape(problem)}", soft_wrap=True)
+
+
+def _lengths(size: tuple[float, float, float] | None, unit: str) -> str:
+    return "unknown" if size is None else f"{' x '.join(f'{length:g}' for length in size)} {unit}"
 
 
 def print_verification(report: VerifyReport, limit: int) -> None:
@@ -86,7 +98,8 @@ def _layer_cells(layer: LayerSummary, *, first: bool) -> tuple[str, str, str]:
     if not first:
         return "", "", ""
     channels = f" x {layer.num_channels} channels" if layer.num_channels > 1 else ""
-    return escape(layer.name), layer.category or "-", f"{layer.element_class}{channels}"
+    stored = "" if layer.data_format == "wkw" else f" ({layer.data_format})"
+    return escape(layer.name), layer.category or "-", f"{layer.element_class}{channels}{escape(stored)}"
 
 
 def _mag_cells(mag: MagSummary) -> tuple[str, ...]:

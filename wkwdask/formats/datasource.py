@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -22,6 +23,7 @@ FILE_NAME = "datasource-properties.json"
 
 _ATTRIBUTES = ("largestSegmentId", "defaultViewConfiguration", "adminViewConfiguration", "coordinateTransformations", "additionalAxes")
 _JAVASCRIPT_INTEGER = (1 << 53) - 1
+_CHANNELS = {"uint24": 3}  # the one class of several channels that files without numChannels have
 _LAYER_NAME = re.compile(r"[A-Za-z0-9_$@\-]+[A-Za-z0-9_$@\-.]*")  # WEBKNOSSOS's rule
 _NM_PER_UNIT = {
     "yoctometer": 1e-15, "zeptometer": 1e-12, "attometer": 1e-9, "femtometer": 1e-6, "picometer": 1e-3, "nanometer": 1.0,
@@ -43,6 +45,26 @@ _SHORT_UNITS = {
 }
 
 
+class Number(float):
+    """A number with a point or an exponent that is written as it was read."""
+
+    text: str
+
+    def __new__(cls, text: str | float) -> Self:
+        """Keep the text."""
+        number = super().__new__(cls, text)
+        number.text = str(text)
+        return number
+
+    def __copy__(self) -> Self:
+        """Give itself, which never changes."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Give itself, which never changes."""
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class MagRecord:
     """One mag of a layer as the JSON lists it."""
@@ -51,6 +73,8 @@ class MagRecord:
     """The mag."""
     path: str | None
     """Its folder, relative to the dataset, absolute or a URL; None where the JSON leaves it to the convention."""
+    cube_length: int | None = None
+    """Edge of a file [voxels], None where it is not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +97,32 @@ class LayerRecord:
     """All mags, finest first."""
     attributes: dict[str, Any]
     """What it says about itself that stays true where the layer is copied: the largest id, how it is shown."""
+    entry: dict[str, Any] = field(default_factory=dict, repr=False)
+    """All that the JSON says about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OddLayer:
+    """A layer of which the JSON says something impossible; the others can be used."""
+
+    name: str
+    """Its name, or its place in the JSON where it has none."""
+    path: str
+    """Its place in the JSON, such as ``dataLayers[2]``."""
+    problem: str
+    """The file, and all that is wrong, each with its place."""
+    entry: Any = field(repr=False)
+    """What the JSON says."""
+
+    def refuse(self) -> NoReturn:
+        """Say that it cannot be used.
+
+        Raises
+        ------
+        CorruptError
+            Always.
+        """
+        raise CorruptError(self.problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +137,28 @@ class DataSource:
     """All layers, in the order of the file."""
     document: dict[str, Any]
     """The parsed JSON, with everything that is not understood here."""
+    odd: tuple[OddLayer, ...] = ()
+    """Layers that cannot be used."""
+    voxel_size: tuple[float, float, float] | None = None
+    """The voxel size as the file states it [``unit``]."""
+    unit: str = "nanometer"
+    """Unit of the voxel size, by its long name."""
 
     def layer(self, name: str) -> LayerRecord | None:
-        """Find a layer by its name, None where there is none."""
-        return next((layer for layer in self.layers if layer.name == name), None)
+        """Find a layer by its name, None where there is none.
+
+        Raises
+        ------
+        CorruptError
+            The JSON says something impossible of it.
+        """
+        for layer in self.layers:
+            if layer.name == name:
+                return layer
+        for odd in self.odd:
+            if odd.name == name:
+                odd.refuse()
+        return None
 
 
 class _Problems:
@@ -116,14 +184,15 @@ def parse_datasource(text: str, source: str) -> DataSource:
     Returns
     -------
     DataSource
+        A layer of which the text says something impossible is among ``odd``, with all that is wrong, and the others can be used.
 
     Raises
     ------
     CorruptError
-        The text is no JSON or lacks what a dataset must say; all problems are listed, each with its place.
+        The text is no JSON or says something impossible of the dataset.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_float=Number)
     except json.JSONDecodeError as error:
         raise CorruptError(f"{source}: byte {len(text[: error.pos].encode())}: no JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets of thousands of levels
@@ -136,12 +205,27 @@ def parse_datasource(text: str, source: str) -> DataSource:
     if not isinstance(entries, list):
         problems.add("dataLayers", "a list", entries)
         entries = []
-    layers = [layer for index, entry in enumerate(entries) if (layer := _layer(entry, f"dataLayers[{index}]", problems)) is not None]
+    layers, odd = [], []
+    for index, entry in enumerate(entries):
+        wrong, path = _Problems(), f"dataLayers[{index}]"
+        layer = _layer(entry, path, wrong)
+        if layer is not None:
+            layers.append(layer)
+        else:
+            odd.append(OddLayer(_name_of(entry) or path, path, f"{source}: " + "; ".join(wrong.found), entry))
     if problems.found:
-        raise CorruptError(f"{source}: " + "; ".join(problems.found))
+        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(layer.problem.removeprefix(f"{source}: ") for layer in odd)]))
     identity = document.get("id")
     name = identity.get("name", "") if isinstance(identity, dict) else ""
-    return DataSource(str(name), voxel_size, tuple(layers), document)
+    if voxel_size is None:
+        return DataSource(str(name), None, tuple(layers), document, tuple(odd))
+    size, unit = voxel_size
+    return DataSource(str(name), _in_nm(size, unit), tuple(layers), document, tuple(odd), size, unit)
+
+
+def _name_of(entry: Any) -> str | None:
+    name = entry.get("name") if isinstance(entry, dict) else None
+    return name if isinstance(name, str) and name else None
 
 
 def length_nm(length: float, unit: str) -> float:
@@ -164,15 +248,43 @@ def length_nm(length: float, unit: str) -> float:
     >>> length_nm(0.25, "um")
     250.0
     """
-    per_unit = _NM_PER_UNIT.get(_SHORT_UNITS.get(unit, unit))
+    per_unit = _NM_PER_UNIT.get(unit_name(unit))
     if per_unit is None:
         raise ValueError(f"unit must be a unit of length such as {', '.join(_SHORT_UNITS)}, got {unit!r}")
     return float(f"{length * per_unit:.12g}")  # 0.00404 micrometers are 4.04 nanometers, and not 4.0399999999999997
 
 
 def format_datasource(document: dict[str, Any]) -> str:
-    """Write a document the way WEBKNOSSOS does."""
-    return json.dumps(document, indent=4, ensure_ascii=False) + "\n"
+    """Write a document the way WEBKNOSSOS does; numbers that were read keep their digits."""
+    return "".join(_written(document, "\n")) + "\n"
+
+
+def _written(value: Any, start: str) -> Iterator[str]:
+    """Write a value piece by piece, each line behind what starts it."""
+    inner = f"{start}    "
+    if isinstance(value, dict) and value:
+        for number, (key, item) in enumerate(value.items()):
+            yield f"{',' if number else '{'}{inner}{_text(str(key))}: "
+            yield from _written(item, inner)
+        yield f"{start}}}"
+    elif isinstance(value, (list, tuple)) and value:
+        for number, item in enumerate(value):
+            yield f"{',' if number else '['}{inner}"
+            yield from _written(item, inner)
+        yield f"{start}]"
+    elif isinstance(value, Number):
+        yield value.text
+    else:
+        yield _text(value)
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair, which only an escape can hold
+        return json.dumps(value)
+    return text
 
 
 def check_layer_name(name: str) -> None:
@@ -319,23 +431,39 @@ def with_layer(
     return changed
 
 
+def unit_name(unit: str) -> str:
+    """Give the long name of a unit, which is the one that WEBKNOSSOS writes.
+
+    Examples
+    --------
+    >>> unit_name("um")
+    'micrometer'
+    """
+    return _SHORT_UNITS.get(unit, unit)
+
+
 def nm_per_unit(unit: str) -> float | None:
     """Give the length of a unit [nm], None where it is no unit of length."""
-    return _NM_PER_UNIT.get(_SHORT_UNITS.get(unit, unit))
+    return _NM_PER_UNIT.get(unit_name(unit))
 
 
-def _voxel_size(value: Any, problems: _Problems) -> tuple[float, float, float] | None:
+def _voxel_size(value: Any, problems: _Problems) -> tuple[tuple[float, float, float], str] | None:
+    """Read the size of a voxel and its unit, by its long name."""
     if value is None:
         return None
     unit, factor = (value.get("unit", "nanometer"), value.get("factor")) if isinstance(value, dict) else ("nanometer", value)
-    per_unit = nm_per_unit(unit) if isinstance(unit, str) else None
-    if per_unit is None:
+    if not isinstance(unit, str) or nm_per_unit(unit) is None:
         problems.add("scale.unit", "a unit of length", unit)
         return None
-    if not (isinstance(factor, list) and len(factor) == 3 and all(isinstance(n, (int, float)) and n > 0 for n in factor)):
+    if not (isinstance(factor, list) and len(factor) == 3 and all(isinstance(n, (int, float)) and 0 < n < math.inf for n in factor)):
         problems.add("scale.factor", "three positive numbers", factor)
         return None
-    return factor[0] * per_unit, factor[1] * per_unit, factor[2] * per_unit
+    return (float(factor[0]), float(factor[1]), float(factor[2])), unit_name(unit)
+
+
+def _in_nm(size: tuple[float, float, float], unit: str) -> tuple[float, float, float]:
+    x, y, z = size if unit == "nanometer" else (length_nm(length, unit) for length in size)
+    return x, y, z
 
 
 def _layer(entry: Any, path: str, problems: _Problems) -> LayerRecord | None:
@@ -350,7 +478,7 @@ def _layer(entry: Any, path: str, problems: _Problems) -> LayerRecord | None:
     if category not in ("color", "segmentation"):
         problems.add(f"{path}.category", '"color" or "segmentation"', category)
     box = _box(entry.get("boundingBox"), f"{path}.boundingBox", problems)
-    channels = entry.get("numChannels") or 1
+    channels = entry.get("numChannels") or _CHANNELS.get(str(entry.get("elementClass")), 1)
     if not isinstance(channels, int) or channels < 1:
         problems.add(f"{path}.numChannels", "a positive number", channels)
     mags = tuple(_mags(entry, path, problems))
@@ -359,7 +487,7 @@ def _layer(entry: Any, path: str, problems: _Problems) -> LayerRecord | None:
     return LayerRecord(
         str(name), category, box, str(entry.get("elementClass", "")), channels, str(entry.get("dataFormat", "wkw")),
         tuple(sorted(mags, key=lambda record: (record.mag.maximum, record.mag.factors))),
-        {key: entry[key] for key in _ATTRIBUTES if key in entry},
+        {key: entry[key] for key in _ATTRIBUTES if key in entry}, entry,
     )  # fmt: skip
 
 
@@ -381,7 +509,8 @@ def _mags(entry: dict[str, Any], path: str, problems: _Problems) -> Iterator[Mag
         try:
             if not isinstance(item.get("path"), (str, type(None))):
                 problems.add(f"{path}.{key}[{index}].path", "a path", item["path"])
-            yield MagRecord(Mag.parse(item[mag_key]), item.get("path"))
+            edge = item.get("cubeLength")
+            yield MagRecord(Mag.parse(item[mag_key]), item.get("path"), edge if isinstance(edge, int) else None)
         except (KeyError, TypeError, ValueError, AttributeError):
             problems.add(f"{path}.{key}[{index}].{mag_key}", "a mag of powers of two", item)
 
@@ -447,7 +576,7 @@ def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
     raise MissingError(f"no layer {name!r} in {FILE_NAME}; there are {', '.join(str(entry.get('name')) for entry in named) or 'none'}")
 
 
-def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], dict[str, dict[str, Any]]]:
+def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
     """Save what can be saved of a document that is broken.
 
     Returns
@@ -456,24 +585,28 @@ def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], di
         Everything but the layers, without a scale that makes no sense.
     layers : list of dict
         The layers that can be read.
-    others : dict
-        What can be kept of the other layers, by their names: all but their boxes and mags.
+    others : list
+        The other ones, as they are.
     """
     if not isinstance(document, dict):
-        return {}, [], {}
+        return {}, [], []
     head = {key: value for key, value in document.items() if key != "dataLayers"}
     if _voxel_size(head.get("scale"), _Problems()) is None:
         head.pop("scale", None)
     entries = document.get("dataLayers")
-    layers, others = [], {}
+    layers: list[dict[str, Any]] = []
+    others: list[Any] = []
     for entry in entries if isinstance(entries, list) else []:
-        if _layer(entry, "", _Problems()) is not None:
-            layers.append(entry)
-        elif isinstance(entry, dict) and isinstance(entry.get("name"), str):
-            others[entry["name"]] = {key: value for key, value in entry.items() if key not in ("boundingBox", "mags", "wkwResolutions")}
-            if entry.get("category") not in ("color", "segmentation"):
-                others[entry["name"]].pop("category", None)
+        (others if _layer(entry, "", _Problems()) is None else layers).append(entry)
     return head, layers, others
+
+
+def without_place(entry: dict[str, Any]) -> dict[str, Any]:
+    """Keep of a broken layer what its files do not say: all but its box and mags."""
+    kept = {key: value for key, value in entry.items() if key not in ("boundingBox", "mags", "wkwResolutions")}
+    if kept.get("category") not in ("color", "segmentation"):
+        kept.pop("category", None)
+    return kept
 
 
 def _mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:

@@ -11,12 +11,14 @@ from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import Layer, layer_in, read_datasource
+from wkwdask.storage.dataset import Layer, layer_in, read_datasource, with_external
 from wkwdask.storage.job_folder import is_taken
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote, local_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
 
@@ -33,6 +35,8 @@ class Place:
     """The mag."""
     layer: Layer
     """The layer, with its record where a JSON is above the mag."""
+    named: str = ""
+    """The folder as a user names it, where links lead to another one."""
 
     def coarser_mags(self) -> tuple[Mag, ...]:
         """List the mags that could have been made from this one."""
@@ -41,13 +45,15 @@ class Place:
         return tuple(mag for mag in mags if mag != self.mag and all(a % b == 0 for a, b in zip(mag.factors, finer, strict=True)))
 
 
-def place_of(url: str | os.PathLike[str]) -> Place:
+def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Place:
     """Find out where a new mag that a user names belongs.
 
     Parameters
     ----------
     url : str or path
         The mag's folder, which need not be there: ``DATASET/LAYER/MAG``.
+    allow_external : bool
+        Whether links may lead out of the dataset.
 
     Returns
     -------
@@ -56,7 +62,7 @@ def place_of(url: str | os.PathLike[str]) -> Place:
     Raises
     ------
     UnsupportedError
-        It is a URL of another kind.
+        It is a URL of another kind, or lies outside of the dataset.
     ExistsError
         The layer has the mag in another folder.
     ValueError
@@ -76,11 +82,14 @@ def place_of(url: str | os.PathLike[str]) -> Place:
     if datasource is None:
         return Place(folder, mag, Layer(layer_folder, layer_name))
     layer = layer_in(dataset_folder, datasource, layer_folder) or Layer(layer_folder, layer_name, dataset_folder, datasource)
+    if allow_external:
+        layer = with_external(layer)
     check_inside_dataset(layer, folder)
     listed = layer.mags.get(mag) if layer.record is not None else None
     if listed is not None and (is_remote(listed) or (is_taken(listed) and os.path.realpath(listed) != os.path.realpath(folder))):
         raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
-    return Place(folder, mag, layer)
+    real = real_folder(layer, folder)
+    return Place(folder, mag, layer) if real == folder else Place(real, mag, replace(layer, folder=os.path.dirname(real)), folder)
 
 
 def in_new_dataset(place: Place, voxel_size_nm: tuple[float, float, float]) -> Place:
@@ -96,7 +105,7 @@ def in_new_dataset(place: Place, voxel_size_nm: tuple[float, float, float]) -> P
     layer = place.layer
     dataset = os.path.dirname(layer.folder)
     text = format_datasource(new_document(os.path.basename(dataset), voxel_size_nm))
-    layer = Layer(layer.folder, layer.name, dataset, parse_datasource(text, f"{dataset}/{FILE_NAME}"))
+    layer = replace(layer, dataset_folder=dataset, datasource=parse_datasource(text, f"{dataset}/{FILE_NAME}"))
     check_inside_dataset(layer, place.folder)
     return replace(place, layer=layer)
 
@@ -155,20 +164,60 @@ def other_layers_with(layer: Layer, folder: str) -> list[str]:
 
 
 def check_inside_dataset(layer: Layer, folder: str) -> None:
-    """Refuse to write where a dataset's paths leave it: what is there belongs to somebody else.
+    """Refuse to write where a dataset's paths leave it, unless that is allowed: what is there may belong to somebody else.
 
     Raises
     ------
     UnsupportedError
         The folder is outside the dataset.
     """
-    if layer.dataset_folder is None:
-        return
-    dataset = os.path.realpath(layer.dataset_folder)
-    if os.path.commonpath([dataset, os.path.realpath(local_path(folder))]) != dataset:
+    real = outside_of(layer, folder)
+    if real is not None and not layer.allow_external:
         raise UnsupportedError(
-            f"{folder}: lies outside the dataset {layer.dataset_folder}, which is read but not written through; name the folder that it is in"
+            f"{folder}: lies outside the dataset {layer.dataset_folder}, at {real}, which is read but not written through; "
+            "allow_external=True (--allow-external) writes there, or name the folder that it is in"
         )
+
+
+def outside_of(layer: Layer, folder: str) -> str | None:
+    """Say where a mag really is, None where that is inside of the dataset."""
+    if layer.dataset_folder is None:
+        return None
+    dataset, real = os.path.realpath(layer.dataset_folder), os.path.realpath(local_path(folder))
+    return None if os.path.commonpath([dataset, real]) == dataset else real
+
+
+def real_folder(layer: Layer, folder: str) -> str:
+    """Give the folder in which a mag is written: where links lead to outside of the dataset, else the one that has its name."""
+    return outside_of(layer, folder) or folder
+
+
+def parent_of(layer: Layer, folders: Sequence[str]) -> str:
+    """Give the folder in which a job on some mags of a layer works: one from which they can be moved to their places.
+
+    Raises
+    ------
+    UnsupportedError
+        There is none: they lie on several disks.
+    """
+    if all(outside_of(layer, folder) is None for folder in folders):
+        return layer.folder
+    parents = list(dict.fromkeys(os.path.dirname(folder) for folder in folders))
+    disks = {os.stat(parent).st_dev for parent in parents if os.path.isdir(parent)}
+    if len(disks) > 1:
+        raise UnsupportedError(f"{layer.folder}: mags of the layer lie on several disks, in {', '.join(parents)}; name those of one with mags=")
+    return parents[0]
+
+
+def json_path(layer: Layer, mag: Mag, folder: str) -> str:
+    """Say how the JSON names the folder of a mag: as it does already, else relative to the dataset, else by where it is."""
+    dataset = str(layer.dataset_folder)
+    listed = next((entry.path for entry in layer.record.mags if entry.mag == mag and entry.path), None) if layer.record is not None else None
+    if listed is not None and os.path.realpath(layer.mags[mag]) == os.path.realpath(folder):
+        return listed
+    named = f"{dataset}/{layer.name}/{os.path.basename(folder)}"
+    inside = [path for path in (folder, named) if outside_of(layer, path) is None or (path == named and os.path.realpath(path) == os.path.realpath(folder))]
+    return f"./{os.path.relpath(inside[0], dataset)}" if inside else folder
 
 
 def default_category(header: WkwHeader) -> str:
@@ -205,7 +254,8 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
     layer = place.layer
     if layer.dataset_folder is None:
         return None
-    mags = ((place.mag, f"./{os.path.relpath(place.folder, layer.dataset_folder)}", header.file_len_vx),)
+    named = f"./{os.path.relpath(place.named, layer.dataset_folder)}" if place.named else json_path(layer, place.mag, place.folder)
+    mags = ((place.mag, named, header.file_len_vx),)
     own_box = box.in_mag(Mag(1, 1, 1))
     elements = element_class(header.dtype, header.num_channels)
     record = layer.record

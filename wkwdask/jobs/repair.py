@@ -38,6 +38,8 @@ class RepairOptions:
     """How old temporary files of other software must be before they are removed."""
     remove_copies: bool = False
     """Mags that other software was building are removed, where the layer has all that they hold."""
+    allow_external: bool = False
+    """What lies outside of the dataset is mended too."""
 
 
 @dataclass(frozen=True, slots=True)

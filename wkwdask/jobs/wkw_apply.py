@@ -70,6 +70,8 @@ class ApplyOptions:
     """What tells the arguments apart that are bound to the function."""
     retries: int = 0
     """How often the function is tried again for a brick for which it failed."""
+    allow_external: bool = False
+    """Whether links of the target may lead out of its dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +190,7 @@ def stage_apply(
     check_level(options.level)
     volumes, mask = open_sources(sources, options)
     header = header_for(volumes[0], options)
-    place = place_of(target)
+    place = place_of(target, allow_external=options.allow_external)
     parent, box = place.layer.folder, volumes[0].box.in_mag(place.mag)
     given = {
         "halo": ",".join(map(str, options.halo)),

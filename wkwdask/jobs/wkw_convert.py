@@ -63,6 +63,8 @@ class ImportOptions:
     """What a new layer is."""
     fill: bool = False
     """Whether bad slices become zeros."""
+    allow_external: bool = False
+    """Whether links may lead out of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     check_existing(existing, EXISTING)
     check_category(options.category)
     header = options.encoding.header(source.dtype, source.num_channels)
-    place = place_of(url)
+    place = place_of(url, allow_external=options.allow_external)
     box = source.box
     token = _token(source)
     settings = settings_of(
@@ -256,7 +258,7 @@ def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | 
     ValueError
         The voxel size is not known, or is another one.
     """
-    dataset = os.path.dirname(os.path.dirname(place.folder))
+    dataset = os.path.dirname(os.path.dirname(place.named or place.folder))
     datasource = read_datasource(dataset)
     if datasource is not None:
         known = datasource.voxel_size_nm

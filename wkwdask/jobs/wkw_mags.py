@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.errors import IncompleteWriteError, MissingError, ResumeError
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
-from wkwdask.jobs.places import check_inside_dataset
+from wkwdask.jobs.places import check_inside_dataset, json_path, real_folder
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote
@@ -30,7 +30,13 @@ _FILE_LEN_AFTER_SINGLE_BLOCKS = 8
 
 
 def open_source(
-    url: str | os.PathLike[str], layer_name: str | None, mag: Mag | None, option: str, default: Callable[[Layer], Mag | None] = lambda _: None
+    url: str | os.PathLike[str],
+    layer_name: str | None,
+    mag: Mag | None,
+    option: str,
+    default: Callable[[Layer], Mag | None] = lambda _: None,
+    *,
+    allow_external: bool = False,
 ) -> tuple[Layer, WkwVolume]:
     """Open the mag that others are made from.
 
@@ -46,6 +52,8 @@ def open_source(
         How a user calls the mag.
     default : callable
         May choose a mag where none is named.
+    allow_external : bool
+        Whether mags of the layer may be written outside of the dataset.
 
     Returns
     -------
@@ -58,7 +66,7 @@ def open_source(
     ValueError
         A mag's folder was named together with another mag.
     """
-    located = locate(url)
+    located = locate(url, allow_external=allow_external)
     if mag is not None and located.mag not in (None, mag):
         raise ValueError(f"{os.fspath(url)}: is mag {located.mag}, but {option}= says {mag}")
     layer = choose_layer(located, layer_name)
@@ -127,7 +135,7 @@ def mag_folder(layer: Layer, mag: Mag) -> str:
     """Say where a mag goes or is: where the JSON has it, else in the layer's folder."""
     folder = layer.mags.get(mag, f"{layer.folder}/{mag.name}")
     check_inside_dataset(layer, folder)
-    return folder
+    return real_folder(layer, folder)
 
 
 def header_like(source: WkwVolume, compression: str | None, block_len: int | None, file_len: int | None) -> WkwHeader:
@@ -155,9 +163,8 @@ def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], header: W
     dataset = layer.dataset_folder
     if dataset is None or layer.record is None:
         return None
-    return LayerEdit(
-        dataset, layer.name, tuple((mag, f"./{os.path.relpath(path, dataset)}", header.file_len_vx) for mag, path in zip(mags, folders, strict=True))
-    )
+    listed = tuple((mag, json_path(layer, mag, folder), header.file_len_vx) for mag, folder in zip(mags, folders, strict=True))
+    return LayerEdit(dataset, layer.name, listed)
 
 
 def check_apart(layer: Layer, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:

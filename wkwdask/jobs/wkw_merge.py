@@ -17,7 +17,6 @@ from wkwdask.jobs.staged import check_existing
 from wkwdask.jobs.wkw_rechunk import EXISTING, find_moves, header_of, lay_out
 from wkwdask.storage.annotation import check_not_missing, open_annotation
 from wkwdask.storage.dataset import choose_layer, locate
-from wkwdask.storage.local import local_path
 from wkwdask.storage.merged import MergedVolume
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Mag
+    from wkwdask.jobs.places import Place
     from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions, StagedRechunk
     from wkwdask.storage.annotation import AnnotationMag
     from wkwdask.storage.dataset import Layer
@@ -168,8 +168,8 @@ def stage_merge(merge: Merge, options: RechunkOptions, existing: str, workers: i
     check_existing(existing, EXISTING)
     move, source = merge.move, merge.move.layer.volume(merge.move.mag)
     header = header_of(source, options)
-    folder = local_path(str(move.folder))
-    edit = _edit(move, merge.box, header, merge.largest)
+    place = place_of(str(move.folder), allow_external=options.allow_external)
+    folder, edit = place.folder, _edit(move, place, merge.box, header, merge.largest)
     volume = MergedVolume(source, merge.annotations, merge.box)
     return lay_out(source, volume, header, options, (folder, os.path.dirname(folder), edit), existing, workers, annotations=_token(merge.annotations))
 
@@ -251,10 +251,9 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
     return tuple(moved), known + by, lines
 
 
-def _edit(move: Move, box: BoundingBox, header: WkwHeader, largest: int | None) -> LayerEdit | None:
+def _edit(move: Move, place: Place, box: BoundingBox, header: WkwHeader, largest: int | None) -> LayerEdit | None:
     """Say what the JSON is to list: a new layer is like that of the base, and the largest id is brought up to date."""
     record = move.layer.record
-    place = place_of(str(move.folder))
     edit = edit_for(place, header, box, "segmentation" if record is None else record.category)
     if edit is None:
         return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.places import parent_of
 from wkwdask.jobs.pyramid import PyramidJob
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import aligned_mags, box_setting, check_apart, check_presence, edit_of, header_like, mag_folder, open_source, presence, source_token
@@ -54,6 +55,8 @@ class PyramidOptions:
     """Edge of a block [voxels]."""
     file_len: int | None = None
     """Edge of a file [blocks]."""
+    allow_external: bool = False
+    """Whether mags may be written outside of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +124,22 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     check_existing(existing, EXISTING)
     level = DEFAULT_LEVEL if options.level is None else options.level
     check_level(level)
-    layer, source = open_source(url, layer_name, options.finest, "finest")
+    layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     method = choose_method(layer, options)
     mags = choose_mags(layer, source, options)
     check_steps(source.box.mag, mags)
     folders = tuple(mag_folder(layer, mag) for mag in mags)
     check_apart(layer, source, mags, folders)
+    parent = parent_of(layer, folders)
     header = header_like(source, options.compression, options.block_len, options.file_len)
     settings = settings_of(
         "build_pyramid", source=source.box.mag, box=box_setting(source.box), mags=",".join(mag.name for mag in mags),
         method=method, ignore_zero=options.ignore_zero, block_len=header.block_len, file_len=header.file_len,
         compression=header.block_type.label, level=level if header.block_type is BlockType.LZ4HC else 0, input=source_token(source),
     )  # fmt: skip
-    interrupted = find_interrupted(layer.folder, folders, settings, existing)
+    interrupted = find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(f"build_pyramid of {layer.folder}", interrupted.job if interrupted is not None else None)
-    targets = tuple(staged_target(owner, layer.folder, header, level, source.box.in_mag(mag)) for mag in mags)
+    targets = tuple(staged_target(owner, parent, header, level, source.box.in_mag(mag)) for mag in mags)
     regions = None if interrupted is None else [vec3(shape) for shape in interrupted.plan["regions"]]
     edge = header.file_len_vx
     passes = tuple(plan_passes(source.box, mags, (header.block_len,) * 3, (edge,) * 3, header.voxel_nbytes, workers, regions))
@@ -144,7 +148,7 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     if interrupted is not None:
         check_presence(source, plan, interrupted.plan)
     nbytes_in = source.box.volume * header.voxel_nbytes
-    staged = StagedMags(owner, layer.folder, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True)
+    staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True)
     return StagedPyramid(source, method, options.ignore_zero, header, level, passes, staged)
 
 

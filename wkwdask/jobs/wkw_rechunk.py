@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, ResumeError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, with_name
+from wkwdask.formats.datasource import with_name
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.places import check_inside_dataset, edit_for, other_layers_with, place_of
+from wkwdask.jobs.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
 from wkwdask.jobs.splice import SpliceJob
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.upsample import UpsampleJob
@@ -20,9 +20,9 @@ from wkwdask.jobs.wkw_mags import box_setting, check_presence, edit_of, presence
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
-from wkwdask.storage.dataset import choose_layer, locate, read_datasource
+from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
 from wkwdask.storage.job_folder import JobFolder, check_targets, find_unfinished, is_taken, is_untouched, read_provenance
-from wkwdask.storage.local import is_remote, local_path, publish_bytes
+from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw import files_box
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.places import Place
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.storage.dataset import Layer, Located
     from wkwdask.storage.layer_edit import LayerEdit
@@ -62,6 +63,8 @@ class RechunkOptions:
     """By what voxels are moved [voxels of mag 1]."""
     command: str = "rechunk"
     """What a user asked for; a file that a copy can take over as it is keeps all of its bytes."""
+    allow_external: bool = False
+    """Whether mags may be written where paths and links lead out of their dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,14 @@ class StagedRechunk:
         return SpliceJob(self.volume, self.target, self.plan)
 
 
-def find_moves(url: str | os.PathLike[str], target: str | os.PathLike[str] | None, layers: Sequence[str] | None, mags: Sequence[Mag] | None) -> list[Move]:
+def find_moves(
+    url: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None,
+    layers: Sequence[str] | None,
+    mags: Sequence[Mag] | None,
+    *,
+    allow_external: bool = False,
+) -> list[Move]:
     """List the mags that a user means, and where they go: a dataset becomes a dataset, a layer a layer, a mag a mag.
 
     Parameters
@@ -113,6 +123,8 @@ def find_moves(url: str | os.PathLike[str], target: str | os.PathLike[str] | Non
         The layers of a dataset, by default all.
     mags : sequence of Mag, optional
         The mags, by default all of each layer.
+    allow_external : bool
+        Whether mags may be written outside of their dataset.
 
     Raises
     ------
@@ -121,7 +133,7 @@ def find_moves(url: str | os.PathLike[str], target: str | os.PathLike[str] | Non
     ValueError
         The target is the source, or has the name of another mag.
     """
-    located = locate(url)
+    located = locate(url, allow_external=allow_external)
     root = None if target is None else local_path(target)
     if root is not None and os.path.realpath(root) == os.path.realpath(located.path):
         raise ValueError(f"{root}: is the source; give another place (rechunk and compress take none to work in place)")
@@ -179,7 +191,7 @@ def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] 
     root = local_path(target)
     if read_datasource(root) is None:
         os.makedirs(root, exist_ok=True)
-        publish_bytes(f"{root}/{FILE_NAME}", format_datasource(with_name(datasource.document, os.path.basename(root))).encode())
+        update_datasource(root, lambda document: document, with_name(datasource.document, os.path.basename(root)))
 
 
 def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: int) -> StagedRechunk | None:
@@ -216,20 +228,24 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
     check_level(DEFAULT_LEVEL if options.level is None else options.level)
     in_place = move.folder is None
     if in_place:
-        _finish_what_was_left(move.layer, move.layer.mags[move.mag], options.command)  # before the source is looked at: it may be replaced here
-    source = _with_all_files(_source_of(move, options)) if in_place else _source_of(move, options)
+        listed = move.layer.mags[move.mag]
+        check_inside_dataset(move.layer, listed)
+        real = real_folder(move.layer, listed)
+        parent = parent_of(move.layer, [real])
+        _finish_what_was_left(parent, real, options.command)  # before the source is looked at: it may be replaced here
+    source = replace(_with_all_files(_source_of(move, options)), folder=real) if in_place else _source_of(move, options)
     volume = _translated(source, options.translate)
     header = header_of(source, options)
     if move.folder is None:
-        check_inside_dataset(move.layer, source.folder)
         if options.box is not None:
             raise ValueError("a bounding box in place would lose what lies outside it: give another place")
         if options.level is None and header == source.header.with_block_type(source.header.block_type) and _is_stored_alike(source):
             return None
-        folder, parent, edit = source.folder, move.layer.folder, edit_of(move.layer, [move.mag], [source.folder], header)
+        folder, edit = source.folder, edit_of(move.layer, [move.mag], [source.folder], header)
     else:
-        folder = local_path(move.folder)
-        parent, edit = os.path.dirname(folder), _edit_elsewhere(move, volume.box, header, options)
+        place = place_of(move.folder, allow_external=options.allow_external)
+        folder, parent = place.folder, os.path.dirname(place.folder)
+        edit = _edit_elsewhere(move, place, volume.box, header, options)
     return lay_out(source, volume, header, options, (folder, parent, edit), existing, workers)
 
 
@@ -419,9 +435,8 @@ def header_of(source: WkwVolume, options: RechunkOptions) -> WkwHeader:
     return make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len, block_type=block_type)
 
 
-def _edit_elsewhere(move: Move, box: BoundingBox, header: WkwHeader, options: RechunkOptions) -> LayerEdit | None:
+def _edit_elsewhere(move: Move, place: Place, box: BoundingBox, header: WkwHeader, options: RechunkOptions) -> LayerEdit | None:
     """Say what the JSON above another place is to list; a new layer gets what its old one said about itself."""
-    place = place_of(str(move.folder))
     record = move.layer.record
     edit = edit_for(place, header, box, None if record is None else record.category, keeps_name=place.layer.name == move.layer.name)
     if edit is None or edit.new_layer is None or record is None:
@@ -435,11 +450,11 @@ def _edit_elsewhere(move: Move, box: BoundingBox, header: WkwHeader, options: Re
     return replace(edit, new_layer=(category, wanted, elements, channels), attributes=record.attributes)
 
 
-def _finish_what_was_left(layer: Layer, folder: str, command: str) -> None:
+def _finish_what_was_left(parent: str, folder: str, command: str) -> None:
     """Finish the publishing of an earlier start that was killed there."""
-    if is_untouched(layer.folder, (folder,)):
+    if is_untouched(parent, (folder,)):
         return
-    job_folder = JobFolder(layer.folder, Owner.this_process(f"{command} of {folder}"), (folder,))
+    job_folder = JobFolder(parent, Owner.this_process(f"{command} of {folder}"), (folder,))
     with contextlib.suppress(ResumeError):  # of another job, which is left alone
         job_folder.start("update", {})
         job_folder.discard()

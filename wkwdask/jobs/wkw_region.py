@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +13,7 @@ from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.grid import cell_range
-from wkwdask.jobs.places import check_inside_dataset
+from wkwdask.jobs.places import check_inside_dataset, real_folder
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
@@ -91,7 +91,9 @@ class StagedRegion(StagedMags):
         return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False)
 
 
-def stage_region(url: str | os.PathLike[str], region: BoundingBox, content: Content, level: int | None, existing: str) -> StagedRegion:
+def stage_region(
+    url: str | os.PathLike[str], region: BoundingBox, content: Content, level: int | None, existing: str, *, allow_external: bool = False
+) -> StagedRegion:
     """Check and lay out the writing of an array into a part of a mag.
 
     Parameters
@@ -106,6 +108,8 @@ def stage_region(url: str | os.PathLike[str], region: BoundingBox, content: Cont
         LZ4HC level.
     existing : str
         ``"resume"`` goes on with an interrupted call.
+    allow_external : bool
+        Whether paths and links may lead out of the dataset.
 
     Returns
     -------
@@ -130,8 +134,9 @@ def stage_region(url: str | os.PathLike[str], region: BoundingBox, content: Cont
     check_level(DEFAULT_LEVEL if level is None else level)
     volume = open_volume(url)
     _check_fits(volume, region, content, has_box=_has_box(url))
-    layer = choose_layer(locate(url), None)
+    layer = choose_layer(locate(url, allow_external=allow_external), None)
     check_inside_dataset(layer, volume.folder)
+    volume = replace(volume, folder=real_folder(layer, volume.folder))
     settings = {**settings_of(_COMMAND, folder=volume.folder, box=box_setting(region), level=level or 0), **content.settings}
     ranges = cell_range(region, volume.shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))

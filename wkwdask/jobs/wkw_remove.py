@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.jobs.places import check_inside_dataset, other_layers_with
+from wkwdask.jobs.places import other_layers_with, outside_of, real_folder
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource
@@ -41,6 +41,8 @@ class StagedRemoval:
     """Their folders."""
     is_whole: bool
     """Whether the layer's folder goes too, once nothing is in it."""
+    links: tuple[str, ...] = ()
+    """Links that lead to the mags from elsewhere, and lead nowhere then."""
 
     def start(self) -> JobFolder:
         """Lock the mags and take them out of sight; what is left is to delete them.
@@ -66,10 +68,13 @@ class StagedRemoval:
         return MagRemoval(self.layer.dataset_folder, self.layer.name, self.mags)
 
     def clear(self) -> None:
-        """Remove the layer's folder if nothing is in it."""
+        """Remove the layer's folder if nothing is in it, and links that lead nowhere now."""
         if self.is_whole:
             discard_dead_jobs(self.parent)
             remove_if_empty(self.parent)
+        for link in (*self.links, self.layer.folder):
+            if os.path.islink(link) and not os.path.exists(link):
+                os.unlink(link)
 
     def count(self) -> tuple[int, int]:
         """Count the files and their bytes."""
@@ -102,10 +107,9 @@ class Removals:
         if self.dataset is None:
             return
         datasource = read_datasource(self.dataset)
-        if datasource is not None and not datasource.layers and not any(other_files(self.dataset, ())):
-            for name in (FILE_NAME, f".{FILE_NAME}.lock"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(f"{self.dataset}/{name}")
+        if datasource is not None and not datasource.document.get("dataLayers") and not any(other_files(self.dataset, ())):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{self.dataset}/{FILE_NAME}")
         remove_if_empty(self.dataset)
 
 
@@ -116,7 +120,9 @@ def remove_if_empty(folder: str) -> None:
             os.rmdir(folder)
 
 
-def stage_removals(url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False) -> Removals:
+def stage_removals(
+    url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False, allow_external: bool = False
+) -> Removals:
     """Find out what is to be removed, and make sure that all of it can be.
 
     Parameters
@@ -129,6 +135,8 @@ def stage_removals(url: str | os.PathLike[str], layers: Sequence[str] | None, ma
         The mags, by default all of each layer.
     dry_run : bool
         Leave alone what earlier removals left.
+    allow_external : bool
+        Whether mags may be removed that lie outside of the dataset; the links that lead to them go too.
 
     Returns
     -------
@@ -144,12 +152,12 @@ def stage_removals(url: str | os.PathLike[str], layers: Sequence[str] | None, ma
         A mag is a symbolic link, lies outside of its dataset, is of another format, or holds something else.
     """
     path = local_path(url)
-    if os.path.islink(path):
+    if os.path.islink(path) and not allow_external:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")
     unfinished = [] if dry_run else [find_removals(folder) for folder in _parents(path)]
     roots = tuple(root for found, _ in unfinished for root in found)
     try:
-        located = locate(path)
+        located = locate(path, allow_external=allow_external)
     except MissingError:
         if not any(folder == path or folder.startswith(f"{path}/") for _, folders in unfinished for folder in folders):
             raise
@@ -186,8 +194,10 @@ def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterat
     if missing:
         raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, there)) or 'none'}")
     chosen = {mag: folder for mag, folder in there.items() if mags is None or mag in mags}
-    for folder in chosen.values():
+    links = {folder for folder in chosen.values() if os.path.islink(folder)}
+    for mag, folder in chosen.items():
         _check_removable(layer, folder)
+        chosen[mag] = real_folder(layer, folder)
         for other in other_layers_with(layer, folder):
             raise UnsupportedError(f"{folder}: layer {other} lists this mag too; take it off the JSON of one of them first")
     is_whole = mags is None and located.mag is None
@@ -195,14 +205,20 @@ def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterat
         here = {mag: folder for mag, folder in chosen.items() if os.path.dirname(folder) == parent}
         if is_whole:
             check_no_job(parent)
-        yield StagedRemoval(layer, tuple(here), parent, tuple(here.values()), is_whole)
+        yield StagedRemoval(layer, tuple(here), parent, tuple(here.values()), is_whole, tuple(links))
 
 
 def _check_removable(layer: Layer, folder: str) -> None:
     for changed in (os.path.dirname(folder), layer.dataset_folder or os.path.dirname(folder)):
         if os.path.isdir(changed) and not os.access(changed, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), changed)
-    check_inside_dataset(layer, folder)
+    real = outside_of(layer, folder)
+    if real is not None and not layer.allow_external:
+        raise UnsupportedError(
+            f"{folder}: lies outside the dataset {layer.dataset_folder}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer takes the "
+            "layer off the JSON and leaves its files, allow_external=True (--allow-external) deletes them there"
+        )
+    folder = real_folder(layer, folder)
     if os.path.islink(os.path.dirname(folder)):
         raise UnsupportedError(f"{os.path.dirname(folder)}: is a symbolic link; remove the link itself, or the layer that it points to")
     if os.path.islink(folder):

@@ -167,9 +167,15 @@ class StagedRepair:
 
     def _plan_mag(self, layer: LayerScope, scope: MagScope, handled: set[str]) -> MagPlan:
         plan = MagPlan(scope)
-        if not is_inside(self.scope, scope.folder):
+        if not self._options.allow_external and not is_inside(self.scope, scope.folder):
             for faults in (faults for path, faults in self._by_path.items() if path.startswith(f"{scope.folder}/")):
-                self.left += [Left(fault, "it lies outside the dataset, which is read but not written through: repair it where it is") for fault in faults]
+                self.left += [
+                    Left(
+                        fault,
+                        f"it lies outside the dataset, at {os.path.realpath(scope.folder)}: allow_external (--allow-external) mends it there",
+                    )
+                    for fault in faults
+                ]
             return plan
         self._plan_header(plan, handled)
         if plan.header is None and not _header_is_good(scope, self._by_path):
@@ -337,6 +343,7 @@ class StagedRepair:
             if self.plans.get(layer.folder) or self.leftovers.has_work(layer.folder):
                 self._repair_layer(layer, run_job)
         if self.scope.path not in {layer.folder for layer in self.scope.layers}:
+            self.leftovers.remove_locks(self.scope.path)
             self.leftovers.remove(self.scope.path)
         self.json.run()
 

@@ -15,6 +15,7 @@ from wkwdask.formats.datasource import (
     with_layer,
     with_mags,
     without_mags,
+    without_place,
 )
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
@@ -22,6 +23,7 @@ from wkwdask.jobs.places import default_category
 from wkwdask.jobs.repair import JSON, Action, Left, RepairOptions
 from wkwdask.storage.dataset import update_datasource
 from wkwdask.storage.local import publish_bytes
+from wkwdask.storage.locks import locked_file
 from wkwdask.storage.wkw_mend import set_aside
 
 if TYPE_CHECKING:
@@ -60,8 +62,7 @@ class JsonRepair:
             return set()
         handled: set[str] = set()
         for fault in faults:
-            if fault.kind in ("json.missing", "json.broken"):
-                self._plan_new(fault)
+            if fault.kind in ("json.missing", "json.broken") and self._plan_new(fault):
                 return {self._scope.json_path} | self._unlisted(faults)
         for layer in self._scope.layers:
             mine = [fault for fault in faults if self._is_of(fault, layer)]
@@ -149,22 +150,30 @@ class JsonRepair:
         field = {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
         self._change(fault, f"the box becomes {box}", lambda document: with_fields(document, layer.name, {"boundingBox": field}))
 
-    def _plan_new(self, fault: Fault) -> None:
-        """Make a new document of what is there: with all that can be read of the old one."""
+    def _plan_new(self, fault: Fault) -> bool:
+        """Make a new document of what is there, with all that can be read of the old one; tell whether that settles all there is."""
         head, kept, others = sound_parts(_parsed(self._scope.json_path))
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
             self.left.append(Left(fault, "no file says how large a voxel is: give voxel_size (--voxel-size X,Y,Z in nanometres)"))
-            return
+            return True
         document = {**new_document(os.path.basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
         known = {entry["name"] for entry in kept}
         fresh = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.mags)]
+        before = {entry["name"]: entry for entry in others if isinstance(entry, dict) and isinstance(entry.get("name"), str)}
+        lost = [entry for entry in others if not any(before.get(layer.name) is entry for layer in fresh)]
+        if others and not fresh and "scale" in head:
+            self.left.append(Left(fault, "no file says what the layer should be; its record stays as it is"))
+            return False
         for layer in fresh:
-            document = self._with_layer(document, layer, others.get(layer.name))
+            document = self._with_layer(document, layer, without_place(before[layer.name]) if layer.name in before else None)
+        document["dataLayers"] = [*document["dataLayers"], *lost]
         self._new = document
         how = f"written anew with layers {', '.join(layer.name for layer in fresh)} from their files" if fresh else "written anew"
         what = f"; layers {', '.join(sorted(known))} as they were" if known else ""
+        what += "; what is wrong and no file explains is kept" if lost else ""
         self.actions.append(Action(JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how + what))
+        return True
 
     def _with_layer(self, document: Document, layer: LayerScope, before: Document | None = None) -> Document:
         mags = [scope for scope in layer.mags if scope.header is not None]
@@ -187,9 +196,10 @@ class JsonRepair:
         if dataset is None:
             return
         if self._new is not None:
-            if os.path.lexists(self._scope.json_path):
-                set_aside(self._scope.json_path, f"{dataset}/.", None, "cannot be read")
-            publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
+            with locked_file(os.path.realpath(self._scope.json_path), "repair"):
+                if os.path.lexists(self._scope.json_path):
+                    set_aside(self._scope.json_path, f"{dataset}/.", None, "cannot be read")
+                publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
         if self._changes:
             update_datasource(dataset, self._changed)
 

@@ -47,7 +47,7 @@ class LeftoverRepair:
         """Decide about what processes left; gives the paths of all that is dealt with."""
         handled: set[str] = set()
         for fault in faults:
-            if not is_inside(self._scope, fault.path):
+            if not self._options.allow_external and not is_inside(self._scope, fault.path):
                 continue
             if fault.kind == "job.unpublished":
                 self._leftover(FINISH, fault, handled, "its mags are complete")

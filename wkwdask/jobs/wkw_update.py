@@ -13,6 +13,7 @@ from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.places import parent_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.staged import StagedMags
 from wkwdask.jobs.update import LivingMag, UpdateJob, changed_shards
@@ -144,10 +145,11 @@ def stage_update(
         An option makes no sense.
     """
     _check_options(options)
-    layer, source = open_source(url, layer_name, options.finest, "finest")
+    layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
         raise BoundsError(f"{source.name}: box {box} lies outside {source.box}")
     mags = _mags(layer, source, options)
+    parent = parent_of(layer, [mag_folder(layer, mag) for mag in mags])
     owner = owner or Owner.this_process(f"build_pyramid (update) of {layer.folder}")
     trusts_records = not by_content and box is None
     living: list[LivingMag] = []
@@ -162,13 +164,13 @@ def stage_update(
             raise ResumeError(f'{folder}: keeps no record of its files; update="content" makes all anew and compares, existing="overwrite" starts anew')
         if (header.dtype, header.num_channels) != (source.header.dtype, source.header.num_channels):
             raise ValueError(f"{folder}: {header.num_channels} channels of {header.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
-        parts = f"{StagedMags.staged_folder(owner, layer.folder, mag.long_name)}.parts"
+        parts = f"{StagedMags.staged_folder(owner, parent, mag.long_name)}.parts"
         level = settings.get("level") or DEFAULT_LEVEL
         target = WkwTarget(folder, parts, header, level, source.box.in_mag(mag), is_living=True)
         living.append(LivingMag(target, volumes[finer], method, ignore_zero, record, _old_box(settings, finer)))
         volumes[mag] = target.as_volume()
     job = UpdateJob(living, by_content=by_content, box=box)
-    hold = JobFolder(layer.folder, owner, [mag.target.folder for mag in living])
+    hold = JobFolder(parent, owner, [mag.target.folder for mag in living])
     again = partial(stage_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
     return StagedUpdate(source, hold, tuple(living), job, again)
 

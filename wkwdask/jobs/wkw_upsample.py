@@ -11,6 +11,7 @@ from wkwdask.errors import ResumeError
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.places import parent_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.upsample import UpsampleJob, is_current
 from wkwdask.jobs.wkw_mags import aligned_mags, box_setting, check_apart, check_presence, edit_of, header_like, mag_folder, open_source, presence, source_token
@@ -52,6 +53,8 @@ class UpsampleOptions:
     """Edge of a block [voxels]."""
     file_len: int | None = None
     """Edge of a file [blocks]."""
+    allow_external: bool = False
+    """Whether mags may be written outside of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +121,21 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     """
     check_existing(existing, EXISTING)
     check_level(options.level)
-    layer, source = open_source(url, layer_name, options.source, "source", _earlier_source)
+    layer, source = open_source(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
     box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(MAG_1)
     mags = _choose_mags(layer, source.box.mag, box, options, existing)
     folders = tuple(mag_folder(layer, mag) for mag in mags)
     check_apart(layer, source, mags, folders)
+    parent = parent_of(layer, folders)
     header = header_like(source, options.compression, options.block_len, options.file_len)
     settings = settings_of(
         _COMMAND, source=source.box.mag, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags),
         block_len=header.block_len, file_len=header.file_len, compression=header.block_type.label,
         level=options.level if header.block_type is BlockType.LZ4HC else 0, input=source_token(source),
     )  # fmt: skip
-    interrupted = find_interrupted(layer.folder, folders, settings, existing)
+    interrupted = find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(f"{_COMMAND} of {layer.folder}", interrupted.job if interrupted is not None else None)
-    targets = tuple(staged_target(owner, layer.folder, header, options.level, box.in_mag(mag)) for mag in mags)
+    targets = tuple(staged_target(owner, parent, header, options.level, box.in_mag(mag)) for mag in mags)
     regions = [None if interrupted is None else vec3(interrupted.plan["regions"][n]) for n in range(len(mags))]
     plans = tuple(
         plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
@@ -141,7 +145,7 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     if interrupted is not None:
         check_presence(source, plan, interrupted.plan)
     nbytes_in = len(mags) * source.box.volume * header.voxel_nbytes
-    staged = StagedMags(owner, layer.folder, targets, folders, nbytes_in, edit_of(layer, mags, folders, header), settings, existing, plan)
+    staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit_of(layer, mags, folders, header), settings, existing, plan)
     return StagedUpsample(source, plans, staged)
 
 

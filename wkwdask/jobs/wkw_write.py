@@ -117,7 +117,7 @@ def check_category(category: str | None) -> None:
 
 def stage_write(
     url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None,
-    lengths_nm: tuple[float, float, float] | None = None,
+    lengths_nm: tuple[float, float, float] | None = None, *, allow_external: bool = False,
 ) -> StagedMags:  # fmt: skip
     """Check and lay out the writing of an array as one mag.
 
@@ -137,6 +137,8 @@ def stage_write(
         What a new layer is.
     lengths_nm : tuple of 3 float, optional
         Edge lengths of the array's voxels [nm]: where there is no dataset and no other file either, one of that voxel size is made.
+    allow_external : bool
+        Whether links may lead out of the dataset.
 
     Returns
     -------
@@ -156,7 +158,7 @@ def stage_write(
     check_existing(existing, EXISTING)
     check_category(category)
     header = encoding.header(content.dtype, content.shape[0])
-    place = place_of(url)
+    place = place_of(url, allow_external=allow_external)
     voxel_size = None if lengths_nm is None else dataset_of_lengths(place, lengths_nm)
     if voxel_size is not None:
         place = in_new_dataset(place, voxel_size)

@@ -6,16 +6,16 @@ A dataset that is opened by its JSON lists no folder.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, format_datasource, parse_datasource
+from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, OddLayer, format_datasource, parse_datasource
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.local import is_remote, local_path, publish_bytes, remove_temporaries
+from wkwdask.storage.locks import locked_file
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 
@@ -47,7 +47,9 @@ def read_datasource(folder: str) -> DataSource | None:
 
 
 def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
-    """Change the ``datasource-properties.json`` of a folder; it appears whole, and two of our processes do not overwrite each other.
+    """Change the ``datasource-properties.json`` of a folder; it appears whole, and no process that honours the lock overwrites what another one wrote.
+
+    Other software does not honour the lock: what it writes between the reading and the writing here, which are milliseconds apart, is lost.
 
     Parameters
     ----------
@@ -60,22 +62,21 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
 
     Raises
     ------
+    LockedError
+        Another process holds the lock and does not let go.
     MissingError
         There is no such file, and no ``new``.
     """
     path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
-    fd = os.open(f"{folder}/.{FILE_NAME}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks: the rename alone keeps the file whole
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
+    with locked_file(path, f"change of {path}"):
+        remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
         current = read_datasource(folder)
         document = new if current is None else current.document
         if document is None:
             raise MissingError(f"{folder}/{FILE_NAME}: not found")
-        publish_bytes(path, format_datasource(change(document)).encode())
-    finally:
-        os.close(fd)
+        after = change(document)
+        if current is None or after != current.document:
+            publish_bytes(path, format_datasource(after).encode())
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,8 @@ class Layer:
     """Where ``datasource-properties.json`` is, None where there is none."""
     datasource: DataSource | None = None
     """What it says."""
+    allow_external: bool = False
+    """Whether what lies outside of the dataset may be written and deleted through its paths and links."""
 
     @cached_property
     def record(self) -> LayerRecord | None:
@@ -180,15 +183,19 @@ class Located:
     """The layers that it can mean."""
     mag: Mag | None = None
     """The mag, where the path is that of one."""
+    odd: tuple[OddLayer, ...] = ()
+    """Layers of a dataset of which its JSON says something impossible."""
 
 
-def locate(url: str | os.PathLike[str]) -> Located:
+def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Located:
     """Find out what a path is: a dataset, a layer, or one mag.
 
     Parameters
     ----------
     url : str or path
         Folder of a dataset (with ``datasource-properties.json``), of a layer (with or without one above it), or of a mag (with ``header.wkw``).
+    allow_external : bool
+        Whether its layers may be written where they lie outside of the dataset.
 
     Returns
     -------
@@ -201,11 +208,23 @@ def locate(url: str | os.PathLike[str]) -> Located:
     UnsupportedError
         It is a URL of another kind.
     """
-    path = local_path(url)
+    located = _located(local_path(url))
+    return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
+
+
+def with_external(layer: Layer) -> Layer:
+    """Give a layer that may be written where it lies outside of its dataset."""
+    changed = replace(layer, allow_external=True)
+    if "mags" in layer.__dict__:
+        changed.__dict__["mags"] = layer.mags
+    return changed
+
+
+def _located(path: str) -> Located:
     datasource = read_datasource(path)
-    if datasource is not None and datasource.layers:
+    if datasource is not None and (datasource.layers or datasource.odd):
         layers = tuple(Layer(f"{path}/{record.name}", record.name, path, datasource) for record in datasource.layers)
-        return Located(path, layers)
+        return Located(path, layers, odd=datasource.odd)
     if os.path.isfile(f"{path}/{HEADER_NAME}"):
         return _locate_mag(path)
     layer = _layer_above(path)
@@ -289,21 +308,26 @@ def choose_layer(located: Located, layer: str | None) -> Layer:
 
     Raises
     ------
+    CorruptError
+        The JSON says something impossible of it.
     MissingError
         There is no layer of that name, or none at all.
     ValueError
         Several layers could be meant; the message lists them.
     """
-    names = ", ".join(candidate.name for candidate in located.layers)
+    names = ", ".join([*(candidate.name for candidate in located.layers), *(odd.name for odd in located.odd)])
     if layer is None:
-        if len(located.layers) == 1:
-            return located.layers[0]
-        if not located.layers:
+        if len(located.layers) + len(located.odd) == 1:
+            return located.layers[0] if located.layers else located.odd[0].refuse()
+        if not located.layers and not located.odd:
             raise MissingError(f"{located.path}: the dataset has no layers")
         raise ValueError(f"{located.path}: several layers: name one with layer=: {names}")
     for candidate in located.layers:
         if candidate.name == layer:
             return candidate
+    for odd in located.odd:
+        if odd.name == layer:
+            odd.refuse()
     raise MissingError(f"{located.path}: no layer {layer!r}; there are {names or 'none'}")
 
 

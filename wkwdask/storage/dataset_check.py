@@ -148,11 +148,17 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Layer], str | None, Data
         faults.append(Fault("json.broken", f"{path}/{FILE_NAME}", str(error).removeprefix(f"{path}/{FILE_NAME}: ")))
         return _layers_in(path, None), path, None, None
     if datasource is not None:
+        faults += [Fault("json.broken", f"{path}/{FILE_NAME}", odd.problem.removeprefix(f"{path}/{FILE_NAME}: ")) for odd in datasource.odd]
         known = [Layer(f"{path}/{record.name}", record.name, path, datasource) for record in datasource.layers]
         places = {os.path.realpath(layer.folder) for layer in known}
         places |= {os.path.realpath(os.path.dirname(folder)) for layer in known for folder in layer.mags.values() if not is_remote(folder)}
         fresh = [layer for layer in _layers_in(path, datasource) if os.path.realpath(layer.folder) not in places]
-        faults += [Fault("layer.unlisted", layer.folder, f"mags {', '.join(sorted(m.name for m, _ in _mag_folders(layer.folder)))}") for layer in fresh]
+        names = {odd.name for odd in datasource.odd}
+        faults += [
+            Fault("layer.unlisted", layer.folder, f"mags {', '.join(sorted(m.name for m, _ in _mag_folders(layer.folder)))}")
+            for layer in fresh
+            if layer.name not in names
+        ]
         return known + fresh, path, datasource, None
     if looks_like_mag(path):
         return _find_mag(path)
@@ -210,7 +216,9 @@ def _layers_in(path: str, datasource: DataSource | None) -> list[Layer]:
     """List the folders of a dataset that hold mags."""
     with os.scandir(path) as entries:
         folders = sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
-    return [Layer(folder, os.path.basename(folder), path, datasource) for folder in folders if any(True for _ in _mag_folders(folder))]
+    odd = set() if datasource is None else {layer.name for layer in datasource.odd}
+    names = {folder: os.path.basename(folder) for folder in folders if any(True for _ in _mag_folders(folder))}
+    return [Layer(folder, name, path, None if name in odd else datasource) for folder, name in names.items()]
 
 
 def _look_at_layer(layer: Layer, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:

@@ -307,7 +307,7 @@ def publish_folder(staged: str, target: str) -> None:
     """
     parked = f"{staged}.old"
     if os.path.lexists(target) and not os.path.lexists(parked):
-        if _exchange(staged, target):
+        if exchange(staged, target):
             fsync_folder(os.path.dirname(target))
             return
         os.rename(target, parked)
@@ -317,7 +317,7 @@ def publish_folder(staged: str, target: str) -> None:
     fsync_folder(os.path.dirname(target))
 
 
-def _exchange(first: str, second: str) -> bool:
+def exchange(first: str, second: str) -> bool:
     """Swap two names in one step; False where the system cannot."""
     if not sys.platform.startswith("linux"):
         return False

@@ -6,7 +6,9 @@ import contextlib
 import fcntl
 import json
 import os
+import random
 import secrets
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _LOCK_SUFFIX = ".wkwdask-lock"
 _REGION_SUFFIX = ".wkwdask-region-lock"
+_BROKEN_SUFFIX = ".wkwdask-broken-lock"
 GUARD_NAME = ".wkwdask-guard"
 
 
@@ -154,10 +157,82 @@ def _create(path: str, data: bytes) -> bool:
     except FileExistsError:
         return False
     except OSError:  # a file system without hard links
-        publish_bytes(path, data)
+        return _create_in_place(path, data)
     finally:
         os.unlink(temporary)
     return True
+
+
+def _create_in_place(path: str, data: bytes) -> bool:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    except FileExistsError:
+        return False
+    with open(fd, "wb") as file:
+        file.write(data)
+    return True
+
+
+@contextlib.contextmanager
+def locked_file(path: str, command: str, *, patience_seconds: float = 60) -> Iterator[None]:
+    """Let one process at a time change a file: a lock beside it that only one can make, on any file system.
+
+    Parameters
+    ----------
+    path : str
+        The file, which need not be there.
+    command : str
+        What is done, for those who wait.
+    patience_seconds : float
+        How long to wait for others.
+
+    Raises
+    ------
+    LockedError
+        Another process holds the lock for longer; it may have died on another machine, where that cannot be seen.
+    """
+    lock, owner = lock_path(path), Owner.this_process(command)
+    data, until = json.dumps(asdict(owner)).encode(), time.monotonic() + patience_seconds
+    while not _create(lock, data):
+        if not _break_dead(lock):
+            if time.monotonic() > until:
+                raise LockedError(f"{path}: another process changes it: {_describe_holder(lock)}; if you know that it is dead, remove {lock}")
+            time.sleep(random.uniform(0.002, 0.02))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(lock)
+
+
+def _break_dead(lock: str) -> bool:
+    """Remove a lock whose owner is known to be dead. The one that makes the file named after the owner may do it, so that no new lock is removed."""
+    holder = _holder(lock)
+    if holder is None or not holder.is_gone():
+        return False
+    claim = f"{lock[: -len(_LOCK_SUFFIX)]}.{holder.job}{_BROKEN_SUFFIX}"
+    if not _create_in_place(claim, b""):
+        return False
+    try:
+        if _holder(lock) == holder:
+            os.unlink(lock)
+            return True
+        return False
+    finally:
+        os.unlink(claim)
+
+
+def _holder(lock: str) -> Owner | None:
+    """Read who holds a lock, None where it is gone or being made."""
+    try:
+        return read_owner(lock)
+    except LockedError:
+        return None
+
+
+def _describe_holder(lock: str) -> str:
+    holder = _holder(lock)
+    return "a lock that cannot be read" if holder is None else str(holder)
 
 
 def release_lock(target: str, owner: Owner) -> None:
@@ -187,11 +262,7 @@ def locked_folders(folder: str) -> list[tuple[str, Owner]]:
 
 def remove_stale_lock(path: str) -> None:
     """Remove a lock that a dead job left, or that cannot be read; to be called inside :func:`guarded`."""
-    try:
-        holder = lock_owner(path)
-    except LockedError:
-        holder = None
-    if holder is None or holder.is_gone():
+    if not _break_dead(path) and _holder(path) is None:
         _remove([path])
 
 

@@ -7,7 +7,6 @@ import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.formats.manifest import MANIFEST_NAME, parse_manifest
 from wkwdask.storage.job_folder import is_job_folder
 from wkwdask.storage.local import TEMPORARY_SUFFIX
@@ -50,7 +49,7 @@ def _walk(root: str, inside: str, seen: set[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _is_of_a_job(name: str) -> bool:
-    return is_job_folder(name) or is_lock(name) or name in (GUARD_NAME, f".{FILE_NAME}.lock") or name.endswith(TEMPORARY_SUFFIX)
+    return is_job_folder(name) or is_lock(name) or name == GUARD_NAME or name.endswith(TEMPORARY_SUFFIX)
 
 
 def hash_file(path: str) -> tuple[str, int]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.storage.dataset import Layer, locate
+from wkwdask.storage.dataset import Layer, locate, read_datasource
+from wkwdask.storage.dataset_edit import elsewhere
 from wkwdask.storage.wkw import WkwVolume, file_path, list_files
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ class MagSummary:
     """Bytes of all data files."""
     problem: str = ""
     """Why the mag cannot be opened, empty where it can."""
+    elsewhere: str | None = None
+    """Where its folder really is, None where that is inside of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class LayerSummary:
     """Where it has data [voxels of mag 1], None where no JSON says it."""
     mags: tuple[MagSummary, ...]
     """Its mags, finest first."""
+    problem: str = ""
+    """What the JSON says of it that is impossible, empty where all is well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +76,20 @@ class DatasetSummary:
     """Edge lengths of a mag-1 voxel along x, y, z [nm], None where no JSON says it."""
     layers: tuple[LayerSummary, ...]
     """The layers."""
+    voxel_size: tuple[float, float, float] | None = None
+    """The voxel size as the JSON states it [``unit``]."""
+    unit: str = "nanometer"
+    """Unit of the voxel size."""
 
     def to_json(self) -> dict[str, Any]:
         """Give plain values for ``json.dumps``."""
-        return {"path": self.path, "voxel_size_nm": self.voxel_size_nm, "layers": [_layer_json(layer) for layer in self.layers]}
+        return {
+            "path": self.path,
+            "voxel_size_nm": self.voxel_size_nm,
+            "voxel_size": self.voxel_size,
+            "unit": self.unit,
+            "layers": [_layer_json(layer) for layer in self.layers],
+        }
 
 
 def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
@@ -98,8 +113,13 @@ def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
     """
     located = locate(url)
     sources = [layer.datasource for layer in located.layers if layer.datasource is not None]
-    voxel_size = sources[0].voxel_size_nm if sources else None
-    return DatasetSummary(located.path, voxel_size, tuple(_summarize_layer(layer, located.mag) for layer in located.layers))
+    if not sources and located.odd:
+        sources = [source for source in (read_datasource(located.path),) if source is not None]
+    layers = tuple(_summarize_layer(layer, located.mag) for layer in located.layers)
+    layers += tuple(LayerSummary(odd.name, "", "", "", 0, None, (), odd.problem) for odd in located.odd)
+    if not sources:
+        return DatasetSummary(located.path, None, layers)
+    return DatasetSummary(located.path, sources[0].voxel_size_nm, layers, sources[0].voxel_size, sources[0].unit)
 
 
 def _summarize_layer(layer: Layer, only: Mag | None) -> LayerSummary:
@@ -119,13 +139,20 @@ def _summarize_mag(layer: Layer, mag: Mag, folder: str) -> MagSummary:
     try:
         volume = layer.volume(mag)
     except (FormatError, MissingError, UnsupportedError) as error:
-        return MagSummary(mag, folder, problem=str(error))
+        return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
     files = nbytes = 0
     for index in list_files(folder):
         files += 1
         nbytes += os.stat(file_path(folder, index)).st_size
     header = volume.header
-    return MagSummary(mag, folder, volume.box, header.dtype.name, header.block_type.label, header.block_len, header.file_len, files, nbytes)
+    return MagSummary(
+        mag, folder, volume.box, header.dtype.name, header.block_type.label, header.block_len, header.file_len, files, nbytes,
+        elsewhere=_elsewhere(layer, folder),
+    )  # fmt: skip
+
+
+def _elsewhere(layer: Layer, folder: str) -> str | None:
+    return None if layer.dataset_folder is None else elsewhere(layer.dataset_folder, folder)
 
 
 def _box_json(box: BoundingBox | None) -> list[int] | None:
@@ -140,6 +167,7 @@ def _layer_json(layer: LayerSummary) -> dict[str, Any]:
         "element_class": layer.element_class,
         "num_channels": layer.num_channels,
         "bounding_box": _box_json(layer.bounding_box),
+        "problem": layer.problem or None,
         "mags": [
             {
                 "mag": list(mag.mag.factors),
@@ -152,6 +180,7 @@ def _layer_json(layer: LayerSummary) -> dict[str, Any]:
                 "files": mag.files,
                 "nbytes": mag.nbytes,
                 "problem": mag.problem or None,
+                "elsewhere": mag.elsewhere,
             }
             for mag in layer.mags
         ],

@@ -5,8 +5,10 @@ The translation between the words of all formats (chunk, shard) and those of WKW
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import time
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
@@ -85,6 +87,31 @@ def list_files(folder: str) -> Iterator[Vec3]:
         for y, y_folder in numbered(z_folder, "y"):
             for x, _ in numbered(y_folder, "x", ".wkw"):
                 yield x, y, z
+
+
+def count_files(folder: str, until: float) -> tuple[int, int, bool]:
+    """Count the data files of a mag and their bytes, for as long as there is time.
+
+    Parameters
+    ----------
+    folder : str
+        The mag's folder.
+    until : float
+        When to stop, by ``time.monotonic``.
+
+    Returns
+    -------
+    int, int, bool
+        Files, bytes, and whether these are all.
+    """
+    files = nbytes = 0
+    for index in list_files(folder):
+        if time.monotonic() > until:
+            return files, nbytes, False
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            nbytes += os.stat(file_path(folder, index)).st_size
+            files += 1
+    return files, nbytes, True
 
 
 def _listed(folder: str, prefix: str, wanted: range, suffix: str = "") -> list[tuple[int, str]]:

@@ -1,0 +1,157 @@
+"""Oracle: webknossos 4.3.3, which opens datasets that we created and changed, and says the same about them as we do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+import test_datasource_documents as documents
+
+import wkwdask
+from wkwdask.formats.datasource import FILE_NAME, largest_segment_id, parse_datasource
+from wkwdask.formats.layer_views import dtype_of, mappings_of
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # it warns of image readers that are not installed
+    webknossos = pytest.importorskip("webknossos", reason="the oracle webknossos 4.3.3 is not installed")
+    structuring = pytest.importorskip("webknossos.dataset_properties.structuring", reason="the oracle webknossos 4.3.3 is not installed")
+    properties = pytest.importorskip("webknossos.dataset_properties", reason="the oracle webknossos 4.3.3 is not installed")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning:webknossos"),
+    pytest.mark.filterwarnings("ignore::UserWarning:cluster_tools"),
+]
+
+# What it cannot read: the file lacks what it needs, or says it in a form that it does not know.
+REFUSED = {
+    "a layer that is none",
+    "additional axes",
+    "an odd layer",
+    "malformed attachments",
+    "no id",
+    "no scale",
+    "null channels",
+    "null scale",
+    "transformations",
+    "uint24 without channels",
+}
+
+
+def agree(theirs, path):
+    """Compare what it says of a dataset with what we say."""
+    ours = wkwdask.open_dataset(path)
+    assert set(theirs.layers) == set(ours.layers)
+    np.testing.assert_allclose(theirs.voxel_size_with_unit.to_nanometer(), ours.voxel_size_nm)
+    for name, layer in theirs.layers.items():
+        mine = ours[name]
+        assert layer.category == mine.category
+        assert (tuple(layer.bounding_box.topleft_xyz), tuple(layer.bounding_box.size_xyz)) == (mine.bounding_box.topleft, mine.bounding_box.size)
+        assert {tuple(mag.to_list()) for mag in layer.mags} == {mag.factors for mag in mine.mags}
+        assert (np.dtype(layer.dtype), layer.num_channels) == (mine.dtype, mine.num_channels)
+        if layer.category == "segmentation":
+            assert layer.largest_segment_id == mine.largest_segment_id
+        for mag, view in layer.mags.items():
+            np.testing.assert_array_equal(view.read(), mine[mag.to_list()].read())
+
+
+@pytest.fixture
+def l4(shared_data, tmp_path):
+    """A copy of real data that can be written."""
+    folder = tmp_path / "l4"
+    shutil.copytree(shared_data / "l4_sample", folder, copy_function=shutil.copyfile)
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    return folder
+
+
+EDITS = {
+    "rename": lambda dataset: dataset.rename_layer("color", "em"),
+    "remove": lambda dataset: dataset.remove_layer("color"),
+    "remove and delete": lambda dataset: dataset.remove_layer("color", delete_files=True),
+    "remove mag": lambda dataset: dataset.remove_mag("segmentation", "2-2-1"),
+    "mag comes back": lambda dataset: dataset.remove_mag("segmentation", 1).add_mags_from_disk("segmentation"),
+    "voxel size": lambda dataset: dataset.set_voxel_size((0.01124, 0.01124, 0.028), "um"),
+    "box": lambda dataset: dataset.set_bounding_box("segmentation", (2700, 4300, 1720, 100, 90, 80)),
+    "largest id": lambda dataset: dataset.set_largest_segment_id("segmentation", dataset["segmentation"].compute_largest_segment_id()),
+    "huge id": lambda dataset: dataset.set_largest_segment_id("segmentation", 2**63 + 1),
+    "no id": lambda dataset: dataset.set_largest_segment_id("segmentation", None),
+    "view": lambda dataset: dataset.set_view_configuration({"alpha": 30.5, "color": [1, 2, 3], "intensityRange": [1, 99]}, "color"),
+    "view of the dataset": lambda dataset: dataset.set_view_configuration({"zoom": 2.5, "position": [1, 2, 3], "colorLayerOrder": ["color"]}),
+    "new layer": lambda dataset: dataset.add_layer("more", "color", "uint16", (0, 0, 0, 8, 8, 8), num_channels=2),
+    "from disk": lambda dataset: dataset.remove_layer("segmentation").add_layer_from_disk("segmentation", bounding_box=(2679, 4224, 1719, 256, 256, 150)),
+}
+
+
+@pytest.mark.parametrize("edit", sorted(EDITS))
+def test_edits_of_real_data(l4, edit):
+    dataset = wkwdask.open_dataset(l4)
+    EDITS[edit](dataset)
+    agree(webknossos.Dataset.open(l4), l4)
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_references(l4, tmp_path, relative):
+    made = wkwdask.create_dataset(tmp_path / "new", wkwdask.open_dataset(l4).voxel_size)
+    after = made.add_layer_as_ref(l4 / "segmentation", "cells", relative=relative)
+    assert after["cells"].largest_segment_id == 5238529
+    agree(webknossos.Dataset.open(made.path), made.path)
+    after.rename_layer("cells", "other").set_bounding_box("other", (2679, 4224, 1719, 64, 64, 64))
+    agree(webknossos.Dataset.open(made.path), made.path)
+
+
+def test_where_names_cannot_be_swapped(l4, monkeypatch):
+    monkeypatch.setattr("wkwdask.storage.dataset_edit.exchange", lambda first, second: False)
+    wkwdask.open_dataset(l4).rename_layer("segmentation", "cells")
+    assert (l4 / "segmentation").is_dir()
+    agree(webknossos.Dataset.open(l4), l4)
+
+
+def test_both_edit_in_turn(tmp_path):
+    """What either writes is kept by the other."""
+    made = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35), unit="nanometer")
+    wkwdask.write(f"{made.path}/color/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    made.set_view_configuration({"alpha": 30.0}, "color").set_view_configuration({"zoom": 2.0})
+    theirs = webknossos.Dataset.open(made.path)
+    theirs.get_layer("color").name = "em"
+    theirs.add_layer("seg", "segmentation", dtype_per_channel="uint64", largest_segment_id=2**60, data_format="wkw")
+    ours = made.refreshed()
+    assert list(ours.layers) == ["em", "seg"]
+    assert (ours["em"].view_configuration, ours.view_configuration, ours["seg"].largest_segment_id) == ({"alpha": 30}, {"zoom": 2}, 2**60)
+    ours.rename_layer("em", "color")
+    theirs = webknossos.Dataset.open(made.path)
+    assert theirs.get_layer("color").default_view_configuration.alpha == 30
+    assert theirs.get_layer("seg").largest_segment_id == 2**60
+    agree(theirs, made.path)
+
+
+def structured(document):
+    """Let it read a document."""
+    return structuring.get_dataset_converter().structure(document, properties.DatasetProperties)
+
+
+@pytest.mark.parametrize("name", sorted(set(documents.DOCUMENTS) - REFUSED))
+def test_documents(name):
+    """It reads the same out of every kind of document as we do."""
+    text = documents.DOCUMENTS[name]
+    theirs, ours = structured(json.loads(text)), parse_datasource(text, FILE_NAME)
+    np.testing.assert_allclose(theirs.scale.to_nanometer(), ours.voxel_size_nm)
+    assert len(theirs.data_layers) == len(ours.layers)
+    for layer, mine in zip(theirs.data_layers, ours.layers, strict=True):
+        assert (layer.name, layer.category, layer.data_format.value) == (mine.name, mine.category, mine.data_format)
+        assert (tuple(layer.bounding_box.topleft_xyz), tuple(layer.bounding_box.size_xyz)) == (mine.bounding_box.topleft, mine.bounding_box.size)
+        assert np.dtype(layer.dtype) == dtype_of(mine.element_class, mine.num_channels)
+        assert sorted((tuple(mag.mag.to_list()), mag.path) for mag in layer.mags) == sorted((mag.mag.factors, mag.path) for mag in mine.mags)
+        if layer.category == "segmentation":
+            assert layer.largest_segment_id == largest_segment_id(mine.attributes)
+            assert tuple(layer.mappings) == mappings_of(mine.entry)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_documents_that_it_refuses(name):
+    """We read them; should it read them too one day, they belong to the others."""
+    with pytest.raises(Exception):  # noqa: B017, PT011 (of any kind)
+        structured(json.loads(documents.DOCUMENTS[name]))

@@ -1,0 +1,102 @@
+"""The commands that make datasets and edit their JSON, as people type them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import wkwdask
+from wkwdask.cli import cli
+
+OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
+IDS = np.arange(20 * 18 * 16, dtype=np.uint32).reshape(20, 18, 16)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    made = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35))
+    wkwdask.write(f"{made.path}/seg/1", (0, 0, 0), IDS, **OPTIONS)
+    return made.refreshed()
+
+
+def call(*arguments, ok=True):
+    result = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert (result.exception is None) is ok, result.output
+    return result.output if ok else result.exception
+
+
+def test_the_life_of_a_dataset(tmp_path, dataset):
+    path = tmp_path / "new"
+    assert call("dataset", "create", path, "0.004,0.004,0.035", "--unit", "um", "--name", "cells").startswith(
+        f"Dataset 'cells' at {path}, voxel size 0.004 x 0.004"
+    )
+    call("dataset", "create", path, "4,4,35", "--keep")
+    assert str(call("dataset", "create", path, "4,4,35", ok=False)).endswith("takes it as it is")
+    wkwdask.write(path / "raw" / "1", (0, 0, 0), IDS.astype(np.uint8), **OPTIONS)
+    assert "'em': color, uint8" in call("dataset", "rename-layer", path, "raw", "em")
+    assert "(1, 2, 3) + (4, 5, 6)" in call("dataset", "bounding-box", path, "em", "1,2,3,4,5,6")
+    assert "voxel size 1 x 1 x 2.5 nanometer" in call("dataset", "voxel-size", path, "1,1,2.5")
+    assert "mags none" in call("dataset", "remove-mag", path, "em", "1")
+    assert "mags 1" in call("dataset", "add-mags", path, "em")
+    assert "'em'" not in call("dataset", "remove-layer", path, "em")
+    assert "'em': segmentation, uint8" in call("dataset", "add-layer", path, "em", "--category", "segmentation", "--box", "0,0,0,20,18,16")
+    assert "voxels are" in str(call("dataset", "add-ref", path, f"{dataset.path}/seg", ok=False))
+    assert f"mags 1 (at {dataset.path}/seg/1)" in call("dataset", "add-ref", path, f"{dataset.path}/seg", "--name", "cells", "--relative", "--any-voxel-size")
+    shown = call("info", path)
+    assert f"elsewhere: mag 1 of cells: {dataset.path}/seg/1" in shown
+    assert "remove-layer takes the layer off the JSON" in str(call("dataset", "remove-layer", path, "cells", "--delete-files", ok=False))
+    call("dataset", "remove-layer", path, "cells")
+    call("dataset", "remove-layer", path, "em", "--delete-files")
+    assert sorted(os.listdir(path)) == ["datasource-properties.json"]
+    np.testing.assert_array_equal(dataset["seg"].read()[0], IDS)
+
+
+def test_largest_id(dataset):
+    assert call("dataset", "largest-id", dataset.path, "seg", "--dry-run") == f"largest id of seg: {IDS.max()}, the JSON says None\n"
+    assert dataset.refreshed()["seg"].largest_segment_id is None
+    call("dataset", "largest-id", dataset.path, "seg")
+    assert dataset.refreshed()["seg"].largest_segment_id == IDS.max()
+    call("dataset", "largest-id", dataset.path, "seg", "--id", 2**60)
+    assert dataset.refreshed()["seg"].largest_segment_id == 2**60
+
+
+def test_info_shows_units_formats_and_problems(dataset):
+    dataset.set_voxel_size((0.004, 0.004, 0.035), "micrometer").add_layer("other", "color", "uint8", (0, 0, 0, 1, 1, 1)).add_layer(
+        "odd", "color", "uint8", (0,) * 6
+    )
+    path = os.path.join(dataset.path, "datasource-properties.json")
+    with open(path) as file:
+        document = json.load(file)
+    document["dataLayers"][1]["dataFormat"] = "zarr3"
+    document["dataLayers"][2]["category"] = "mask"
+    with open(path, "w") as file:
+        json.dump(document, file)
+    shown = call("info", dataset.path)
+    assert "voxel size 0.004 x 0.004 x 0.035 micrometer (4 x 4 x 35 nm)" in shown
+    assert "uint8 (zarr3)" in shown
+    assert "cannot be used" in shown
+    assert "dataLayers[2].category" in shown
+    found = json.loads(call("info", dataset.path, "--json"))
+    assert (found["voxel_size_nm"], found["unit"]) == ([4, 4, 35], "micrometer")
+    assert "dataLayers[2].category" in found["layers"][2]["problem"]
+
+
+def test_each_command_has_an_example():
+    group = cli.commands["dataset"]
+    for name, command in group.commands.items():
+        assert f"wkwdask dataset {name} " in command.help
+
+
+def test_records_travel(dataset):
+    """Between processes, with the numbers of the JSON as they were written."""
+    dataset.set_voxel_size((11.24, 11.24, 28))
+    opened = dataset.refreshed()
+    there = pickle.loads(pickle.dumps(opened))
+    assert there == opened
+    assert there.document["scale"]["factor"][2].text == "28.0"
+    np.testing.assert_array_equal(there["seg"][1].read()[0], IDS)

@@ -1,0 +1,578 @@
+"""Datasets as objects: what they show, their edits, several processes at once, edits that are killed, and places outside of the dataset."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dataset_edits
+import numpy as np
+import pytest
+
+import wkwdask
+from wkwdask.errors import CorruptError, ExistsError, LockedError, MissingError, UnsupportedError
+from wkwdask.formats.datasource import FILE_NAME
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage import dataset_edit, locks
+from wkwdask.storage.job_folder import JobFolder
+from wkwdask.storage.local import publish_bytes
+from wkwdask.viewer import cards
+
+OFFSET = (6, 4, 2)
+OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
+VOXELS = np.random.default_rng(3).integers(1, 250, (30, 26, 22), dtype=np.uint8)
+IDS = (VOXELS[::-1].astype(np.uint64) // 16) << 56
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    """An image with a pyramid and a segmentation, and fields that nobody here knows."""
+    made = wkwdask.create_dataset(tmp_path / "ds", (4, 4, 35))
+    wkwdask.write(f"{made.path}/color/1", OFFSET, VOXELS, **OPTIONS)
+    wkwdask.build_pyramid(made.path, "color", coarsest=4)
+    wkwdask.write(f"{made.path}/seg/1", OFFSET, IDS, category="segmentation", **OPTIONS)
+    edit(made.path, lambda document: document.update(mystery={"x": 1}))
+    return wkwdask.open_dataset(made.path)
+
+
+def edit(folder, change):
+    path = Path(folder) / FILE_NAME
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def said(dataset):
+    return json.loads((Path(dataset.path) / FILE_NAME).read_text())
+
+
+# ----------------------------------------------------------------------------- what is there
+
+
+def test_what_is_there(dataset):
+    assert list(dataset.layers) == ["color", "seg"]
+    assert [layer.name for layer in dataset] == ["color", "seg"]
+    assert (dataset.voxel_size, dataset.unit, dataset.voxel_size_nm) == ((4, 4, 35), "nanometer", (4, 4, 35))
+    color = dataset["color"]
+    assert [mag.name for mag in color.mags] == ["1", "2-2-1", "4-4-1"]
+    assert (color.dtype, color.num_channels, color.category, color.bounding_box) == (np.uint8, 1, "color", BoundingBox(OFFSET, VOXELS.shape))
+    assert color["2-2-1"].box == BoundingBox((3, 2, 2), (15, 13, 22), Mag(2, 2, 1))
+    np.testing.assert_array_equal(color.read()[0], VOXELS)
+    np.testing.assert_array_equal(color.open(mag="2-2-1").compute(), color["2-2-1"].read())
+    np.testing.assert_array_equal(color[1].open(axes="xyz").compute(), VOXELS)
+    assert dataset["seg"].largest_segment_id is None
+    with pytest.raises(MissingError, match="no layer 'x'; there are color, seg"):
+        dataset["x"]
+    with pytest.raises(MissingError, match="layer color has no mag 8; there are 1, 2-2-1, 4-4-1"):
+        color[8]
+    with pytest.raises(MissingError, match=r"no dataset: there is no datasource-properties\.json"):
+        wkwdask.open_dataset(Path(dataset.path) / "color")
+
+
+def test_text(dataset):
+    assert repr(dataset).splitlines() == [
+        f"Dataset 'ds' at {dataset.path}, voxel size 4 x 4 x 35 nanometer",
+        "  'color': color, uint8, (6, 4, 2) + (30, 26, 22), mags 1, 2-2-1, 4-4-1",
+        "  'seg': segmentation, uint64, (6, 4, 2) + (30, 26, 22), mags 1",
+    ]
+    assert repr(dataset["color"][1]) == "LayerMag 1 of layer 'color': (6, 4, 2) + (30, 26, 22)"
+
+
+def test_html(dataset, monkeypatch):
+    shown = dataset._repr_html_()
+    assert "data:image/png;base64," in shown
+    assert "2-2-1" in shown
+    assert "8" in shown
+    assert "data:image/png;base64," in dataset["seg"]._repr_html_()
+    edit(dataset.path, lambda document: document["dataLayers"][0].update(name="<script>"))
+    assert "<script>" not in wkwdask.open_dataset(dataset.path)._repr_html_()
+    monkeypatch.setattr(cards, "_MOST_SECONDS", -1)
+    monkeypatch.setattr(cards, "_MOST_NBYTES", 10)
+    shown = dataset._repr_html_()
+    assert "\N{GREATER-THAN OR EQUAL TO} 0" in shown
+    assert "data:image" not in shown
+
+
+def test_html_of_what_is_broken(dataset):
+    for path in Path(dataset.path).rglob("*.wkw"):
+        path.write_bytes(b"")
+    assert "2-2-1" in dataset._repr_html_()
+
+
+def test_layers_of_other_formats_are_listed(dataset):
+    edit(dataset.path, lambda document: document["dataLayers"][1].update(dataFormat="zarr3"))
+    seg = dataset.refreshed()["seg"]
+    assert "(zarr3)" in repr(seg)
+    assert "zarr3" in seg._repr_html_()
+    with pytest.raises(UnsupportedError, match="stored as zarr3"):
+        seg.open()
+    assert dataset.set_bounding_box("seg", (0, 0, 0, 9, 9, 9))["seg"].bounding_box.size == (9, 9, 9)
+    assert list(dataset.remove_layer("seg").layers) == ["color"]
+
+
+def test_an_odd_layer(dataset):
+    """It is listed, is kept by every edit, and says what is wrong with it when it is used; the others are as ever."""
+    edit(dataset.path, lambda document: document["dataLayers"][1].update(boundingBox=None, category="mask"))
+    before = said(dataset)["dataLayers"][1]
+    opened = dataset.refreshed()
+    np.testing.assert_array_equal(opened["color"].read()[0], VOXELS)
+    np.testing.assert_array_equal(wkwdask.read(f"{dataset.path}/color/1")[0], VOXELS)
+    message = rf"{FILE_NAME}: dataLayers\[1\]\.category: .*; dataLayers\[1\]\.boundingBox: "
+    for use in (
+        opened["seg"].open, opened["seg"].read, opened["seg"].compute_largest_segment_id, lambda: opened["seg"].mags,
+        lambda: wkwdask.open(dataset.path, layer="seg"), lambda: wkwdask.open(f"{dataset.path}/seg/1"),
+        lambda: wkwdask.write(f"{dataset.path}/seg/2", (0, 0, 0), IDS), lambda: dataset.set_bounding_box("seg", (0, 0, 0, 1, 1, 1)),
+        lambda: dataset.rename_layer("seg", "cells"), lambda: wkwdask.rm(dataset.path, layer="seg"),
+    ):  # fmt: skip
+        with pytest.raises(CorruptError, match=message):
+            use()
+    assert "cannot be used" in repr(opened)
+    assert "cannot be used" in opened._repr_html_()
+    assert [(layer.name, bool(layer.problem)) for layer in wkwdask.info(dataset.path).layers] == [("color", False), ("seg", True)]
+    dataset.set_voxel_size((1, 1, 1)).set_bounding_box("color", (0, 0, 0, 99, 99, 99)).rename_layer("color", "em")
+    assert said(dataset)["dataLayers"][1] == before
+    assert list(dataset.remove_layer("seg").layers) == ["em"]
+
+
+def test_an_odd_layer_is_verified_and_repaired(dataset):
+    edit(dataset.path, lambda document: document["dataLayers"][1].pop("boundingBox"))
+    edit(dataset.path, lambda document: document["dataLayers"].append({"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.50}))
+    report = wkwdask.verify(dataset.path, quick=True)
+    assert [fault.kind for fault in report.faults if fault.severity == "error"] == ["json.broken", "json.broken"]
+    wkwdask.repair(dataset.path)
+    after = dataset.refreshed()
+    assert list(after.layers) == ["color", "seg", "odd"]
+    np.testing.assert_array_equal(after["seg"].read(((6, 4, 2), (36, 30, 24)))[0], IDS)  # rebuilt from its files
+    assert said(dataset)["dataLayers"][2] == {"name": "odd", "category": "color", "dataFormat": "n5", "x": 1.5}  # no file says more: kept
+    assert said(dataset)["mystery"] == {"x": 1}
+
+
+# ----------------------------------------------------------------------------- edits
+
+
+def test_create(tmp_path):
+    made = wkwdask.create_dataset(tmp_path / "new", (0.004, 0.004, 0.035), unit="micrometer", name="cells")
+    assert (made.name, made.voxel_size, made.unit, made.voxel_size_nm) == ("cells", (0.004, 0.004, 0.035), "micrometer", (4, 4, 35))
+    with pytest.raises(ExistsError, match="is there already"):
+        wkwdask.create_dataset(tmp_path / "new", (4, 4, 35))
+    assert wkwdask.create_dataset(tmp_path / "new", (4, 4, 35), existing="keep") == made
+    with pytest.raises(ValueError, match=r"voxels are .* nm there"):
+        wkwdask.create_dataset(tmp_path / "new", (4, 4, 36), existing="keep")
+    with pytest.raises(ValueError, match="unit must be a unit of length"):
+        wkwdask.create_dataset(tmp_path / "newer", (4, 4, 36), unit="parrot")
+    with pytest.raises(ValueError, match="three positive numbers"):
+        wkwdask.create_dataset(tmp_path / "newer", (4, 4))
+
+
+def test_edits_of_fields(dataset):
+    before = said(dataset)
+    after = dataset.set_voxel_size((0.25, 0.25, 0.5), "um")
+    assert (after.voxel_size_nm, after.unit) == ((250, 250, 500), "micrometer")
+    assert dataset.voxel_size == (4, 4, 35)  # what was opened stays as it was
+    assert dataset.set_bounding_box("color", "0, 0, 0, 64, 64, 64")["color"].read().shape == (1, 64, 64, 64)
+    assert dataset.set_largest_segment_id("seg", 2**60)["seg"].largest_segment_id == 2**60
+    assert dataset.set_view_configuration({"alpha": 50, "color": [1, 2, 3]}, "color")["color"].view_configuration == {"alpha": 50, "color": [1, 2, 3]}
+    assert dataset.set_view_configuration({"alpha": None}, "color")["color"].view_configuration == {"color": [1, 2, 3]}
+    assert dataset.set_view_configuration({"zoom": 2}).view_configuration == {"zoom": 2}
+    document = said(dataset)
+    assert document["dataLayers"][1]["largestSegmentId"] == {"customJsonEncoding": "bigint", "value": str(2**60)}
+    dataset.set_voxel_size((4, 4, 35)).set_bounding_box("color", (*OFFSET, *VOXELS.shape)).set_largest_segment_id("seg", None)
+    dataset.set_view_configuration({"color": None}, "color").set_view_configuration({"zoom": None})
+    assert said(dataset) == before
+    for change in (
+        lambda: dataset.set_bounding_box("x", (0, 0, 0, 1, 1, 1)), lambda: dataset.set_view_configuration({}, "x"), lambda: dataset.remove_layer("x"),
+        lambda: dataset.rename_layer("x", "y"), lambda: dataset.remove_mag("color", 8), lambda: dataset.add_layer_from_disk("x"),
+    ):  # fmt: skip
+        with pytest.raises(MissingError, match=r"no layer 'x'; there are color, seg|no mag 8|no mags"):
+            change()
+    with pytest.raises(ValueError, match="is no segmentation"):
+        dataset.set_largest_segment_id("color", 5)
+    assert said(dataset) == before
+
+
+def test_largest_id(dataset):
+    assert dataset["seg"].compute_largest_segment_id() == int(IDS.max())
+    assert dataset["color"].compute_largest_segment_id() == int(VOXELS.max())
+
+
+def test_add_and_remove_layers(dataset):
+    added = dataset.add_layer("more", "segmentation", "uint32", (0, 0, 0, 8, 8, 8), largest_segment_id=0)
+    assert (added["more"].dtype, added["more"].mags, added["more"].largest_segment_id) == (np.uint32, {}, 0)
+    wkwdask.write(f"{dataset.path}/more/1", (0, 0, 0), np.ones((8, 8, 8), np.uint32), **OPTIONS)
+    assert len(dataset.refreshed()["more"]) == 1
+    with pytest.raises(ExistsError, match="layer 'more' already"):
+        dataset.add_layer("more", "color", "uint8", (0, 0, 0, 1, 1, 1))
+    with pytest.raises(ValueError, match="a layer's name"):
+        dataset.add_layer("../more", "color", "uint8", (0, 0, 0, 1, 1, 1))
+    with pytest.raises(ValueError, match="category"):
+        dataset.add_layer("z", "mask", "uint8", (0, 0, 0, 1, 1, 1))
+    assert list(dataset.remove_layer("more").layers) == ["color", "seg"]
+    assert (Path(dataset.path) / "more" / "1" / "header.wkw").exists()
+    back = dataset.add_layer_from_disk("more", category="color", bounding_box=(0, 0, 0, 8, 8, 8))
+    assert back["more"].category == "color"
+    np.testing.assert_array_equal(back["more"].read()[0], 1)
+    assert list(dataset.remove_layer("more", delete_files=True).layers) == ["color", "seg"]
+    assert not (Path(dataset.path) / "more").exists()
+
+
+def test_mags_come_and_go(dataset):
+    gone = dataset.remove_mag("color", "2-2-1")
+    assert [mag.name for mag in gone["color"].mags] == ["1", "4-4-1"]
+    back = dataset.add_mags_from_disk("color")
+    assert back == dataset
+    assert dataset.add_mags_from_disk("color") == dataset
+    gone = dataset.remove_mag("color", "4-4-1", delete_files=True)
+    assert [mag.name for mag in gone["color"].mags] == ["1", "2-2-1"]
+    assert not (Path(dataset.path) / "color" / "4-4-1").exists()
+    wkwdask.write(Path(dataset.path).parent / "8", (0, 0, 0), IDS, **OPTIONS)
+    os.rename(Path(dataset.path).parent / "8", Path(dataset.path) / "color" / "8")
+    with pytest.raises(ValueError, match=r"holds uint64 in 1 channels, the layer at .* uint8 in 1"):
+        dataset.add_mags_from_disk("color")
+
+
+# ----------------------------------------------------------------------------- another name
+
+
+def test_rename(dataset):
+    edit(
+        dataset.path, lambda document: document["dataLayers"][0].update(attachments={"meshes": [{"name": "m", "path": "color/meshes/m", "dataFormat": "hdf5"}]})
+    )
+    after = dataset.rename_layer("color", "em")
+    assert list(after.layers) == ["em", "seg"]
+    assert [mag.folder for mag in after["em"]] == [f"{dataset.path}/em/{name}" for name in ("1", "2-2-1", "4-4-1")]
+    assert after["em"].attachments[0].path == "./em/meshes/m"
+    assert sorted(os.listdir(dataset.path)) == [FILE_NAME, "em", "seg"]
+    assert sorted(os.listdir(f"{dataset.path}/em")) == ["1", "2-2-1", "4-4-1"]
+    np.testing.assert_array_equal(after["em"].read()[0], VOXELS)
+    assert wkwdask.verify(dataset.path, quick=True).faults == ()
+    wkwdask.build_pyramid(dataset.path, "em", mags=["8-8-1"])
+    with pytest.raises(ExistsError, match="layer 'seg' already"):
+        dataset.rename_layer("em", "seg")
+    with pytest.raises(ValueError, match="a layer's name"):
+        dataset.rename_layer("em", ".x")
+    (Path(dataset.path) / "notes").mkdir()
+    with pytest.raises(ExistsError, match="notes: is there already"):
+        dataset.rename_layer("em", "notes")
+    assert list(dataset.refreshed().layers) == ["em", "seg"]
+
+
+def test_rename_where_names_cannot_be_swapped(dataset, monkeypatch):
+    monkeypatch.setattr(dataset_edit, "exchange", lambda first, second: False)
+    edit(dataset.path, lambda document: [mag.pop("path") for mag in document["dataLayers"][0]["mags"]])
+    after = dataset.rename_layer("color", "em")
+    assert sorted(os.listdir(dataset.path)) == ["color", FILE_NAME, "seg"]
+    assert [mag.folder for mag in after["em"]] == [f"{dataset.path}/./color/{name}".replace("/./", "/") for name in ("1", "2-2-1", "4-4-1")]
+    np.testing.assert_array_equal(after["em"].read()[0], VOXELS)
+
+
+def test_rename_where_a_job_works(dataset):
+    job = JobFolder(f"{dataset.path}/color", locks.Owner.this_process("a job"), [f"{dataset.path}/color/8"])
+    job.start("error", {})
+    for change in (lambda: dataset.rename_layer("color", "em"), lambda: dataset.remove_layer("color"), lambda: dataset.remove_mag("color", 1)):
+        with pytest.raises(LockedError, match=r"a job works in this layer|another job writes"):
+            change()
+    job.discard()
+    assert list(dataset.rename_layer("color", "em").layers) == ["em", "seg"]
+
+
+@pytest.mark.parametrize("exchange", ["1", "0"])
+def test_a_rename_that_is_killed(dataset, tmp_path, exchange):
+    """Wherever it ends, the layer can be read under the name that it has then, and the same call ends it."""
+    (tmp_path / "copies").mkdir()
+    run("rename", dataset.path, tmp_path / "copies", EXCHANGE=exchange)
+    copies = sorted((tmp_path / "copies").iterdir(), key=lambda path: int(path.name))
+    assert len(copies) > 5
+    names = set()
+    for copy in copies:
+        opened = wkwdask.open_dataset(copy)
+        (name,) = set(opened.layers) - {"seg"}
+        names.add(name)
+        np.testing.assert_array_equal(opened[name].read()[0], VOXELS)
+        np.testing.assert_array_equal(opened[name].read(mag="4-4-1"), dataset["color"].read(mag="4-4-1"))
+        again = opened if copy == copies[-1] else opened.rename_layer("color", "em") if name == "color" else _again(opened)
+        assert list(again.layers) == ["em", "seg"]
+        np.testing.assert_array_equal(again["em"].read()[0], VOXELS)
+        names_there = {name for name in os.listdir(copy) if not name.startswith(".")}
+        assert names_there - {"em", "color"} == {FILE_NAME, "seg"}
+        assert len(names_there) == 3
+    assert names == {"color", "em"}
+
+
+def _again(opened):
+    """Make the same call again, which is an error only where nothing was left to do."""
+    try:
+        return opened.rename_layer("color", "em")
+    except MissingError:
+        return opened
+
+
+# ----------------------------------------------------------------------------- several processes
+
+
+def run(*arguments, **environment):
+    done = subprocess.run(
+        [sys.executable, dataset_edits.__file__, *map(str, arguments)], env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode in (0, 9), done.stderr
+
+
+def test_processes_lose_nothing(dataset):
+    names, count = ("p", "q", "r", "s"), 12
+    processes = [subprocess.Popen([sys.executable, dataset_edits.__file__, "edit", dataset.path, name, str(count)]) for name in names]
+    assert [process.wait() for process in processes] == [0] * len(names)
+    document = said(dataset)
+    assert {f"{name}.{number}" for name in names for number in range(count)} <= set(document)
+    assert set(document["dataLayers"][0]["defaultViewConfiguration"]) == {f"{name}-{number}" for name in names for number in range(count)}
+    listed = {layer["name"] for layer in document["dataLayers"]}
+    assert listed == {"color", "seg"} | {f"{name}-{number}" for name in names for number in range(0, count, 2)}
+    assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
+
+
+def test_the_lock_of_a_dead_process(dataset):
+    run("leave", dataset.path)
+    lock = f"{dataset.path}/.{FILE_NAME}.wkwdask-lock"
+    assert os.path.exists(lock)
+    assert [fault.kind for fault in wkwdask.verify(dataset.path, quick=True).faults] == ["leftover.lock"]
+    assert dataset.set_voxel_size((1, 2, 3)).voxel_size == (1, 2, 3)
+    assert not os.path.exists(lock)
+
+
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_the_lock_of_a_living_process(dataset, monkeypatch, hard_links):
+    """Nothing is written, and the message says whom it waits for; also where files cannot be linked."""
+    if not hard_links:
+        monkeypatch.setattr(os, "link", _refuse)
+    path, before = f"{dataset.path}/{FILE_NAME}", said(dataset)
+    message = rf"another process changes it: an edit by .*process {os.getpid()} .*remove {dataset.path}"
+    with locks.locked_file(path, "an edit"), pytest.raises(LockedError, match=message), locks.locked_file(path, "another edit", patience_seconds=0.1):
+        pass
+    assert said(dataset) == before
+    with locks.locked_file(path, "an edit"):
+        pass
+    assert not os.path.exists(locks.lock_path(path))
+
+
+def _refuse(source, target):
+    raise OSError(95, "not supported")
+
+
+def test_a_lock_of_another_machine_is_not_broken(dataset):
+    """Whether its process lives cannot be known from here."""
+    path = f"{dataset.path}/{FILE_NAME}"
+    owner = locks.Owner("j", "an edit", "elsewhere", "boot", 7, "1", "somebody", "then")
+    publish_bytes(locks.lock_path(path), json.dumps(locks.asdict(owner)).encode())
+    with pytest.raises(LockedError, match="an edit by somebody, process 7 on elsewhere, since then"), locks.locked_file(path, "x", patience_seconds=0.05):
+        pass
+    publish_bytes(locks.lock_path(path), b"")
+    with pytest.raises(LockedError, match="a lock that cannot be read"), locks.locked_file(path, "x", patience_seconds=0.05):
+        pass
+
+
+def test_edits_are_made_on_what_the_json_says_then(dataset):
+    """Not on what it said when the dataset was opened."""
+    edit(dataset.path, lambda document: document.update(meanwhile=[1.50]))
+    dataset.add_layer("more", "color", "uint8", (0, 0, 0, 1, 1, 1))
+    dataset.rename_layer("color", "em")
+    assert list(dataset.set_voxel_size((1, 1, 1)).layers) == ["em", "seg", "more"]
+    assert said(dataset)["meanwhile"] == [1.5]
+
+
+def test_an_edit_that_changes_nothing_writes_nothing(dataset):
+    before = os.stat(f"{dataset.path}/{FILE_NAME}").st_ino
+    dataset.set_bounding_box("color", (*OFFSET, *VOXELS.shape))
+    assert os.stat(f"{dataset.path}/{FILE_NAME}").st_ino == before
+
+
+# ----------------------------------------------------------------------------- places elsewhere
+
+
+@pytest.fixture
+def other(tmp_path, dataset):
+    """A second dataset, which has the first one's voxel size."""
+    return wkwdask.create_dataset(tmp_path / "other", (4, 4, 35))
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("by", ["record", "path"])
+def test_a_layer_by_reference(dataset, other, relative, by):
+    dataset.set_largest_segment_id("seg", 2**60).set_view_configuration({"alpha": 30}, "seg")
+    after = other.add_layer_as_ref(dataset["seg"] if by == "record" else f"{dataset.path}/seg", "cells", relative=relative)
+    cells = after["cells"]
+    assert (cells.category, cells.bounding_box, cells.element_class, cells.largest_segment_id) == ("segmentation", dataset["seg"].bounding_box, "uint64", 2**60)
+    assert cells.view_configuration == {"alpha": 30}
+    assert os.path.isabs(said(other)["dataLayers"][0]["mags"][0]["path"]) is not relative
+    assert cells[1].elsewhere == f"{dataset.path}/seg/1"
+    assert f"at {dataset.path}/seg/1" in repr(after)
+    assert f"elsewhere: {dataset.path}/seg/1" in cells._repr_html_()
+    assert [mag.elsewhere for mag in wkwdask.info(other.path).layers[0].mags] == [f"{dataset.path}/seg/1"]
+    np.testing.assert_array_equal(cells.read()[0], IDS)
+    assert cells.compute_largest_segment_id() == int(IDS.max())
+    with pytest.raises(ExistsError, match="layer 'cells' already"):
+        other.add_layer_as_ref(dataset["seg"], "cells")
+    # taking it off leaves the data alone
+    assert other.remove_layer("cells").layers == {}
+    np.testing.assert_array_equal(dataset["seg"].read()[0], IDS)
+
+
+def test_references_of_legacy_layers_and_of_other_voxel_sizes(dataset, other):
+    def legacy(document):
+        entry = document["dataLayers"][0]
+        entry["wkwResolutions"] = [{"resolution": mag["mag"], "cubeLength": mag["cubeLength"]} for mag in entry.pop("mags")]
+
+    edit(dataset.path, legacy)
+    np.testing.assert_array_equal(other.add_layer_as_ref(f"{dataset.path}/color")["color"].read()[0], VOXELS)
+    dataset.set_voxel_size((4, 4, 40))
+    with pytest.raises(ValueError, match=r"voxels are \(4.0, 4.0, 40.0\) nm, those of .*any_voxel_size"):
+        other.add_layer_as_ref(f"{dataset.path}/seg")
+    assert "seg" in other.add_layer_as_ref(f"{dataset.path}/seg", any_voxel_size=True).layers
+
+
+KINDS = ["absolute", "relative", "linked layer", "linked mag"]
+
+
+@pytest.fixture(params=KINDS)
+def external(request, dataset, tmp_path):
+    """A dataset whose mag 1 of color lies elsewhere: the place, and the dataset."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    if request.param == "linked layer":
+        os.rename(f"{dataset.path}/color", outside / "color")
+        os.symlink(outside / "color", f"{dataset.path}/color")
+        return outside / "color" / "1", dataset.refreshed()
+    os.rename(f"{dataset.path}/color/1", outside / "1")
+    if request.param == "linked mag":
+        os.symlink(outside / "1", f"{dataset.path}/color/1")
+    else:
+        path = str(outside / "1") if request.param == "absolute" else "../outside/1"
+        edit(dataset.path, lambda document: document["dataLayers"][0]["mags"][0].update(path=path))
+    return outside / "1", dataset.refreshed()
+
+
+def test_what_is_elsewhere_is_read_and_shown(external):
+    place, dataset = external
+    np.testing.assert_array_equal(dataset["color"].read()[0], VOXELS)
+    assert dataset["color"][1].elsewhere == str(place)
+    assert str(place) in repr(dataset)
+    summary = wkwdask.info(dataset.path).to_json()
+    assert summary["layers"][0]["mags"][0]["elsewhere"] == str(place)
+    assert summary["layers"][1]["mags"][0]["elsewhere"] is None
+
+
+def test_a_linked_dataset_is_no_place_elsewhere(dataset, tmp_path):
+    os.symlink(dataset.path, tmp_path / "link")
+    opened = wkwdask.open_dataset(tmp_path / "link")
+    assert [mag.elsewhere for mag in opened["color"]] == [None] * 3
+    assert opened.rename_layer("color", "em")["em"].read().shape == (1, *VOXELS.shape)
+    wkwdask.rechunk(tmp_path / "link" / "em" / "1", file_len=4)
+    np.testing.assert_array_equal(opened.refreshed()["em"].read()[0], VOXELS)
+
+
+REGION = ((8, 8, 8), (12, 12, 12))
+WRITES = {
+    "rechunk": lambda dataset, **options: wkwdask.rechunk(dataset.path, layer="color", mags="1", file_len=4, **options),
+    "compress": lambda dataset, **options: wkwdask.compress(dataset.path, layer="color", mags="1", compression="raw", **options),
+    "region": lambda dataset, **options: wkwdask.to_wkw(np.full((4, 4, 4), 9, np.uint8), f"{dataset.path}/color", region=REGION, **options),
+    "rm": lambda dataset, **options: wkwdask.rm(dataset.path, layer="color", mags="1", **options),
+    "remove_mag": lambda dataset, **options: dataset.remove_mag("color", 1, delete_files=True, **options),
+}
+
+
+@pytest.mark.parametrize("verb", sorted(WRITES))
+def test_what_is_elsewhere_is_written_only_if_that_is_allowed(external, verb):
+    place, dataset = external
+    before, files = said(dataset), {path: path.read_bytes() for path in place.rglob("*.wkw")}
+    with pytest.raises(UnsupportedError, match=rf"lies outside the dataset .*{place.parent}.*allow_external=True \(--allow-external\)"):
+        WRITES[verb](dataset)
+    assert said(dataset) == before
+    assert {path: path.read_bytes() for path in place.rglob("*.wkw")} == files
+    WRITES[verb](dataset, allow_external=True)
+    if verb in ("rm", "remove_mag"):
+        assert not place.exists()
+        assert [mag.name for mag in dataset.refreshed()["color"].mags] == ["2-2-1", "4-4-1"]
+        assert not os.path.lexists(f"{dataset.path}/color/1")
+        return
+    assert {path: path.read_bytes() for path in place.rglob("*.wkw")} != files
+    assert said(dataset)["dataLayers"][0]["mags"][0]["path"] == before["dataLayers"][0]["mags"][0]["path"]
+    assert dataset.refreshed()["color"][1].elsewhere == str(place)
+    expected = VOXELS.copy()
+    if verb == "region":
+        expected[2:6, 4:8, 6:10] = 9
+    np.testing.assert_array_equal(dataset.refreshed()["color"].read()[0], expected)
+    assert [name for name in os.listdir(place.parent) if name.startswith(".")] == []
+
+
+NEW = {
+    "to_wkw": lambda target, source, **options: wkwdask.to_wkw(VOXELS, target, offset=OFFSET, **OPTIONS, **options),
+    "create": lambda target, source, **options: wkwdask.create(target, ((6, 4, 2), (36, 30, 24)), "uint8", block_len=8, file_len=2, **options),
+    "apply": lambda target, source, **options: wkwdask.apply(np.invert, source, target, **options),
+    "copy": lambda target, source, **options: wkwdask.copy(source, target, **options),
+    "rechunk": lambda target, source, **options: wkwdask.rechunk(source, target, file_len=4, **options),
+    "convert": lambda target, source, **options: wkwdask.convert(_array_file(target), target, axes="xyz", offset=OFFSET, **options),
+}
+
+
+def _array_file(target):
+    file = Path(target).parent.parent / "voxels.npy"
+    np.save(file, VOXELS)
+    return file
+
+
+@pytest.mark.parametrize("verb", sorted(NEW))
+def test_new_mags_in_a_linked_layer(dataset, tmp_path, verb):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    os.symlink(outside, f"{dataset.path}/linked")
+    target, source = f"{dataset.path}/linked/1", f"{dataset.path}/color/1"
+    with pytest.raises(UnsupportedError, match=rf"at {outside}/1, .*allow_external"):
+        NEW[verb](target, source)
+    assert not list(outside.iterdir())
+    NEW[verb](target, source, allow_external=True)
+    assert [path.name for path in outside.iterdir()] == ["1"]
+    linked = dataset.refreshed()["linked"]
+    assert said(dataset)["dataLayers"][2]["mags"][0]["path"] == "./linked/1"
+    expected = {"create": np.zeros_like(VOXELS), "apply": np.invert(VOXELS)}.get(verb, VOXELS)
+    np.testing.assert_array_equal(linked.read(mag=1)[0], expected)
+    assert linked[1].elsewhere == f"{outside}/1"
+
+
+def test_a_pyramid_elsewhere(dataset, tmp_path):
+    """All mags of the layer by a link, or by their paths; an update of them too."""
+    outside = tmp_path / "outside"
+    os.rename(f"{dataset.path}/color", outside)
+    os.symlink(outside, f"{dataset.path}/color")
+    with pytest.raises(UnsupportedError, match="allow_external"):
+        wkwdask.build_pyramid(dataset.path, "color", coarsest=8)
+    wkwdask.build_pyramid(dataset.path, "color", mags=["8-8-2"], allow_external=True)
+    assert sorted(os.listdir(outside)) == ["1", "2-2-1", "4-4-1", "8-8-2"]
+    assert said(dataset)["dataLayers"][0]["mags"][3]["path"] == "./color/8-8-2"
+    os.unlink(f"{dataset.path}/color")
+    edit(dataset.path, lambda document: [mag.update(path=f"{outside}/{Path(mag['path']).name}") for mag in document["dataLayers"][0]["mags"]])
+    expected = dataset.refreshed()["color"].read(mag="2-2-1")
+    with pytest.raises(UnsupportedError, match="allow_external"):
+        wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], existing="overwrite")
+    wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], existing="overwrite", allow_external=True)
+    np.testing.assert_array_equal(dataset.refreshed()["color"].read(mag="2-2-1"), expected)
+    assert sorted(os.listdir(outside)) == ["1", "2-2-1", "4-4-1", "8-8-2"]
+    assert said(dataset)["dataLayers"][0]["mags"][1]["path"] == f"{outside}/2-2-1"
+    wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], update="content", allow_external=True)
+    wkwdask.upsample(dataset.path, "color", source="4-4-1", mags=["2-2-1"], existing="overwrite", allow_external=True)
+    np.testing.assert_array_equal(
+        dataset.refreshed()["color"].read(mag="2-2-1", box=((4, 4, 2), (6, 6, 3)))[0, 0],
+        dataset["color"].read(mag="4-4-1", box=((2, 2, 2), (3, 3, 3)))[0, 0, 0, 0],
+    )
+
+
+def test_repair_elsewhere(external):
+    place, dataset = external
+    file = sorted(place.rglob("x*.wkw"))[0]
+    good = file.read_bytes()
+    file.write_bytes(good + b"rest")
+    report = wkwdask.repair(dataset.path, layer="color")
+    assert file.read_bytes() != good
+    assert "allow_external" in str(report)
+    wkwdask.repair(dataset.path, layer="color", allow_external=True)
+    assert file.read_bytes() == good

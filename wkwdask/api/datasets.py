@@ -1,0 +1,480 @@
+"""Datasets as objects: what is in them, and edits of their ``datasource-properties.json``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from wkwdask.api.layers import Layer, layer_of, odd_layer
+from wkwdask.errors import ExistsError, MissingError
+from wkwdask.formats.datasource import (
+    FILE_NAME,
+    LayerRecord,
+    format_segment_id,
+    length_nm,
+    new_document,
+    with_layer,
+    with_mags,
+    with_view_configuration,
+    without_mags,
+)
+from wkwdask.formats.datasource_edits import with_box, with_largest_id, with_scale, without_layer
+from wkwdask.formats.layer_views import view_of
+from wkwdask.formats.voxel_type import element_class
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.places import default_category
+from wkwdask.storage.dataset import Layer as StoredLayer
+from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
+from wkwdask.storage.dataset_edit import check_idle, datasource_of, list_layer, reference_entry, rename_layer, stored_layer
+from wkwdask.storage.local import local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.api.options import MagLike
+    from wkwdask.storage.wkw import WkwVolume
+
+    BoxLike = BoundingBox | str | Sequence[Any]
+
+Category = Literal["color", "segmentation"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Dataset:
+    """A dataset as its ``datasource-properties.json`` described it when it was opened.
+
+    Its verbs change that file: at once and whole, on what it says at that moment, under a lock that all processes of this package honour (other software does
+    not). They give the dataset as it is afterwards; this record stays as it was.
+    """
+
+    path: str
+    """Its folder."""
+    name: str
+    """Its name."""
+    voxel_size: tuple[float, float, float] | None
+    """Edge lengths of a voxel of mag 1 along x, y, z [``unit``], None where the file does not say."""
+    unit: str
+    """Unit of the voxel size."""
+    voxel_size_nm: tuple[float, float, float] | None
+    """The voxel size in nanometres."""
+    listed: tuple[Layer, ...] = ()
+    """Its layers, in the order of the file."""
+    document: dict[str, Any] = field(default_factory=dict, compare=False)
+    """All that the file says."""
+
+    @property
+    def layers(self) -> dict[str, Layer]:
+        """Its layers by their names, in the order of the file; those too that cannot be used."""
+        return {layer.name: layer for layer in self.listed}
+
+    @property
+    def view_configuration(self) -> dict[str, Any]:
+        """How WEBKNOSSOS shows it by default."""
+        return view_of(self.document)
+
+    def __getitem__(self, name: str) -> Layer:
+        """Find a layer: ``dataset["color"]``."""
+        layers = self.layers
+        if name not in layers:
+            raise MissingError(f"{self.path}: no layer {name!r}; there are {', '.join(layers) or 'none'}")
+        return layers[name]
+
+    def __iter__(self) -> Iterator[Layer]:
+        return iter(self.listed)
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def __repr__(self) -> str:
+        size = "unknown" if self.voxel_size is None else f"{' x '.join(f'{length:g}' for length in self.voxel_size)} {self.unit}"
+        return "\n".join([f"Dataset {self.name!r} at {self.path}, voxel size {size}", *(f"  {layer.line()}" for layer in self.listed)])
+
+    def _repr_html_(self) -> str:
+        from wkwdask.viewer.cards import dataset_card
+
+        return dataset_card(self)
+
+    def refreshed(self) -> Dataset:
+        """Open it again."""
+        return open_dataset(self.path)
+
+    # ------------------------------------------------------------------------- layers
+
+    def add_layer(
+        self, name: str, category: Category, dtype: npt.DTypeLike, bounding_box: BoxLike, *, num_channels: int = 1, largest_segment_id: int | None = None
+    ) -> Dataset:
+        """List a layer that has no mags yet; :func:`wkwdask.to_wkw` and the others list those that they make.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+        category : {"color", "segmentation"}
+            What it is.
+        dtype : dtype_like
+            Type of one channel.
+        bounding_box : BoundingBox, str or sequence
+            Where it is to have data: x, y, z, width, height, depth [voxels of mag 1].
+        num_channels : int
+            Values per voxel.
+        largest_segment_id : int, optional
+            The largest id of a segmentation.
+
+        Raises
+        ------
+        ExistsError
+            There is a layer of that name.
+        TypeError
+            WKW has no voxel type for the dtype.
+        ValueError
+            A layer cannot have that name.
+        """
+        if category not in ("color", "segmentation"):
+            raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
+        attributes = {} if largest_segment_id is None else {"largestSegmentId": format_segment_id(largest_segment_id)}
+        box = BoundingBox.parse(bounding_box)
+        made = with_layer({}, name, category, box, element_class(dtype, num_channels), num_channels, attributes)
+        return self._with_entry(made["dataLayers"][0])
+
+    def add_layer_from_disk(self, name: str, *, category: Category | None = None, bounding_box: BoxLike | None = None) -> Dataset:
+        """List a folder of the dataset that holds mags, such as one that :meth:`remove_layer` left there.
+
+        Parameters
+        ----------
+        name : str
+            Name of the folder, which becomes that of the layer.
+        category : {"color", "segmentation"}, optional
+            What it is; by default integers of 32 bits and more are a segmentation.
+        bounding_box : BoundingBox, str or sequence, optional
+            Where it has data [voxels of mag 1]; by default the extent of its files.
+
+        Raises
+        ------
+        ExistsError
+            There is a layer of that name.
+        MissingError
+            No mag is there.
+        """
+        folder = f"{self.path}/{name}"
+        stored = StoredLayer(folder, name)
+        mags = stored.mags if os.path.isdir(folder) else {}
+        if not mags:
+            raise MissingError(f"{folder}: no mags (subfolders such as 1 or 2-2-1 with header.wkw) here")
+        volumes = {mag: stored.volume(mag) for mag in mags}
+        header = next(iter(volumes.values())).header
+        box = None if bounding_box is None else BoundingBox.parse(bounding_box)
+        for volume in volumes.values():
+            extent = volume.box.in_mag(MAG_1)
+            box = box if bounding_box is not None and box is not None else extent if box is None else box.union(extent)
+        if box is None:
+            raise MissingError(f"{folder}: no data files here")
+        elements = element_class(header.dtype, header.num_channels)
+        document = with_layer({}, name, category or default_category(header), box, elements, header.num_channels)
+        listed = [(mag, f"./{name}/{os.path.basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in volumes.items()]
+        _check_same_type(folder, volumes.values(), (elements, header.num_channels))
+        return self._with_entry(with_mags(document, name, listed)["dataLayers"][0])
+
+    def add_layer_as_ref(
+        self, other: Layer | str | os.PathLike[str], name: str | None = None, *, relative: bool = False, any_voxel_size: bool = False
+    ) -> Dataset:
+        """List a layer of another dataset: its mags and attachments stay where they are, nothing is copied.
+
+        Parameters
+        ----------
+        other : Layer, str or path
+            The layer, or its folder in the other dataset.
+        name : str, optional
+            Its name here, by default the same.
+        relative : bool
+            Whether paths are relative to this dataset, so that both can move together; else they are absolute.
+        any_voxel_size : bool
+            List it even where voxels have another size there.
+
+        Raises
+        ------
+        ExistsError
+            There is a layer of that name.
+        MissingError
+            There is no such layer.
+        UnsupportedError
+            No JSON describes the other layer.
+        ValueError
+            Voxels of the two datasets have different sizes, or a layer cannot have that name.
+        """
+        source = stored_layer(other.dataset, other.name) if isinstance(other, Layer) else choose_layer(locate(other), None)
+        theirs = None if source.datasource is None else source.datasource.voxel_size_nm
+        ours = datasource_of(self.path).voxel_size_nm
+        if not any_voxel_size and theirs is not None and ours is not None and not np.allclose(ours, theirs, rtol=1e-6, atol=0):
+            raise ValueError(
+                f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True (--any-voxel-size) lists it nevertheless"
+            )
+        return self._with_entry(reference_entry(source, self.path, name or source.name, relative=relative))
+
+    def rename_layer(self, old: str, new: str) -> Dataset:
+        """Give a layer, and its folder if it is in the dataset, another name.
+
+        At any moment the paths of the JSON lead to the mags; the same call ends what was interrupted. Where the system cannot swap two names in one step, the
+        folder keeps its old one.
+
+        Raises
+        ------
+        ExistsError
+            There is a layer or a file of the new name.
+        LockedError
+            A job works in the layer, or could go on there.
+        MissingError
+            There is no such layer.
+        ValueError
+            A layer cannot have the new name.
+        """
+        rename_layer(self.path, old, new)
+        return self.refreshed()
+
+    def remove_layer(self, name: str, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
+        """Take a layer off the JSON; its files stay unless they are to be deleted.
+
+        Parameters
+        ----------
+        name : str
+            The layer; also one that cannot be used.
+        delete_files : bool
+            Delete its mags for good, as :func:`wkwdask.rm` does. What lies outside of the dataset is refused.
+        allow_external : bool
+            Delete mags that lie outside of the dataset too.
+
+        Raises
+        ------
+        LockedError
+            A job works in the layer, or could go on there.
+        MissingError
+            There is no such layer.
+        UnsupportedError
+            Files are to be deleted, and a mag lies outside of the dataset or is of another format.
+        """
+        if delete_files:
+            from wkwdask.api.copies import rm
+
+            rm(self.path, layer=name, allow_external=allow_external)
+            if name not in self.refreshed().layers:
+                return self.refreshed()
+        elif all(odd.name != name for odd in datasource_of(self.path).odd):
+            check_idle(stored_layer(self.path, name))
+        return self._edited(lambda document: without_layer(document, name))
+
+    # ------------------------------------------------------------------------- mags
+
+    def add_mags_from_disk(self, layer: str) -> Dataset:
+        """List the mags that are in a layer's folder and that the JSON does not know.
+
+        Raises
+        ------
+        MissingError
+            There is no such layer.
+        ValueError
+            A mag has another type than the layer.
+        """
+        known = stored_layer(self.path, layer)
+        record = _record_of(known)
+        found = StoredLayer(known.folder, layer)
+        mags = found.mags if os.path.isdir(known.folder) else {}
+        fresh = {mag: found.volume(mag) for mag in mags if mag not in known.mags}
+        _check_same_type(known.folder, fresh.values(), (record.element_class, record.num_channels))
+        listed = [(mag, f"./{layer}/{os.path.basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in fresh.items()]
+        return self._edited(lambda document: with_mags(document, layer, listed)) if listed else self.refreshed()
+
+    def remove_mag(self, layer: str, mag: MagLike, *, delete_files: bool = False, allow_external: bool = False) -> Dataset:
+        """Take a mag off the JSON; its files stay unless they are to be deleted.
+
+        Parameters
+        ----------
+        layer : str
+            The layer, which stays even without mags.
+        mag : Mag, str, int or sequence of 3 int
+            The mag.
+        delete_files : bool
+            Delete it for good, as :func:`wkwdask.rm` does.
+        allow_external : bool
+            Delete it even outside of the dataset.
+
+        Raises
+        ------
+        LockedError
+            A job works in the layer, or could go on there.
+        MissingError
+            There is no such layer or mag.
+        UnsupportedError
+            Files are to be deleted, and the mag lies outside of the dataset or is of another format.
+        """
+        wanted, stored = Mag.parse(mag), stored_layer(self.path, layer)
+        if wanted not in stored.mags:
+            raise MissingError(f"{self.path}: layer {layer} has no mag {wanted}; there are {', '.join(map(str, stored.mags)) or 'none'}")
+        if delete_files:
+            from wkwdask.api.copies import rm
+
+            rm(self.path, layer=layer, mags=[wanted], allow_external=allow_external)
+            return self.refreshed()
+        check_idle(stored)
+        return self._edited(lambda document: without_mags(document, layer, [wanted]))
+
+    # ------------------------------------------------------------------------- what the JSON says
+
+    def set_voxel_size(self, voxel_size: Sequence[float], unit: str = "nanometer") -> Dataset:
+        """Say how large a voxel of mag 1 is along x, y, z [``unit``]; no data changes."""
+        return self._edited(lambda document: with_scale(document, voxel_size, unit))
+
+    def set_bounding_box(self, layer: str, bounding_box: BoxLike) -> Dataset:
+        """Say where a layer has data: x, y, z, width, height, depth [voxels of mag 1]; no data changes."""
+        box = BoundingBox.parse(bounding_box).in_mag(MAG_1)
+        stored_layer(self.path, layer)
+        return self._edited(lambda document: with_box(document, layer, box))
+
+    def set_largest_segment_id(self, layer: str, value: int | None) -> Dataset:
+        """State the largest id of a segmentation, such as :meth:`Layer.compute_largest_segment_id` finds; None takes it away."""
+        if value is not None and value < 0:
+            raise ValueError(f"the largest id is a whole number from 0 on, got {value}")
+        if _record_of(stored_layer(self.path, layer)).category != "segmentation":
+            raise ValueError(f"{self.path}: layer {layer} is no segmentation, and has no largest id")
+        return self._edited(lambda document: with_largest_id(document, layer, value))
+
+    def set_view_configuration(self, values: Mapping[str, Any], layer: str | None = None) -> Dataset:
+        """Set fields of how WEBKNOSSOS shows a layer, or the whole dataset, by default; None takes a field away, others stay."""
+        if layer is not None:
+            stored_layer(self.path, layer)
+        return self._edited(lambda document: with_view_configuration(document, layer, dict(values)))
+
+    def _with_entry(self, entry: dict[str, Any]) -> Dataset:
+        if any(layer.name == entry["name"] for layer in open_dataset(self.path)):
+            raise ExistsError(f"{self.path}: there is a layer {entry['name']!r} already")
+        list_layer(self.path, entry)
+        return self.refreshed()
+
+    def _edited(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Dataset:
+        update_datasource(self.path, change)
+        return self.refreshed()
+
+
+def open_dataset(url: str | os.PathLike[str]) -> Dataset:
+    """Open a dataset: what its ``datasource-properties.json`` says of it and of its layers.
+
+    Parameters
+    ----------
+    url : str or path
+        The dataset's folder.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    CorruptError
+        The file breaks its format. A layer of which it says something impossible is listed with its ``problem``.
+    MissingError
+        There is no such file.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> dataset = wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (4, 4, 35))
+    >>> _ = wkwdask.write(f"{dataset.path}/raw/1", (0, 0, 0), np.ones((64, 64, 64), np.uint8), file_len=1)
+    >>> wkwdask.open_dataset(dataset.path)["raw"]
+    Layer 'raw': color, uint8, (0, 0, 0) + (64, 64, 64), mags 1
+    """
+    path = local_path(url)
+    source = read_datasource(path)
+    if source is None:
+        raise MissingError(f"{path}: no dataset: there is no {FILE_NAME}; create_dataset() makes one")
+    odd, sound = {layer.path: layer for layer in source.odd}, iter(source.layers)
+    places = [f"dataLayers[{number}]" for number in range(len(source.layers) + len(odd))]
+    layers = [odd_layer(path, odd[place]) if place in odd else layer_of(path, source, next(sound)) for place in places]
+    return Dataset(path, source.name or os.path.basename(path), source.voxel_size, source.unit, source.voxel_size_nm, tuple(layers), source.document)
+
+
+def create_dataset(
+    url: str | os.PathLike[str],
+    voxel_size: Sequence[float],
+    *,
+    unit: str = "nanometer",
+    name: str | None = None,
+    existing: Literal["error", "keep"] = "error",
+) -> Dataset:
+    """Make a dataset without layers.
+
+    Parameters
+    ----------
+    url : str or path
+        Its folder, which may be there.
+    voxel_size : sequence of 3 float
+        Edge lengths of a voxel of mag 1 along x, y, z [``unit``].
+    unit : str
+        A unit of length, such as ``"nanometer"``, ``"micrometer"`` or ``"mm"``.
+    name : str, optional
+        Its name, by default that of the folder.
+    existing : {"error", "keep"}
+        What to do where the dataset is there already; ``"keep"`` opens it, if it has the same voxel size.
+
+    Returns
+    -------
+    Dataset
+
+    Raises
+    ------
+    ExistsError
+        The dataset is there and ``existing="error"``.
+    LockedError
+        Another process holds the lock of its JSON.
+    ValueError
+        An option makes no sense, or the dataset that is there has another voxel size.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import wkwdask
+    >>> wkwdask.create_dataset(tempfile.mkdtemp() + "/cells", (0.004, 0.004, 0.035), unit="micrometer").voxel_size_nm
+    (4.0, 4.0, 35.0)
+    """
+    if existing not in ("error", "keep"):
+        raise ValueError(f'existing must be "error" or "keep", got {existing!r}')
+    path = local_path(url)
+    new = with_scale(new_document(name or os.path.basename(path), (1.0, 1.0, 1.0)), voxel_size, unit)
+
+    def check(document: dict[str, Any]) -> dict[str, Any]:
+        if document is not new and existing == "error":
+            raise ExistsError(f'{path}/{FILE_NAME}: is there already; open_dataset() opens it, existing="keep" takes it as it is')
+        return document
+
+    os.makedirs(path, exist_ok=True)
+    update_datasource(path, check, new)
+    dataset = open_dataset(path)
+    known, asked = dataset.voxel_size_nm, tuple(length_nm(length, unit) for length in voxel_size)
+    if known is not None and not np.allclose(known, asked, rtol=1e-6, atol=0):
+        raise ValueError(f"{path}: voxels are {known} nm there, not {asked} nm")
+    return dataset
+
+
+def _record_of(layer: StoredLayer) -> LayerRecord:
+    if layer.record is None:
+        raise MissingError(f"{layer.folder}: the JSON does not list this layer")
+    return layer.record
+
+
+def _check_same_type(folder: str, volumes: Iterable[WkwVolume], expected: tuple[str, int]) -> None:
+    """Make sure that mags on disk have the type of their layer.
+
+    Raises
+    ------
+    ValueError
+        One has another one.
+    """
+    for volume in volumes:
+        found = element_class(volume.dtype, volume.num_channels), volume.num_channels
+        if found != expected:
+            raise ValueError(f"{volume.folder}: holds {found[0]} in {found[1]} channels, the layer at {folder} {expected[0]} in {expected[1]}")

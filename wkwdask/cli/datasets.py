@@ -1,0 +1,200 @@
+"""Commands that make datasets and change what their JSON says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from wkwdask.cli.shared import cluster_at, external_option, scheduler_option
+
+if TYPE_CHECKING:
+    from wkwdask.api.datasets import Dataset
+
+_CATEGORIES = click.Choice(("color", "segmentation"))
+
+
+@click.group(short_help="Make a dataset; rename, list or take off layers; correct its JSON.")
+def dataset() -> None:
+    """Make a dataset, or change what its datasource-properties.json says.
+
+    The file is changed at once and whole, under a lock that all commands of wkwdask honour (other software does not). Voxels are never changed here, and
+    files are deleted only by remove-layer and remove-mag with --delete-files.
+    """
+
+
+def _opened(path: str) -> Dataset:
+    from wkwdask.api.datasets import open_dataset
+
+    return open_dataset(path)
+
+
+def _lengths(text: str) -> list[float]:
+    try:
+        return [float(length) for length in text.split(",")]
+    except ValueError:
+        raise click.UsageError(f"a voxel size is three numbers such as 11.24,11.24,28, got {text!r}") from None
+
+
+@dataset.command("create", short_help="Make a dataset without layers.")
+@click.argument("path")
+@click.argument("voxel_size", metavar="X,Y,Z")
+@click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
+@click.option("--name", help="Its name. Default: that of the folder.")
+@click.option("--keep", is_flag=True, help="Take a dataset that is there already as it is, if it has that voxel size.")
+def create(path: str, voxel_size: str, unit: str, name: str | None, keep: bool) -> None:
+    """Make a dataset without layers, with voxels of the size X,Y,Z.
+
+    \b
+    Example:
+      wkwdask dataset create dataset 11.24,11.24,28
+    """
+    from wkwdask.api.datasets import create_dataset
+
+    click.echo(repr(create_dataset(path, _lengths(voxel_size), unit=unit, name=name, existing="keep" if keep else "error")))
+
+
+@dataset.command("add-layer", short_help="List a folder with mags that the JSON does not know.")
+@click.argument("path")
+@click.argument("name")
+@click.option("--category", type=_CATEGORIES, help="What it is. Default: integers of 32 bits and more are a segmentation.")
+@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Where it has data [voxels of mag 1]. Default: the extent of its files.")
+def add_layer(path: str, name: str, **options: Any) -> None:
+    """List the folder NAME of a dataset, with all mags in it, as a layer.
+
+    \b
+    Example:
+      wkwdask dataset add-layer dataset prediction --category color
+    """
+    click.echo(repr(_opened(path).add_layer_from_disk(name, **options)))
+
+
+@dataset.command("add-mags", short_help="List mags of a layer that the JSON does not know.")
+@click.argument("path")
+@click.argument("layer")
+def add_mags(path: str, layer: str) -> None:
+    """List the mags that are in the folder of LAYER and not in the JSON.
+
+    \b
+    Example:
+      wkwdask dataset add-mags dataset color
+    """
+    click.echo(repr(_opened(path).add_mags_from_disk(layer)))
+
+
+@dataset.command("add-ref", short_help="List a layer of another dataset, without a copy.")
+@click.argument("path")
+@click.argument("other")
+@click.option("--name", help="Its name here. Default: the same.")
+@click.option("--relative", is_flag=True, help="Relative paths, so that both datasets can move together. Default: absolute paths.")
+@click.option("--any-voxel-size", is_flag=True, help="Even where voxels have another size there.")
+def add_ref(path: str, other: str, **options: Any) -> None:
+    """List the layer OTHER, such as other-dataset/color, in the dataset PATH; its mags stay where they are.
+
+    \b
+    Example:
+      wkwdask dataset add-ref dataset other-dataset/segmentation --name cells
+    """
+    click.echo(repr(_opened(path).add_layer_as_ref(other, **options)))
+
+
+@dataset.command("rename-layer", short_help="Give a layer another name.")
+@click.argument("path")
+@click.argument("old")
+@click.argument("new")
+def rename_layer(path: str, old: str, new: str) -> None:
+    """Give the layer OLD, and its folder, the name NEW. The same command ends what was interrupted.
+
+    \b
+    Example:
+      wkwdask dataset rename-layer dataset prediction membranes
+    """
+    click.echo(repr(_opened(path).rename_layer(old, new)))
+
+
+@dataset.command("remove-layer", short_help="Take a layer off the JSON; its files stay.")
+@click.argument("path")
+@click.argument("name")
+@click.option("--delete-files", is_flag=True, help="DELETE its mags for good, as rm does.")
+@external_option
+@scheduler_option
+def remove_layer(path: str, name: str, scheduler: str | None, **options: Any) -> None:
+    """Take a layer off the JSON; its files stay, unless they are to be deleted.
+
+    \b
+    Examples:
+      wkwdask dataset remove-layer dataset prediction
+      wkwdask dataset remove-layer dataset prediction --delete-files
+    """
+    with cluster_at(scheduler):
+        click.echo(repr(_opened(path).remove_layer(name, **options)))
+
+
+@dataset.command("remove-mag", short_help="Take a mag off the JSON; its files stay.")
+@click.argument("path")
+@click.argument("layer")
+@click.argument("mag")
+@click.option("--delete-files", is_flag=True, help="DELETE it for good, as rm does.")
+@external_option
+@scheduler_option
+def remove_mag(path: str, layer: str, mag: str, scheduler: str | None, **options: Any) -> None:
+    """Take a mag off the JSON; its files stay, unless they are to be deleted.
+
+    \b
+    Example:
+      wkwdask dataset remove-mag dataset color 4-4-2
+    """
+    with cluster_at(scheduler):
+        click.echo(repr(_opened(path).remove_mag(layer, mag, **options)))
+
+
+@dataset.command("voxel-size", short_help="Say how large a voxel is.")
+@click.argument("path")
+@click.argument("voxel_size", metavar="X,Y,Z")
+@click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
+def voxel_size(path: str, voxel_size: str, unit: str) -> None:
+    """Say that a voxel of mag 1 has the size X,Y,Z.
+
+    \b
+    Example:
+      wkwdask dataset voxel-size dataset 0.004,0.004,0.035 --unit micrometer
+    """
+    click.echo(repr(_opened(path).set_voxel_size(_lengths(voxel_size), unit)))
+
+
+@dataset.command("bounding-box", short_help="Say where a layer has data.")
+@click.argument("path")
+@click.argument("layer")
+@click.argument("box", metavar="X,Y,Z,W,H,D")
+def bounding_box(path: str, layer: str, box: str) -> None:
+    """Say that LAYER has data in the box: top left corner, width, height, depth [voxels of mag 1].
+
+    \b
+    Example:
+      wkwdask dataset bounding-box dataset color 1000,1000,500,512,512,256
+    """
+    click.echo(repr(_opened(path).set_bounding_box(layer, box)))
+
+
+@dataset.command("largest-id", short_help="State the largest id of a segmentation.")
+@click.argument("path")
+@click.argument("layer")
+@click.option("--id", "value", type=click.IntRange(0), help="The id. Default: it is computed from all voxels of the finest mag.")
+@click.option("--dry-run", is_flag=True, help="Only print it.")
+@scheduler_option
+def largest_id(path: str, layer: str, value: int | None, dry_run: bool, scheduler: str | None) -> None:
+    """Find the largest id of a segmentation, and state it in the JSON.
+
+    \b
+    Example:
+      wkwdask dataset largest-id dataset segmentation
+    """
+    opened = _opened(path)
+    with cluster_at(scheduler):
+        largest = opened[layer].compute_largest_segment_id() if value is None else value
+    click.echo(f"largest id of {layer}: {largest}, the JSON says {opened[layer].largest_segment_id}")
+    if not dry_run:
+        opened.set_largest_segment_id(layer, largest)
+
+
+COMMANDS = (dataset,)

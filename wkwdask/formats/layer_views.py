@@ -1,0 +1,101 @@
+"""What a layer's entry in ``datasource-properties.json`` says besides its mags: typed where it makes sense, and left alone in the file where it does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.formats.voxel_type import VOXEL_TYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Something that belongs to a layer and is no mag: meshes, agglomerates, connectomes, statistics."""
+
+    kind: str
+    """``"meshes"``, ``"agglomerates"``, ``"connectomes"``, ``"segmentIndex"``, ``"segmentStatistics"`` or ``"cumsum"``."""
+    name: str
+    """Its name."""
+    path: str
+    """Where it is: relative to the dataset, absolute or a URL."""
+    data_format: str
+    """How it is stored, such as ``"hdf5"`` or ``"zarr3"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An axis besides x, y, z."""
+
+    name: str
+    """Its name, such as ``"t"``."""
+    bounds: tuple[int, int]
+    """First index, and the one behind the last."""
+    index: int
+    """Where it stands among the axes of the stored arrays."""
+
+
+def attachments_of(entry: dict[str, Any]) -> tuple[Attachment, ...]:
+    """List the attachments that a layer's entry names in a form that makes sense."""
+    groups = entry.get("attachments")
+    return tuple(_attachments(groups)) if isinstance(groups, dict) else ()
+
+
+def _attachments(groups: dict[str, Any]) -> Iterator[Attachment]:
+    for kind, group in groups.items():
+        for item in group if isinstance(group, list) else [group]:
+            if isinstance(item, dict) and all(isinstance(item.get(key), str) for key in ("name", "path", "dataFormat")):
+                yield Attachment(kind, item["name"], item["path"], item["dataFormat"])
+
+
+def mappings_of(entry: dict[str, Any]) -> tuple[str, ...]:
+    """List the names of the mappings of a segmentation."""
+    names = entry.get("mappings")
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
+
+
+def axes_of(entry: dict[str, Any]) -> tuple[Axis, ...]:
+    """List the axes besides x, y, z."""
+    items = entry.get("additionalAxes")
+    return tuple(_axes(items)) if isinstance(items, list) else ()
+
+
+def _axes(items: list[Any]) -> Iterator[Axis]:
+    for item in items:
+        try:
+            low, high = item["bounds"]
+            yield Axis(str(item["name"]), (int(low), int(high)), int(item["index"]))
+        except (KeyError, TypeError, ValueError):
+            continue
+
+
+def transformations_of(entry: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """List the transformations of coordinates, each as the file has it."""
+    items = entry.get("coordinateTransformations")
+    return tuple(item for item in items if isinstance(item, dict)) if isinstance(items, list) else ()
+
+
+def view_of(entry: dict[str, Any]) -> dict[str, Any]:
+    """Give how a layer, or a whole dataset, is shown by default."""
+    view = entry.get("defaultViewConfiguration")
+    return dict(view) if isinstance(view, dict) else {}
+
+
+def dtype_of(element_class: str, num_channels: int) -> np.dtype[Any] | None:
+    """Find the type of one channel, None where no voxel type has that many bits.
+
+    Examples
+    --------
+    >>> dtype_of("uint24", 3), dtype_of("float", 1), dtype_of("uint80", 5)
+    (dtype('uint8'), dtype('float32'), dtype('uint16'))
+    """
+    for voxel_type in VOXEL_TYPES:
+        stem = voxel_type.dtype.name.rstrip("0123456789")
+        names = [f"{stem}{voxel_type.dtype.itemsize * 8 * num_channels}", *([voxel_type.element_class] if num_channels == 1 else [])]
+        if element_class in names:
+            return voxel_type.dtype
+    return None

@@ -1,0 +1,133 @@
+"""Datasets and layers in a notebook: a small table and a small picture, with bounded work, and never an error."""
+
+from __future__ import annotations
+
+import base64
+import io
+import time
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.jobs.report import format_nbytes
+from wkwdask.storage.dataset import is_readable
+from wkwdask.storage.dataset_edit import stored_layer
+from wkwdask.storage.local import is_remote
+from wkwdask.storage.wkw import count_files
+from wkwdask.viewer.preview import draw
+
+if TYPE_CHECKING:
+    from wkwdask.api.datasets import Dataset
+    from wkwdask.api.layers import Layer, LayerMag
+
+_PIXELS = 160
+_MOST_NBYTES = 32 << 20  # that are decoded for a picture
+_MOST_SECONDS = 1.0  # for counting files, all mags of a card together
+
+
+def dataset_card(dataset: Dataset) -> str:
+    """Show a dataset: what it is, its layers, and a picture of the first image under the first segmentation.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        The dataset.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    size = "unknown" if dataset.voxel_size is None else f"{' &times; '.join(f'{length:g}' for length in dataset.voxel_size)} {escape(dataset.unit)}"
+    head = f"<b>{escape(dataset.name)}</b> <code>{escape(dataset.path)}</code><br>voxel size {size}"
+    return _card(head, dataset.listed, _picture(dataset.path, dataset.listed, None))
+
+
+def layer_card(layer: Layer) -> str:
+    """Show a layer.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+
+    Returns
+    -------
+    str
+        HTML.
+    """
+    return _card(f"<b>{escape(layer.name)}</b> <code>{escape(layer.dataset)}</code>", (layer,), _picture(layer.dataset, (layer,), layer.name))
+
+
+def _card(head: str, layers: tuple[Layer, ...], picture: str) -> str:
+    until = time.monotonic() + _MOST_SECONDS
+    columns = "".join(
+        f"<th style='text-align:left'>{name}</th>" for name in ("layer", "category", "type", "mag", "box (top left + size)", "files", "bytes", "")
+    )
+    rows = "".join(row for layer in layers for row in _rows(layer, until))
+    table = f"<table><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody></table>"
+    return f"<div>{head}<div style='display:flex;gap:12px;align-items:flex-start'>{table}{picture}</div></div>"
+
+
+def _rows(layer: Layer, until: float) -> list[str]:
+    if layer.problem:
+        return [_row(layer.name, "", "", "", "", "", "", f"cannot be used: {layer.problem}")]
+    channels = f" x {layer.num_channels}" if layer.num_channels > 1 else ""
+    first = (layer.name, layer.category, f"{layer.element_class}{channels}")
+    if not layer.listed:
+        return [_row(*first, "none", _box(layer), "", "", "" if layer.data_format == "wkw" else layer.data_format)]
+    return [_row(*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until)) for number, mag in enumerate(layer.listed)]
+
+
+def _mag_cells(layer: Layer, mag: LayerMag, until: float) -> tuple[str, ...]:
+    notes = [*([layer.data_format] if layer.data_format != "wkw" else []), *([f"elsewhere: {mag.elsewhere}"] if mag.elsewhere is not None else [])]
+    files, nbytes = _sizes(mag, until) if layer.data_format == "wkw" and not is_remote(mag.folder) else ("", "")
+    topleft, size = mag.box.topleft, mag.box.size
+    return mag.mag.name, f"{', '.join(map(str, topleft))} + {', '.join(map(str, size))}", files, nbytes, "; ".join(notes)
+
+
+def _sizes(mag: LayerMag, until: float) -> tuple[str, str]:
+    """Count files and bytes as far as the time allows."""
+    try:
+        files, nbytes, is_all = count_files(mag.folder, until)
+    except OSError:
+        return "?", "?"
+    least = "" if is_all else "\N{GREATER-THAN OR EQUAL TO} "
+    return f"{least}{files:,}", f"{least}{format_nbytes(nbytes)}"
+
+
+def _box(layer: Layer) -> str:
+    return f"{', '.join(map(str, layer.bounding_box.topleft))} + {', '.join(map(str, layer.bounding_box.size))}"
+
+
+def _row(*cells: str) -> str:
+    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def _picture(path: str, layers: tuple[Layer, ...], name: str | None) -> str:
+    """Draw what can be drawn cheaply; nothing where that fails, since a table is better than an error."""
+    try:
+        if not layers or not any(_is_cheap(layer) for layer in layers):
+            return ""
+        chosen = [name] if name is not None else [layer.name for layer in layers if _is_cheap(layer)]
+        buffer = io.BytesIO()
+        draw(path, chosen, size=_PIXELS, coarsest=True).save(buffer, format="PNG")
+    except Exception:  # whatever is wrong with files, opening or reading them says it
+        return ""
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f"<img alt='three slices' src='data:image/png;base64,{data}'>"
+
+
+def _is_cheap(layer: Layer) -> bool:
+    """Tell whether three slices of the coarsest mag that has files are few bytes."""
+    if layer.problem or layer.data_format != "wkw" or not layer.listed:
+        return False
+    stored = stored_layer(layer.dataset, layer.name)
+    for mag in reversed(stored.mags):
+        if is_readable(stored, mag):
+            volume = stored.volume(mag)
+            size, block = volume.box.size, volume.header.block_len
+            voxels = sum(block * int(np.prod([size[n] for n in range(3) if n != axis])) for axis in range(3))
+            return voxels * volume.header.voxel_nbytes <= _MOST_NBYTES
+    return False
