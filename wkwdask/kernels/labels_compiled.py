@@ -58,21 +58,6 @@ def _insert(key: Any, slot: Any, slots: Any, keys: Any, places: Any, used: Any) 
     return used + 1
 
 
-@kernel
-def add_rows(labels: Any, slots: Any, keys: Any, places: Any, used: Any, rows: Any) -> Any:
-    """Find the row of each label, with a new one for a label that is not there; gives the table, which may have grown."""
-    for n in range(labels.size):
-        key = _unsigned(labels[n])
-        slot = _find(key, slots, keys)
-        if slots[slot] == _FREE:
-            if used == keys.size:
-                slots, keys, places = _grown(slots, keys, places, used)
-                slot = _find(key, slots, keys)
-            used = _insert(key, slot, slots, keys, places, used)
-        rows[n] = slots[slot]
-    return slots, keys, places, used
-
-
 @helper
 def _add_sum(places: Any, row: Any, axis: Any, total: Any) -> None:
     total += places[row, _unsigned(SUM + axis)]
@@ -93,6 +78,34 @@ def _add_run(places: Any, row: Any, x: Any, stop: Any, y: Any, z: Any) -> None:
     _add_sum(places, row, 0, count * (x + stop - 1) // 2)
     _add_sum(places, row, 1, count * y)
     _add_sum(places, row, 2, count * z)
+
+
+@helper
+def _add_place(places: Any, row: Any, other: Any, n: Any) -> None:
+    """Add what another table knows of a label."""
+    places[row, COUNT] += other[n, COUNT]
+    for axis in range(3):
+        low, high, upper = _unsigned(LOW + axis), _unsigned(HIGH + axis), _unsigned(UPPER_SUM + axis)
+        places[row, low] = min(places[row, low], other[n, low])
+        places[row, high] = max(places[row, high], other[n, high])
+        places[row, upper] += other[n, upper]
+        _add_sum(places, row, axis, other[n, _unsigned(SUM + axis)])
+
+
+@kernel
+def add_rows(labels: Any, other: Any, slots: Any, keys: Any, places: Any, used: Any, rows: Any) -> Any:
+    """Add the rows of another table, and say which rows they became; gives the table, which may have grown."""
+    for n in range(_unsigned(labels.size)):
+        key = _unsigned(labels[n])
+        slot = _find(key, slots, keys)
+        if slots[slot] == _FREE:
+            if used == keys.size:
+                slots, keys, places = _grown(slots, keys, places, used)
+                slot = _find(key, slots, keys)
+            used = _insert(key, slot, slots, keys, places, used)
+        rows[n] = slots[slot]
+        _add_place(places, _unsigned(rows[n]), other, n)
+    return slots, keys, places, used
 
 
 @helper
