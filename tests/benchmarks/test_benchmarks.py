@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +62,19 @@ def test_reads_are_equal(data, name):
     assert [outcome.problem for outcome in outcomes] == [""] * len(outcomes)
     assert outcomes[0].digests
     assert all(outcome.digests == outcomes[0].digests and outcome.nbytes == outcomes[0].nbytes for outcome in outcomes)
+
+
+@pytest.mark.parametrize(("name", "package"), [("labels/seg", "cc3d"), ("labels/seg", "numpy"), ("histogram/em", "numpy")])
+def test_analyses_are_equal(data, name, package):
+    _needs("wkw")
+    _needs(package)
+    units = _race(data, name).units
+    outcomes = run_units([units[0], *(unit for unit in units if unit.label.startswith(package))], 1)
+    assert [outcome.problem for outcome in outcomes] == ["", "", ""]
+    for ours, theirs in pairwise(outcomes):
+        assert all(a == b for a, b in zip(ours.digests, theirs.digests, strict=False))
+        assert ours.nbytes == theirs.nbytes
+        assert theirs.digests
 
 
 def test_volumes_are_mirrored_cut_and_split(data):

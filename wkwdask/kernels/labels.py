@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.kernels.blocks_layout import UNSIGNED
-from wkwdask.kernels.labels_layout import COUNT, HIGH, LIMB_BITS, LOW, NUM_PLACES, SUM, UPPER_SUM
+from wkwdask.kernels.labels_layout import COUNT, LIMB_BITS, NUM_PLACES, SUM, UPPER_SUM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,9 +152,10 @@ class LabelTable:
 
         into = np.empty(len(rows.labels), np.int64)
         keys = rows.labels.view(UNSIGNED[rows.labels.itemsize])
-        self._slots, self._keys, self._places, self._used = labels_compiled.add_rows(keys, self._slots, self._keys, self._places, self._used, into)
+        self._slots, self._keys, self._places, self._used = labels_compiled.add_rows(
+            keys, np.ascontiguousarray(rows.places), self._slots, self._keys, self._places, self._used, into
+        )
         self._make_room()
-        self._places[into] = _merged_places(self._places[into], rows.places)
         if len(self._totals):
             merge_totals = _merged_limbs if self._is_exact else _merged_moments
             self._totals[:, into] = merge_totals(self._totals[:, into], rows.totals)
@@ -174,16 +175,6 @@ def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
         return -np.inf, np.inf
     limits = np.iinfo(dtype)
     return limits.min, limits.max
-
-
-def _merged_places(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    merged = ours + theirs
-    low, high, lower, upper = (slice(first, first + 3) for first in (LOW, HIGH, SUM, UPPER_SUM))
-    merged[:, low] = np.minimum(ours[:, low], theirs[:, low])
-    merged[:, high] = np.maximum(ours[:, high], theirs[:, high])
-    merged[:, upper] += merged[:, lower] >> LIMB_BITS
-    merged[:, lower] &= _LIMB
-    return merged
 
 
 def _merged_limbs(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -13,11 +13,12 @@ from wkwdask.kernels.compiler import helper, kernel
 from wkwdask.kernels.labels_layout import COUNT, HIGH, LIMB_BITS, LOW, NUM_PLACES, SUM, UPPER_SUM
 
 _FREE = -1
-_STRETCH = 8  # voxels that are compared at once
 _LIMB = (1 << LIMB_BITS) - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # Knuth's multiplier: neighbouring labels go to slots far apart
 _unsigned = np.uint64
 _FARTHEST = np.int64((1 << 63) - 1)
+
+# Hot loops get a table that is large enough for all they may find: one that could be replaced inside of them would be counted as a reference each time.
 
 
 @helper
@@ -26,7 +27,7 @@ def _find(key: Any, slots: Any, keys: Any) -> Any:
     mask = _unsigned(slots.size - 1)
     hashed = key * _GOLDEN
     slot = (hashed ^ hashed >> _unsigned(32)) & mask
-    while slots[slot] != _FREE and keys[slots[slot]] != key:
+    while slots[slot] != _FREE and keys[_unsigned(slots[slot])] != key:
         slot = slot + _unsigned(1) & mask
     return slot
 
@@ -45,51 +46,98 @@ def _grown(slots: Any, keys: Any, places: Any, used: Any) -> Any:
 
 
 @helper
-def _clear_place(place: Any) -> None:
+def _insert(key: Any, slot: Any, slots: Any, keys: Any, places: Any, used: Any) -> Any:
+    """Add a label without voxels; there is room."""
+    slots[slot] = used
+    keys[used] = key
     for n in range(NUM_PLACES):
-        place[n] = 0
+        places[used, n] = 0
     for axis in range(3):
-        place[LOW + axis] = _FARTHEST
-        place[HIGH + axis] = -_FARTHEST
+        places[used, LOW + axis] = _FARTHEST
+        places[used, HIGH + axis] = -_FARTHEST
+    return used + 1
+
+
+@helper
+def _add_sum(places: Any, row: Any, axis: Any, total: Any) -> None:
+    total += places[row, _unsigned(SUM + axis)]
+    places[row, _unsigned(SUM + axis)] = total & _LIMB
+    places[row, _unsigned(UPPER_SUM + axis)] += total >> LIMB_BITS
+
+
+@helper
+def _add_run(places: Any, row: Any, x: Any, stop: Any, y: Any, z: Any) -> None:
+    count = stop - x
+    places[row, COUNT] += count
+    places[row, LOW] = min(places[row, LOW], x)
+    places[row, LOW + 1] = min(places[row, LOW + 1], y)
+    places[row, LOW + 2] = min(places[row, LOW + 2], z)
+    places[row, HIGH] = max(places[row, HIGH], stop)
+    places[row, HIGH + 1] = max(places[row, HIGH + 1], y + 1)
+    places[row, HIGH + 2] = max(places[row, HIGH + 2], z + 1)
+    _add_sum(places, row, 0, count * (x + stop - 1) // 2)
+    _add_sum(places, row, 1, count * y)
+    _add_sum(places, row, 2, count * z)
+
+
+@helper
+def _add_place(places: Any, row: Any, other: Any, n: Any) -> None:
+    """Add what another table knows of a label."""
+    places[row, COUNT] += other[n, COUNT]
+    for axis in range(3):
+        low, high, upper = _unsigned(LOW + axis), _unsigned(HIGH + axis), _unsigned(UPPER_SUM + axis)
+        places[row, low] = min(places[row, low], other[n, low])
+        places[row, high] = max(places[row, high], other[n, high])
+        places[row, upper] += other[n, upper]
+        _add_sum(places, row, axis, other[n, _unsigned(SUM + axis)])
 
 
 @kernel
-def add_rows(labels: Any, slots: Any, keys: Any, places: Any, used: Any, rows: Any) -> Any:
-    """Find the row of each label, with a new one for a label that is not there; gives the table, which may have grown."""
-    for n in range(labels.size):
+def add_rows(labels: Any, other: Any, slots: Any, keys: Any, places: Any, used: Any, rows: Any) -> Any:
+    """Add the rows of another table, and say which rows they became; gives the table, which may have grown."""
+    for n in range(_unsigned(labels.size)):
         key = _unsigned(labels[n])
         slot = _find(key, slots, keys)
         if slots[slot] == _FREE:
             if used == keys.size:
                 slots, keys, places = _grown(slots, keys, places, used)
                 slot = _find(key, slots, keys)
-            slots[slot] = used
-            keys[used] = key
-            _clear_place(places[used])
-            used += 1
+            used = _insert(key, slot, slots, keys, places, used)
         rows[n] = slots[slot]
+        _add_place(places, _unsigned(rows[n]), other, n)
     return slots, keys, places, used
 
 
 @helper
-def _add_run(place: Any, x: Any, stop: Any, y: Any, z: Any) -> None:
-    count = stop - x
-    place[COUNT] += count
-    place[LOW] = min(place[LOW], x)
-    place[LOW + 1] = min(place[LOW + 1], y)
-    place[LOW + 2] = min(place[LOW + 2], z)
-    place[HIGH] = max(place[HIGH], stop)
-    place[HIGH + 1] = max(place[HIGH + 1], y + 1)
-    place[HIGH + 2] = max(place[HIGH + 2], z + 1)
-    total_x = place[SUM] + count * (x + stop - 1) // 2
-    total_y = place[SUM + 1] + count * y
-    total_z = place[SUM + 2] + count * z
-    place[SUM] = total_x & _LIMB
-    place[SUM + 1] = total_y & _LIMB
-    place[SUM + 2] = total_z & _LIMB
-    place[UPPER_SUM] += total_x >> LIMB_BITS
-    place[UPPER_SUM + 1] += total_y >> LIMB_BITS
-    place[UPPER_SUM + 2] += total_z >> LIMB_BITS
+def _list_runs(line: Any, stops: Any) -> Any:
+    """List where the runs of a line end, without a branch; gives their number. There is room for one more than the line has voxels."""
+    count, width = np.int64(0), line.size
+    for x in range(_unsigned(width - 1)):
+        stops[_unsigned(count)] = x + _unsigned(1)
+        count += np.int64(line[x] != line[x + _unsigned(1)])
+    stops[_unsigned(count)] = width
+    return count + 1
+
+
+@helper
+def _add_line(
+    line: Any, stops: Any, corner: Any, y: Any, z: Any, ignore_zero: Any, slots: Any, keys: Any, places: Any, used: Any, run_rows: Any, notes: Any
+) -> Any:  # fmt: skip
+    x = 0
+    for run in range(_unsigned(stops.size)):
+        value, stop, row = line[_unsigned(x)], stops[run], np.int64(_FREE)
+        if value != 0 or not ignore_zero:
+            key = _unsigned(value)
+            slot = _find(key, slots, keys)
+            row = slots[slot]
+            if row == _FREE:
+                row = used
+                used = _insert(key, slot, slots, keys, places, used)
+            _add_run(places, _unsigned(row), corner[0] + x, corner[0] + stop, corner[1] + y, corner[2] + z)
+        if notes:
+            run_rows[run] = row
+        x = stop
+    return used
 
 
 @kernel
@@ -103,43 +151,18 @@ def add_voxels(
     width, height, depth = shape
     num_runs = 0
     notes = run_rows.size > 0
+    stops = np.empty(width + 1, np.int64)
     for z in range(depth):
         for y in range(height):
-            base = _unsigned((z * height + y) * width)
-            x = 0
-            while x < width:
-                value = labels[base + _unsigned(x)]
-                stop = x + 1
-                while stop + _STRETCH <= width:
-                    at = base + _unsigned(stop)
-                    differs = labels[at] ^ value
-                    for n in range(1, _STRETCH):
-                        differs |= labels[at + _unsigned(n)] ^ value
-                    if differs != 0:
-                        break
-                    stop += _STRETCH
-                while stop < width and labels[base + _unsigned(stop)] == value:
-                    stop += 1
-                row = np.int64(_FREE)
-                if value != 0 or not ignore_zero:
-                    key = _unsigned(value)
-                    slot = _find(key, slots, keys)
-                    row = slots[slot]
-                    if row == _FREE:
-                        if used == keys.size:
-                            slots, keys, places = _grown(slots, keys, places, used)
-                            slot = _find(key, slots, keys)
-                        row = used
-                        slots[slot] = row
-                        keys[row] = key
-                        _clear_place(places[row])
-                        used += 1
-                    _add_run(places[row], corner[0] + x, corner[0] + stop, corner[1] + y, corner[2] + z)
-                if notes:
-                    run_rows[num_runs] = row
-                    run_stops[num_runs] = stop
-                    num_runs += 1
-                x = stop
+            begin = (z * height + y) * width
+            line = labels[begin : begin + width]
+            count = _list_runs(line, stops)
+            while used + count > keys.size:
+                slots, keys, places = _grown(slots, keys, places, used)
+            used = _add_line(line, stops[:count], corner, y, z, ignore_zero, slots, keys, places, used, run_rows[num_runs:], notes)
+            if notes:
+                run_stops[num_runs : num_runs + count] = stops[:count]
+                num_runs += count
     return slots, keys, places, used, num_runs
 
 
@@ -151,8 +174,9 @@ def add_integers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: A
     """Add values of up to 16 bits: exact sums of them and of their squares, in two limbs each."""
     line, begin = 0, 0
     for run in range(run_rows.size):
-        row, stop = run_rows[run], run_stops[run]
-        if row >= 0:
+        found, stop = run_rows[run], run_stops[run]
+        if found >= 0:
+            row = _unsigned(found)
             low = high = values[_unsigned((line + begin) * step)]
             total, squares = np.int64(0), np.int64(0)
             for x in range(begin, stop):
@@ -180,8 +204,9 @@ def add_numbers(values: Any, width: Any, step: Any, run_rows: Any, run_stops: An
     """Add values of any type as float64: how many there are, their sum, and the squares of their distances from the mean (Chan's update)."""
     line, begin = 0, 0
     for run in range(run_rows.size):
-        row, stop = run_rows[run], run_stops[run]
-        if row >= 0:
+        found, stop = run_rows[run], run_stops[run]
+        if found >= 0:
+            row = _unsigned(found)
             low, high = extremes[row, 0], extremes[row, 1]
             first = np.float64(values[_unsigned((line + begin) * step)])
             total, offset, squares = 0.0, 0.0, 0.0
