@@ -87,7 +87,7 @@ def test_any_voxels(dtype, channels, shape, kind, per_slice, ignore_zero, bins, 
         limits = (finite.min(), finite.max()) if finite.size else (dtype.type(0), dtype.type(1))
         bins = bins if bins is not None or (dtype.kind != "f" and dtype.itemsize <= 2) else 4096
         limits = None if bins is None else limits
-    assert found.dims == (("channel", "z", "value") if per_slice else ("channel", "value"))
+    assert found.dims == (("c", "z", "value") if per_slice else ("c", "value"))
     for channel, part in enumerate(found):
         for n, one in enumerate(part if per_slice else [part]):
             values = array[channel, ..., n] if per_slice else array[channel]
@@ -160,7 +160,7 @@ def test_contrast_is_that_of_numpy(dataset):
 def test_contrast_of_slices(dataset):
     folder, _, two, _ = dataset
     found = wkwdask.contrast(folder, layer="two", per_slice=True)
-    assert found.index.names == ["z", "channel"]
+    assert found.index.names == ["z", "c"]
     assert found.index[0] == (9, 0)
     for z in range(25):
         for channel in range(2):
@@ -224,7 +224,7 @@ def test_every_runner_gives_the_same(dataset, scheduler):
 def test_real_em(shared_data):
     array = wkwdask.read(shared_data / "l4_sample", layer="color", mag="2-2-1")
     found = wkwdask.histogram(shared_data / "l4_sample", per_slice=True)
-    assert found.sizes == {"channel": 1, "z": 150, "value": 256}
+    assert found.sizes == {"c": 1, "z": 150, "value": 256}
     for n in range(150):
         np.testing.assert_array_equal(found[0, n], np.bincount(array[..., n].ravel(), minlength=256))
     np.testing.assert_array_equal(wkwdask.contrast(shared_data / "l4_sample")[["low", "high"]], [np.percentile(array[array != 0], (1, 99))])

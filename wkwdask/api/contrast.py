@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
-    from pandas import DataFrame  # type: ignore[import-untyped]
+    from pandas import DataFrame
     from xarray import DataArray
 
     from wkwdask.api.options import MagLike
@@ -107,7 +107,7 @@ def histogram(
 
     Returns
     -------
-    xarray.DataArray of int64, dimensions (channel, value) or (channel, z, value)
+    xarray.DataArray of int64, dimensions (c, value) or (c, z, value)
         Exact counts; with bins those of ``numpy.histogram`` of the whole layer. ``value`` is each value, or the middle of each bin with the coordinates
         ``left`` and ``right``; ``z`` the slice [voxels of the mag]. What is in no bin is counted in the coordinates ``nan``, ``below`` and ``above``
         (-inf and inf are among the latter).
@@ -132,18 +132,18 @@ def histogram(
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
     >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.full((40, 40, 10), 9, np.uint8), file_len=2)
-    >>> int(wkwdask.histogram(f"{folder}/1").sel(channel=0, value=9))
+    >>> int(wkwdask.histogram(f"{folder}/1").sel(c=0, value=9))
     16000
     """
     from xarray import DataArray
 
     counted = _count(_open(url, layer, mag), bounding_box, bins, range, per_slice=per_slice, ignore_zero=ignore_zero)
     parts = [np.stack(parts, axis=1) for parts in zip(*counted.slices, strict=True)]
-    dims: tuple[str, ...] = ("channel", "z")
+    dims: tuple[str, ...] = ("c", "z")
     if not per_slice:
-        parts, dims = [part[:, 0] for part in parts], ("channel",)
+        parts, dims = [part[:, 0] for part in parts], ("c",)
     coords: dict[str, Any] = {name: (dims, part) for name, part in zip(_COUNT_NAMES, parts[1:], strict=True)}
-    coords["channel"] = np.arange(len(parts[0]))
+    coords["c"] = np.arange(len(parts[0]))
     if per_slice:
         coords["z"] = np.arange(counted.box.topleft[2], counted.box.bottomright[2])
     if counted.edges is None:
@@ -230,7 +230,7 @@ def contrast(
         for channel, counts in enumerate(slice_counts.counts):
             keys.append((z, channel) if per_slice else channel)
             rows.append([*counted.percentiles(counts, percents), counts.sum()])
-    index = pd.MultiIndex.from_tuples(keys, names=["z", "channel"]) if per_slice else pd.Index(keys, name="channel")
+    index = pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
     frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype({"voxels": np.int64})
     whole = counted.percentiles(sum(counts.counts.sum(axis=0) for counts in counted.slices), percents)
     if np.isnan(whole[0]):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from pandas import DataFrame  # type: ignore[import-untyped]
+    from pandas import DataFrame
 
     from wkwdask.api.options import MagLike
 

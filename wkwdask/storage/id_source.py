@@ -148,7 +148,7 @@ class CsvFile(_File):
 
     def chunks(self) -> Iterator[Chunk]:
         """Go through its pairs."""
-        import pandas as pd  # type: ignore[import-untyped]
+        import pandas as pd
 
         has_header = self._has_header()
         first = 2 if has_header else 1
@@ -201,8 +201,8 @@ class ParquetFile(_File):
     def chunks(self) -> Iterator[Chunk]:
         """Go through its pairs."""
         need("pyarrow", self.path, "analysis")
-        import pyarrow as pa  # type: ignore[import-untyped]
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
         first = 1
         try:

@@ -11,7 +11,7 @@ from wkwdask.storage.extras import need
 from wkwdask.storage.local import NewFile, local_path
 
 if TYPE_CHECKING:
-    from pandas import DataFrame  # type: ignore[import-untyped]
+    from pandas import DataFrame
 
 SUFFIXES = (".csv", ".parquet")
 
