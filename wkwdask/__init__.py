@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -39,12 +40,15 @@ _NAMES = {
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
     "compress": "api.reshape",
+    "contrast": "api.contrast",
     "convert": "api.conversion",
     "copy": "api.copies",
     "create": "api.access",
     "create_dataset": "api.datasets",
     "diff": "api.checks",
+    "histogram": "api.contrast",
     "info": "api.access",
+    "label_statistics": "api.labels",
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
     "open": "api.access",
@@ -95,12 +99,15 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "compress",
+    "contrast",
     "convert",
     "copy",
     "create",
     "create_dataset",
     "diff",
+    "histogram",
     "info",
+    "label_statistics",
     "make_demo",
     "merge",
     "open",
@@ -123,29 +130,16 @@ if TYPE_CHECKING:
     from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
     from wkwdask.api.annotations import merge
     from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
+    from wkwdask.api.contrast import contrast, histogram
     from wkwdask.api.conversion import convert
     from wkwdask.api.copies import copy, rm
     from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
     from wkwdask.api.functions import apply
+    from wkwdask.api.labels import label_statistics
     from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
-    from wkwdask.errors import (
-        AlignmentError,
-        BoundsError,
-        CorruptError,
-        ExistsError,
-        FormatError,
-        IncompleteWriteError,
-        LockedError,
-        MissingError,
-        ReplacedError,
-        ResumeError,
-        TaskFailedError,
-        TruncatedError,
-        UnsupportedError,
-        WkwDaskError,
-    )
+    from wkwdask.errors import AlignmentError, BoundsError, CorruptError, ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ReplacedError, ResumeError, TaskFailedError, TruncatedError, UnsupportedError, WkwDaskError
     from wkwdask.formats.faults import Fault
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
@@ -171,3 +165,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_NAMES})
+
+
+if "xarray" in sys.modules:  # arrays that are made by hand get the accessor .wkw; whoever opens a file with xarray has it in any case
+    import wkwdask.xarray_accessor  # noqa: F401

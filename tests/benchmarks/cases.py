@@ -1,9 +1,11 @@
-"""All rows of the table, and their targets; those of pyramids stand in ``pyramid_cases.py``, those of mags that are stored anew in ``rechunk_cases.py``."""
+"""All rows of the table, and their targets; those of pyramids stand in ``pyramid_cases.py``, those of mags that are stored anew in
+``rechunk_cases.py``, those of analyses in ``analysis_cases.py``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .analysis_cases import analysis_cases
 from .data import BLOCK_LEN, ITEMSIZE, LAYERS
 from .memory import Memory
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
@@ -24,6 +26,7 @@ def all_cases(data: Data) -> list[Race | Memory]:
     cases += [make(data, layer) for layer in LAYERS for make in (_threads_read, _threads_boxes)]
     cases += pyramid_cases(data)
     cases += rechunk_cases(data)
+    cases += analysis_cases(data)
     sizes = (max(BLOCK_LEN, data.size // 4), data.size // 2, data.size)
     return [*cases, *(Memory(f"memory/{threads}", data, threads, sizes) for threads in (1, 2))]
 

@@ -218,7 +218,7 @@ def test_many_chunks_warn():
             warnings.simplefilter("always")
             opened(large, chunks="block")
         assert len(caught) == warns
-    assert "200001 chunks of (8, 8, 4) voxels" in str(caught[0].message)
+    assert "200001 chunks of (8, 1, 1) voxels" in str(caught[0].message)
     assert 'chunks="file"' in str(caught[0].message)
 
 

@@ -3,10 +3,12 @@
 from wkwdask.api.access import create, info, open, read, sample, to_wkw, write
 from wkwdask.api.annotations import merge
 from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
+from wkwdask.api.contrast import contrast, histogram
 from wkwdask.api.conversion import convert
 from wkwdask.api.copies import copy, rm
 from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
 from wkwdask.api.functions import apply
+from wkwdask.api.labels import label_statistics
 from wkwdask.api.layers import Layer, LayerMag
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
@@ -19,12 +21,15 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "compress",
+    "contrast",
     "convert",
     "copy",
     "create",
     "create_dataset",
     "diff",
+    "histogram",
     "info",
+    "label_statistics",
     "merge",
     "open",
     "open_dataset",

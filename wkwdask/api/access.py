@@ -14,6 +14,7 @@ from wkwdask.jobs.places import place_of
 from wkwdask.jobs.wkw_region import stage_region
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume, recent_volume
+from wkwdask.storage.points import sample_points
 from wkwdask.storage.summary import DatasetSummary, summarize
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def sample(
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
         raise TypeError(f"points are whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}")
     volume = recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=True)
-    values = volume.sample(array.astype(np.int64))
+    values = sample_points(volume, array.astype(np.int64))
     return values[:, 0] if volume.num_channels == 1 else values
 
 
@@ -324,12 +325,14 @@ def to_wkw(
     from wkwdask.api.array_input import content_of, plain_array
     from wkwdask.graphs.build import write_array, write_array_later
 
-    voxels, topleft = plain_array(array, offset if region is None else (0, 0, 0))
+    voxels, named = plain_array(array, offset if region is None else (0, 0, 0))
     content = content_of(voxels, token)
     if region is None:
         lengths = (32 if block_len is None else block_len, 32 if file_len is None else file_len)
         encoding = WkwEncoding(*lengths, compression or "lz4hc", DEFAULT_LEVEL if level is None else level, any_length)
-        staged = stage_write(url, topleft, content, encoding, existing, category, allow_external=allow_external)
+        staged = stage_write(
+            url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, allow_external=allow_external
+        )
     else:
         _check_region_options(offset=offset, block_len=block_len, file_len=file_len, compression=compression, category=category)
         staged = stage_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing, allow_external=allow_external)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dask.base
 import numpy as np
 
-from wkwdask.formats.datasource import nm_per_unit
+from wkwdask.formats.coordinates import first_voxel, spacing_of
 from wkwdask.geometry.mag import Vec3, vec3
 from wkwdask.jobs.wkw_write import Content
 
@@ -15,68 +16,56 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _DIMS = "cxyz"
-_TOLERANCE = 1e-3  # of a voxel
-_LARGEST_TOLERANCE = 0.1
 
 
-def named_axes(array: Any, *, placed: bool) -> tuple[Any, Vec3 | None]:
+@dataclass(frozen=True, slots=True)
+class Named:
+    """What an ``xarray.DataArray`` says of itself."""
+
+    offset: Vec3
+    """Absolute voxel of element 0 along x, y, z."""
+    lengths_nm: tuple[float, float, float] | None
+    """Edge lengths of its voxels along x, y, z [nm], None where it does not say all of them."""
+    category: str | None
+    """What a layer of it is."""
+
+
+def named_axes(array: Any, *, placed: bool) -> tuple[Any, Named]:
     """Take the array out of an ``xarray.DataArray``, in the order (c, x, y, z).
 
     Parameters
     ----------
     array : DataArray
-        With the dimensions x, y, z, and c where there are channels, in any order.
+        With the dimensions x, y, z, and c where there are channels, in any order. An axis that was taken at one place (``isel(z=5)``) gets length 1 again.
     placed : bool
         Whether it is known where it goes: then coordinates are not looked at.
 
     Returns
     -------
     array : dask.array.Array or ndarray, shape (c, x, y, z)
-    offset : tuple of 3 int, optional
-        Absolute voxel of element 0, where the coordinates say so; None where there are none.
+    named : Named
 
     Raises
     ------
     ValueError
         Dimensions have other names, or coordinates are no even steps of voxels.
     """
+    array = array.expand_dims([axis for axis in "xyz" if axis not in array.dims and axis in array.coords and array.coords[axis].ndim == 0])
     dims = [str(dim) for dim in array.dims]
     if sorted(dims) not in (sorted("xyz"), sorted("cxyz")):
         raise ValueError(f"the dimensions must be named x, y, z (and c), in any order, got {array.dims}; rename() them")
     ordered = array.transpose(*(dim for dim in _DIMS if dim in dims))
     data = ordered.data if "c" in dims else ordered.data[np.newaxis]
-    known = [axis for axis in "xyz" if axis in array.coords and array.coords[axis].size]
-    if placed or not known:
-        return data, None
-    x, y, z = (_first_voxel(array.coords[axis], axis) if axis in known else 0 for axis in "xyz")
-    return data, (x, y, z)
+    category = array.attrs.get("category")
+    category = category if category in ("color", "segmentation") else None
+    known = [] if placed else [axis for axis in "xyz" if axis in array.coords and array.coords[axis].size]
+    spacings = {axis: spacing_of(array.coords[axis], axis) for axis in known}
+    x, y, z = (first_voxel(spacings[axis], axis) if axis in known else 0 for axis in "xyz")
+    lengths = [spacing.length_nm for spacing in spacings.values() if spacing.length_nm is not None]
+    return data, Named((x, y, z), (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None, category)
 
 
-def _first_voxel(coordinate: Any, axis: str) -> int:
-    """Find the voxel of the first value: voxel numbers as they are, lengths divided by the length of a voxel."""
-    if coordinate.dtype.kind not in "iuf":
-        raise ValueError(f"coordinate {axis}: must be numbers, got {coordinate.dtype}; give offset= or drop it")
-    values = np.asarray(coordinate.values, np.float64)
-    units = coordinate.attrs.get("units")
-    if units is None:
-        step = 1.0
-    elif (scale := nm_per_unit(str(units))) is None:
-        raise ValueError(f"coordinate {axis}: units must be a length such as nm, got {units!r}; give offset= where the coordinate is something else")
-    elif len(values) > 1:
-        step = float(values[-1] - values[0]) / (len(values) - 1)
-    else:
-        raise ValueError(f"coordinate {axis}: one value in {units} does not tell how long a voxel is ({scale:g} nm per unit); give offset=")
-    if not step > 0 or not np.allclose(values, values[0] + step * np.arange(len(values)), rtol=0, atol=_TOLERANCE * step):
-        raise ValueError(f"coordinate {axis}: must rise in even steps{' of 1 voxel' if units is None else ''}, got {values[:4]}...; give offset= and drop it")
-    first = float(values[0]) / step
-    tolerance = min(_LARGEST_TOLERANCE, _TOLERANCE * max(1.0, abs(first) * 1e-3))  # steps of floats add up
-    for shift in (0.0, 0.5):  # corners of voxels, or their centres
-        if abs(first - shift - round(first - shift)) < tolerance:
-            return round(first - shift)
-    raise ValueError(f"coordinate {axis}: starts at {values[0]:g}, which is {first:g} voxels: neither the corner nor the centre of a voxel; give offset=")
-
-
-def plain_array(array: Any, offset: Sequence[int] | None) -> tuple[Any, Vec3]:
+def plain_array(array: Any, offset: Sequence[int] | None) -> tuple[Any, Named]:
     """Bring an array into the form that writers take.
 
     Parameters
@@ -89,7 +78,8 @@ def plain_array(array: Any, offset: Sequence[int] | None) -> tuple[Any, Vec3]:
     Returns
     -------
     array : dask.array.Array or ndarray, shape (c, x, y, z)
-    offset : tuple of 3 int
+    named : Named
+        Where it goes, and what else it says of itself.
 
     Raises
     ------
@@ -98,9 +88,9 @@ def plain_array(array: Any, offset: Sequence[int] | None) -> tuple[Any, Vec3]:
     ValueError
         Shape, coordinates or offset make no sense.
     """
-    coordinates = None
+    named = Named((0, 0, 0), None, None)
     if hasattr(array, "coords") and hasattr(array, "data"):
-        array, coordinates = named_axes(array, placed=offset is not None)
+        array, named = named_axes(array, placed=offset is not None)
     if not hasattr(array, "ndim") or isinstance(array, np.ma.MaskedArray) or hasattr(array, "dims"):
         raise TypeError(f"the array must be a dask or numpy array or an xarray DataArray (fill a masked one), got {type(array).__name__}")
     if array.ndim not in (3, 4):
@@ -111,10 +101,11 @@ def plain_array(array: Any, offset: Sequence[int] | None) -> tuple[Any, Vec3]:
         raise TypeError("the array holds masked arrays: fill it (dask.array.ma.filled)")
     if any(n != n for n in array.shape):
         raise ValueError("the array's shape is not known; call its compute_chunk_sizes() first")
-    topleft = vec3(offset, "offset") if offset is not None else coordinates or (0, 0, 0)
-    if min(topleft) < 0:
-        raise ValueError(f"offset must not be negative, got {topleft}")
-    return array, topleft
+    if offset is not None:
+        named = replace(named, offset=vec3(offset, "offset"))
+    if min(named.offset) < 0:
+        raise ValueError(f"offset must not be negative, got {named.offset}")
+    return array, named
 
 
 def content_of(array: Any, token: str | None) -> Content:

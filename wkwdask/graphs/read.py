@@ -141,19 +141,12 @@ def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3,
     ValueError
         Axes, channel or chunks make no sense.
     """
-    axes = _checked_axes(axes, channel, volume.num_channels)
-    if channel is not None and not -volume.num_channels <= channel < volume.num_channels:
-        raise ValueError(f"channel must be in 0..{volume.num_channels - 1}, got {channel}")
-    channel = channel % volume.num_channels if channel is not None else None
-    reader = BoxReader(volume, start, box, axes, channel)
-    voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in axes else 1)
-    shape = _chunk_shape(chunks, volume, voxel_nbytes)
-    lengths = dict(zip("xyz", chunk_lengths(start, box, shape), strict=True))
-    lengths["c"] = (volume.num_channels,)
-    ordered = tuple(lengths[axis] for axis in axes)
+    reader = box_reader(volume, box, start, axes, channel)
+    ordered = reader_chunks(reader, chunks)
     if num_chunks(ordered) > MANY_CHUNKS:
+        largest = dict(zip(reader.axes, map(max, ordered), strict=True))
         warnings.warn(
-            f"{volume.name}: {num_chunks(ordered)} chunks of {shape} voxels; dask takes milliseconds for each: "
+            f"{volume.name}: {num_chunks(ordered)} chunks of {(largest['x'], largest['y'], largest['z'])} voxels; dask takes milliseconds for each: "
             'choose larger ones (chunks="file" or chunks="1GiB"), or a smaller part with bounding_box=',
             stacklevel=3,
         )
@@ -164,9 +157,50 @@ def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3,
         lock=False,
         asarray=False,
         inline_array=True,
-        meta=np.empty((0,) * len(axes), volume.dtype),
+        meta=np.empty((0,) * reader.ndim, volume.dtype),
     )
     return array
+
+
+def box_reader(volume: Volume, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None) -> BoxReader:
+    """Make a reader of a volume, see :func:`open_array`.
+
+    Raises
+    ------
+    ValueError
+        Axes or channel make no sense.
+    """
+    axes = _checked_axes(axes, channel, volume.num_channels)
+    if channel is not None and not -volume.num_channels <= channel < volume.num_channels:
+        raise ValueError(f"channel must be in 0..{volume.num_channels - 1}, got {channel}")
+    return BoxReader(volume, start, box, axes, channel % volume.num_channels if channel is not None else None)
+
+
+def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], ...]:
+    """Cut what a reader reads into dask chunks, with borders on the grid of blocks.
+
+    Parameters
+    ----------
+    reader : BoxReader
+        What is read.
+    chunks : str, int or sequence of int
+        As for :func:`open_array`.
+
+    Returns
+    -------
+    tuple of tuple of int
+        Lengths along each axis of the reader.
+
+    Raises
+    ------
+    ValueError
+        Chunks make no sense.
+    """
+    volume = reader.volume
+    voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
+    lengths = dict(zip("xyz", chunk_lengths(reader.start, reader.box, _chunk_shape(chunks, volume, voxel_nbytes)), strict=True))
+    lengths["c"] = (volume.num_channels,)
+    return tuple(lengths[axis] for axis in reader.axes)
 
 
 def _checked_axes(axes: str | None, channel: int | None, num_channels: int) -> str:

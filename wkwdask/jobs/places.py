@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError, UnsupportedError
-from wkwdask.formats.datasource import check_layer_name
+from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, layer_in, read_datasource, with_external
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
+
+_SAME_LENGTH = 1e-5  # of itself: written down in text, or measured by large coordinates
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Pl
         return Place(folder, Mag(1, 1, 1), Layer(layer_folder, layer_name))
     datasource = read_datasource(dataset_folder)
     if datasource is None:
-        return Place(folder, mag, Layer(layer_folder, layer_name))
+        return Place(folder, mag, Layer(layer_folder, layer_name, allow_external=allow_external))
     layer = layer_in(dataset_folder, datasource, layer_folder) or Layer(layer_folder, layer_name, dataset_folder, datasource)
     if allow_external:
         layer = with_external(layer)
@@ -87,6 +90,64 @@ def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Pl
         raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
     real = real_folder(layer, folder)
     return Place(folder, mag, layer) if real == folder else Place(real, mag, replace(layer, folder=os.path.dirname(real)), folder)
+
+
+def in_new_dataset(place: Place, voxel_size_nm: tuple[float, float, float]) -> Place:
+    """Give a place as it will be when the JSON of its dataset is there, which appears with the mag.
+
+    Parameters
+    ----------
+    place : Place
+        Where the mag goes.
+    voxel_size_nm : tuple of 3 float
+        Edge lengths of a voxel of mag 1 along x, y, z [nm].
+    """
+    layer = place.layer
+    dataset = os.path.dirname(layer.folder)
+    text = format_datasource(new_document(os.path.basename(dataset), voxel_size_nm))
+    layer = replace(layer, dataset_folder=dataset, datasource=parse_datasource(text, f"{dataset}/{FILE_NAME}"))
+    check_inside_dataset(layer, place.folder)
+    return replace(place, layer=layer)
+
+
+def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float]) -> tuple[float, float, float] | None:
+    """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none.
+
+    Parameters
+    ----------
+    place : Place
+        Where the mag goes.
+    lengths_nm : tuple of 3 float
+        Edge lengths of the array's voxels along x, y, z [nm].
+
+    Returns
+    -------
+    tuple of 3 float or None
+        Of a voxel of mag 1 [nm]. A folder that holds anything else is not made a dataset.
+
+    Raises
+    ------
+    ValueError
+        The dataset is there and its voxels are others: the array would get into another place.
+    """
+    size = tuple(length / factor for length, factor in zip(lengths_nm, place.mag.factors, strict=True))
+    datasource = place.layer.datasource
+    if datasource is not None:
+        known = datasource.voxel_size_nm
+        if known is not None and not all(math.isclose(a, b, rel_tol=_SAME_LENGTH) for a, b in zip(size, known, strict=True)):
+            here = ", ".join(f"{a * factor:g}" for a, factor in zip(known, place.mag.factors, strict=True))
+            there = ", ".join(f"{length:g}" for length in lengths_nm)
+            raise ValueError(
+                f"{place.folder}: the voxels of mag {place.mag} are {here} nm here, those of the array's coordinates {there} nm; "
+                "write to the mag that they are of, or give offset="
+            )
+        return None
+    if place.mag.name != os.path.basename(place.folder) and place.mag.long_name != os.path.basename(place.folder):
+        return None
+    dataset = os.path.dirname(place.layer.folder)
+    if os.path.isdir(dataset) and any(not name.startswith(".") for name in os.listdir(dataset)):
+        return None
+    return size[0], size[1], size[2]
 
 
 def other_layers_with(layer: Layer, folder: str) -> list[str]:

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
-from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
+from wkwdask.formats.datasource import FILE_NAME, check_layer_name
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.convert import ConvertJob
-from wkwdask.jobs.places import Place, check_inside_dataset, edit_for, place_of
+from wkwdask.jobs.places import Place, edit_for, in_new_dataset, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.storage.converted import Converted, check_range
-from wkwdask.storage.dataset import Layer, read_datasource
+from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.foreign import Foreign, Placing, open_foreign
 from wkwdask.storage.image_stack import ImageStack, read_notes
 from wkwdask.storage.local import local_path
@@ -223,7 +223,7 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     )  # fmt: skip
     size = voxel_size_of_new(place, foreign.voxel_size_nm, options.voxel_size_nm)
     if size is not None:
-        place = _in_new_dataset(place, size)
+        place = in_new_dataset(place, size)
     edit = edit_for(place, header, box, options.category)
     if edit is not None:
         edit = replace(edit, voxel_size_nm=size)
@@ -272,16 +272,6 @@ def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | 
             f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) (--voxel-size 4,4,35) in nm"
         )
     return size
-
-
-def _in_new_dataset(place: Place, voxel_size_nm: VoxelSize) -> Place:
-    """Give a place as it will be when the JSON is there, which appears with the mag."""
-    layer = place.layer
-    dataset = os.path.dirname(layer.folder)
-    text = format_datasource(new_document(os.path.basename(dataset), voxel_size_nm))
-    layer = Layer(layer.folder, layer.name, dataset, parse_datasource(text, f"{dataset}/{FILE_NAME}"))
-    check_inside_dataset(layer, place.folder)
-    return replace(place, layer=layer)
 
 
 def _token(source: Source) -> str:

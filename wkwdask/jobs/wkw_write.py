@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs.places import edit_for, place_of
+from wkwdask.jobs.places import dataset_of_lengths, edit_for, in_new_dataset, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, check_same_settings, settings_of
 from wkwdask.storage.job_folder import find_left
 from wkwdask.storage.locks import locks_of
@@ -116,8 +116,9 @@ def check_category(category: str | None) -> None:
 
 
 def stage_write(
-    url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None, *, allow_external: bool = False
-) -> StagedMags:
+    url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None,
+    lengths_nm: tuple[float, float, float] | None = None, *, allow_external: bool = False,
+) -> StagedMags:  # fmt: skip
     """Check and lay out the writing of an array as one mag.
 
     Parameters
@@ -134,6 +135,8 @@ def stage_write(
         ``"error"``, ``"resume"`` or ``"overwrite"``.
     category : str, optional
         What a new layer is.
+    lengths_nm : tuple of 3 float, optional
+        Edge lengths of the array's voxels [nm]: where there is no dataset and no other file either, one of that voxel size is made.
     allow_external : bool
         Whether links may lead out of the dataset.
 
@@ -146,7 +149,7 @@ def stage_write(
     TypeError
         WKW has no voxel type for the dtype.
     ValueError
-        An option makes no sense, or the layer has another type.
+        An option makes no sense, the layer has another type, or the dataset another voxel size.
     ResumeError
         What was interrupted was started with other settings.
     UnsupportedError
@@ -156,6 +159,9 @@ def stage_write(
     check_category(category)
     header = encoding.header(content.dtype, content.shape[0])
     place = place_of(url, allow_external=allow_external)
+    voxel_size = None if lengths_nm is None else dataset_of_lengths(place, lengths_nm)
+    if voxel_size is not None:
+        place = in_new_dataset(place, voxel_size)
     box = BoundingBox(topleft, content.shape[1:], place.mag)
     settings = {
         **settings_of(
@@ -168,6 +174,8 @@ def stage_write(
     owner = owner_of(f"{_COMMAND} into {place.folder}", parent, place.folder, None, settings, existing, content)
     target = staged_target(owner, parent, header, encoding.level, box)
     edit = edit_for(place, header, box, category)
+    if edit is not None:
+        edit = replace(edit, voxel_size_nm=voxel_size)
     return StagedMags(
         owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing, goes_on_by_itself=False,
         not_compared=content.not_compared,

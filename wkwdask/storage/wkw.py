@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, MissingError, ReplacedError
+from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -392,41 +392,6 @@ class WkwVolume:
             nonzero += file.read_into(reading, _page_number(x, y, z), low, high, origin)
         return nonzero
 
-    def sample(self, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        """Read the values at points, each block once.
-
-        Parameters
-        ----------
-        points : ndarray of int64, shape (n, 3)
-            Absolute voxels of the mag along x, y, z, inside the box.
-
-        Returns
-        -------
-        ndarray, shape (n, c)
-
-        Raises
-        ------
-        BoundsError
-            A point lies outside the box.
-        FormatError
-            A file is broken.
-        """
-        outside = np.flatnonzero((points < self.box.topleft).any(axis=1) | (points >= self.box.bottomright).any(axis=1))
-        if outside.size:
-            raise BoundsError(f"{self.folder}: point {points[outside[0]].tolist()} lies outside the box {self.box}")
-        values = np.zeros((len(points), self.num_channels), self.dtype)
-        step = self.header.block_len
-        block_of, place = np.unique(points // step, axis=0, return_inverse=True)
-        by_block = np.argsort(place.reshape(-1), kind="stable")
-        cuts = np.searchsorted(place.reshape(-1)[by_block], np.arange(len(block_of) + 1))
-        block = np.empty((self.num_channels, step, step, step), self.dtype, order="F")
-        for n, corner in enumerate((block_of * step).tolist()):
-            members = by_block[cuts[n] : cuts[n + 1]]
-            self.read_into(block, _vec3(corner))
-            x, y, z = (points[members] - corner).T
-            values[members] = block[:, x, y, z].T
-        return values
-
 
 @lru_cache(maxsize=1024)
 def _page_number(x: int, y: int, z: int) -> int:
@@ -457,7 +422,3 @@ def files_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
         high = [max(b, i + 1) for b, i in zip(high, index, strict=True)]
     edge = header.file_len_vx
     return BoundingBox.from_corners([a * edge for a in low], [b * edge for b in high], mag)
-
-
-def _vec3(values: list[int]) -> Vec3:
-    return values[0], values[1], values[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.wkw import WkwVolume
 
 _GAP = 8
@@ -30,12 +31,31 @@ _GOLDEN_ANGLE = 0.618033988749895
 _PLANES = (("x", "y"), ("z", "y"), ("x", "z"))  # columns and rows of the panels: large, right of it, below it
 
 
+class Sliceable(Protocol):
+    """What slices are taken from, a :class:`wkwdask.storage.volume.Volume` for one."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel."""
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+
+    @property
+    def box(self) -> BoundingBox:
+        """Where it has data [voxels of its mag]."""
+
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3) -> int:
+        """Fill an array (c, x, y, z) with the voxels from ``topleft`` on."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Scene:
     """What is shown and how large."""
 
-    image: WkwVolume | None
-    segmentation: WkwVolume | None
+    image: Sliceable | None
+    segmentation: Sliceable | None
     box: BoundingBox
     """What is shown [voxels of mag 1]."""
     pixels: dict[str, int]
@@ -79,39 +99,29 @@ def preview(
     FormatError
         A file is broken.
     """
+    image, segmentation, voxel_size = _found(url, layer, None if mag is None else Mag.parse(mag), size)
     path = Path(output)
-    draw(url, None if layer is None else [layer], None if mag is None else Mag.parse(mag), size=size).save(path)
+    draw(image, segmentation, voxel_size, size).save(path)
     return path
 
 
-def draw(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mag: Mag | None = None, *, size: int = 640, coarsest: bool = False) -> Image.Image:
-    """Draw three orthogonal slices through the middle of a dataset, layer or mag.
+def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Image.Image:
+    """Draw three orthogonal slices through the middle of an image, a segmentation, or one over the other.
 
     Parameters
     ----------
-    url : str or path
-        A dataset, a layer or a mag.
-    layers : sequence of str, optional
-        The layers of which the first image and the first segmentation are drawn, by default all.
-    mag : Mag, optional
-        The mag to draw; by default one that is just fine enough.
+    image, segmentation : Sliceable, optional
+        What is drawn, at least one of them.
+    voxel_size : sequence of 3 float, optional
+        Edge lengths of a voxel of mag 1 along x, y, z [nm].
     size : int
         Longest edge of the largest panel [pixels].
-    coarsest : bool
-        Draw the coarsest mag, however few voxels it has.
 
     Returns
     -------
-    Image
-
-    Raises
-    ------
-    MissingError
-        There is no such layer or mag, or it has no files.
-    FormatError
-        A file is broken.
+    PIL.Image.Image
     """
-    scene = _scene(url, layers, mag, size, coarsest=coarsest)
+    scene = _scene(image, segmentation, voxel_size, size)
     width, depth = scene.pixels["x"], scene.pixels["z"]
     height = scene.pixels["y"]
     picture = Image.new("RGB", (width + depth + 3 * _GAP, height + depth + 3 * _GAP), _BACKGROUND)
@@ -122,13 +132,14 @@ def draw(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mag: 
     return picture
 
 
-def _scene(url: str | os.PathLike[str], names: Sequence[str] | None, mag: Mag | None, size: int, *, coarsest: bool) -> _Scene:
+def _found(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, size: int) -> tuple[WkwVolume | None, WkwVolume | None, Sequence[float] | None]:
+    """Find the image and the segmentation to draw, and the voxel size [nm]."""
     located = locate(url)
-    layers = list(located.layers) if names is None else [choose_layer(located, name) for name in names]
+    layers = [choose_layer(located, layer)] if layer is not None or len(located.layers) == 1 else list(located.layers)
     image = segmentation = None
     voxel_size: Sequence[float] | None = None
     for candidate in layers:
-        volume = _volume(candidate, mag if mag is not None else located.mag, 0 if coarsest else size)
+        volume = _volume(candidate, mag if mag is not None else located.mag, size)
         if volume is None:
             continue
         voxel_size = voxel_size or (candidate.datasource.voxel_size_nm if candidate.datasource is not None else None)
@@ -136,9 +147,15 @@ def _scene(url: str | os.PathLike[str], names: Sequence[str] | None, mag: Mag | 
             segmentation = segmentation or volume
         else:
             image = image or volume
+    if image is None and segmentation is None:
+        raise MissingError(f"{located.path}: no layer with data files to draw")
+    return image, segmentation, voxel_size
+
+
+def _scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> _Scene:
     shown = image or segmentation
     if shown is None:
-        raise MissingError(f"{located.path}: no layer with data files to draw")
+        raise ValueError("there is neither an image nor a segmentation to draw")
     box = shown.box.in_mag(Mag(1, 1, 1))
     lengths = [n * s for n, s in zip(box.size, voxel_size or (1.0, 1.0, 1.0), strict=True)]
     per_pixel = max(lengths) / size
@@ -176,7 +193,7 @@ def _panel(scene: _Scene, columns: str, rows: str) -> Image.Image:
     return panel
 
 
-def _slice(volume: WkwVolume, box: BoundingBox, columns: str, rows: str) -> npt.NDArray[Any]:
+def _slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str) -> npt.NDArray[Any]:
     """Read the slice through the middle of the box, shape (c, rows, columns)."""
     here = box.in_mag(volume.box.mag)
     topleft, size = list(here.topleft), list(here.size)

@@ -192,3 +192,59 @@ class Rechunk(Work):
     def digests(self) -> list[str]:
         """Hash the new mag."""
         return [digest(read_mag(self._target, self._size))] if self._size else []
+
+
+class LabelStatistics(Work):
+    """``wkwdask.label_statistics`` of a mag, from its files, by one thread.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    size : int
+        Edge of the volume [voxels].
+    color : str, optional
+        Another layer.
+    """
+
+    def __init__(self, path: str, size: int, color: str | None = None) -> None:
+        self._path, self._color = path, color
+        volumes = [open_volume(one) for one in (path, color) if one is not None]
+        self.nbytes = size**3 * sum(volume.dtype.itemsize for volume in volumes)
+        self._found = None
+
+    def run(self) -> None:
+        """Measure all labels."""
+        with dask.config.set(scheduler="synchronous"):
+            self._found = wkwdask.label_statistics(self._path, self._color)
+
+    def digests(self) -> list[str]:
+        """Hash labels, counts and boxes."""
+        boxes = self._found[[f"{end}_{axis}" for axis in "xyz" for end in ("min", "max")]].to_numpy(np.int64).reshape(-1, 3, 2)
+        return [digest(part) for part in (self._found.index.to_numpy(np.int64), self._found.voxels.to_numpy(), boxes)]
+
+
+class Histogram(Work):
+    """``wkwdask.histogram`` of a mag, from its files, by one thread.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    size : int
+        Edge of the volume [voxels].
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        self._path = path
+        self.nbytes = size**3 * open_volume(path).dtype.itemsize
+        self._found = None
+
+    def run(self) -> None:
+        """Count all values."""
+        with dask.config.set(scheduler="synchronous"):
+            self._found = wkwdask.histogram(self._path)
+
+    def digests(self) -> list[str]:
+        """Hash the counts."""
+        return [digest(self._found.to_numpy()[0])]

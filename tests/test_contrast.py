@@ -1,0 +1,258 @@
+"""Histograms and contrast: the same as numpy's of the whole array, in slices too, and in the JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from local_cluster import local_cluster
+from strategies import vectors, voxel_array
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import MissingError
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.jobs.histogram import binned_percentiles, percentiles
+from wkwdask.kernels.value_counts import count_values, counted_values
+
+SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}
+DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
+WORKFLOW = Path(__file__).resolve().parent.parent / "workflows" / "contrast.py"
+
+
+@contextlib.contextmanager
+def many_regions(edge=16):
+    with mock.patch("wkwdask.plans.apply.choose_region", return_value=(edge,) * 3), mock.patch("wkwdask.plans.apply.BRICK_NBYTES", 1 << 12):
+        yield
+
+
+def make_dataset(folder, **layers):
+    """Write layers of arrays at voxel (5, 0, 9)."""
+    folder.mkdir(exist_ok=True)
+    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 40))))
+    for name, array in layers.items():
+        wkwdask.write(folder / name / "1", (5, 0, 9), array, category="color", **SMALL)
+    return folder
+
+
+def half_empty(array):
+    """Let whole files be absent."""
+    array = array.copy()
+    array[:, array.shape[1] // 2 :] = 0
+    return array
+
+
+def check_histogram(found, values, dtype, bins, limits):
+    """Compare the counts of one channel of one slice, or of all of them."""
+    if bins is None and limits is None and dtype.itemsize <= 2 and dtype.kind != "f":
+        ids, counts = np.unique(values, return_counts=True)
+        np.testing.assert_array_equal(found.value[found.to_numpy() > 0], ids)
+        np.testing.assert_array_equal(found[found.to_numpy() > 0], counts)
+        assert found.sizes["value"] == 1 << 8 * dtype.itemsize
+        return
+    expected, _ = np.histogram(values, found.sizes["value"], limits)
+    np.testing.assert_array_equal(found, expected)
+    assert int(found.nan) == (np.isnan(values).sum() if dtype.kind == "f" else 0)
+    assert int(found.below) == (values < limits[0]).sum()
+    assert int(found.above) == (values > limits[1]).sum()
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from(DTYPES), st.integers(1, 3), vectors(1, 30), st.sampled_from(["few", "noise", "extremes", "zeros"]), st.booleans(), st.booleans(),
+    st.sampled_from([None, 1, 7, 100]), st.sampled_from([None, (0, 3), (-10.5, 300)]), st.booleans(), st.integers(0, 2**32 - 1),
+)  # fmt: skip
+def test_any_voxels(dtype, channels, shape, kind, per_slice, ignore_zero, bins, limits, empty, seed):
+    dtype = np.dtype(dtype)
+    array = voxel_array(dtype, (channels, *shape), seed, kind)
+    array = half_empty(array) if empty else array
+    with tempfile.TemporaryDirectory() as folder, many_regions(), dask.config.set(scheduler="synchronous"):
+        url = make_dataset(Path(folder) / "ds", color=array) / "color" / "1"
+        found = wkwdask.histogram(url, bins=bins, range=limits, per_slice=per_slice, ignore_zero=ignore_zero)
+    counted = array[array != 0] if ignore_zero else array.ravel()
+    finite = counted[np.isfinite(counted)]
+    if limits is None:
+        limits = (finite.min(), finite.max()) if finite.size else (dtype.type(0), dtype.type(1))
+        bins = bins if bins is not None or (dtype.kind != "f" and dtype.itemsize <= 2) else 4096
+        limits = None if bins is None else limits
+    assert found.dims == (("channel", "z", "value") if per_slice else ("channel", "value"))
+    for channel, part in enumerate(found):
+        for n, one in enumerate(part if per_slice else [part]):
+            values = array[channel, ..., n] if per_slice else array[channel]
+            check_histogram(one, values[values != 0] if ignore_zero else values.ravel(), dtype, bins, limits)
+            if per_slice:
+                assert int(one.z) == 9 + n
+
+
+@given(
+    st.sampled_from(["uint8", "int8", "uint16", "int16"]),
+    st.integers(0, 70),
+    st.integers(1, 3),
+    st.sampled_from(["few", "noise", "extremes"]),
+    st.integers(0, 99),
+)
+def test_counted_values(dtype, number, stride, kind, seed):
+    values = voxel_array(dtype, (number * stride,), seed, kind)[::stride]
+    ids, counts = np.unique(values, return_counts=True)
+    found = count_values(values)
+    np.testing.assert_array_equal(counted_values(values.dtype)[found > 0], ids)
+    np.testing.assert_array_equal(found[found > 0], counts)
+
+
+@given(st.lists(st.integers(0, 255), min_size=1, max_size=200), st.lists(st.floats(0, 100), min_size=1, max_size=5))
+def test_percentiles_are_those_of_numpy(values, percents):
+    counts = np.bincount(values, minlength=256)
+    found = percentiles(counts, np.arange(256), np.array(percents))
+    np.testing.assert_array_equal(found, np.percentile(np.array(values, np.float64), percents))
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=200, unique=True), st.integers(1, 300), st.lists(st.floats(0, 100), min_size=1, max_size=5))
+def test_percentiles_of_bins_are_off_by_a_bin_at_most(values, bins, percents):
+    counts, edges = np.histogram(values, bins)
+    found = binned_percentiles(counts, edges, np.array(percents))
+    low, high = (np.percentile(values, percents, method=method) for method in ("lower", "higher"))
+    width = (edges[1] - edges[0]) * (1 + 1e-9)
+    assert (found >= low - width).all()
+    assert (found <= high + width).all()
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    random = np.random.default_rng(0)
+    em = random.normal(120, 20, (1, 40, 30, 25)).astype(np.uint8)
+    em[:, :, :, 7] //= 2
+    em[:, 20:, :10] = 0
+    em[..., 3] = 0
+    two = np.stack([em[0], em[0] // 3]).astype(np.uint16)
+    floats = em.astype(np.float32) / 7
+    floats[0, 1, 1, 1] = np.nan
+    return make_dataset(tmp_path_factory.mktemp("contrast") / "ds", em=em, two=two, floats=floats), em, two, floats
+
+
+def test_contrast_is_that_of_numpy(dataset):
+    folder, em, two, floats = dataset
+    for layer, array in (("em", em), ("two", two)):
+        found = wkwdask.contrast(folder, (2, 97.5), layer=layer)
+        expected = [np.percentile(channel[channel != 0], (2, 97.5, 0, 100)) for channel in array]
+        np.testing.assert_array_equal(found[["low", "high", "min", "max"]], expected)
+        np.testing.assert_array_equal(found.voxels, [np.count_nonzero(channel) for channel in array])
+        assert found.attrs["intensityRange"] == np.percentile(array[array != 0], (2, 97.5)).tolist()
+    with_zero = wkwdask.contrast(folder, (0, 50), layer="em", ignore_zero=False)
+    np.testing.assert_array_equal(with_zero[["low", "high"]], [np.percentile(em, (0, 50))])
+    found = wkwdask.contrast(folder, layer="floats")
+    values = floats[(floats != 0) & np.isfinite(floats)]
+    np.testing.assert_allclose(found[["low", "high"]], [np.percentile(values, (1, 99))], atol=1.01 * float(np.ptp(values)) / 4096 + 0.15)
+    np.testing.assert_allclose(found[["min", "max"]], [[values.min(), values.max()]], rtol=1e-6)
+
+
+def test_contrast_of_slices(dataset):
+    folder, _, two, _ = dataset
+    found = wkwdask.contrast(folder, layer="two", per_slice=True)
+    assert found.index.names == ["z", "channel"]
+    assert found.index[0] == (9, 0)
+    for z in range(25):
+        for channel in range(2):
+            values = two[channel, ..., z]
+            values = values[values != 0]
+            expected = np.percentile(values, (1, 99, 0, 100)) if values.size else [np.nan] * 4
+            np.testing.assert_array_equal(found.loc[(9 + z, channel), ["low", "high", "min", "max"]], expected)
+            assert found.loc[(9 + z, channel), "voxels"] == values.size
+    assert found.loc[(9 + 3, 0)].isna().sum() == 4
+    assert found.attrs["intensityRange"] == np.percentile(two[two != 0], (1, 99)).tolist()
+
+
+def test_contrast_is_written(tmp_path):
+    random = np.random.default_rng(0)
+    folder = make_dataset(tmp_path / "ds", em=random.integers(1, 200, (1, 20, 20, 20), np.uint8), other=np.ones((1, 20, 20, 20), np.uint8))
+    path = folder / FILE_NAME
+    document = json.loads(path.read_text())
+    document["dataLayers"][0]["defaultViewConfiguration"] = {"color": [255, 0, 0], "intensityRange": [0, 1]}
+    document["somethingElse"] = {"kept": 1.5}
+    path.write_text(json.dumps(document))
+    found = wkwdask.contrast(folder, layer="em", write=True, per_slice=True)
+    low, high = found.attrs["intensityRange"]
+    document["dataLayers"][0]["defaultViewConfiguration"] |= {"intensityRange": [low, high], "min": 1, "max": 199}
+    assert json.loads(path.read_text()) == document
+    wkwdask.contrast(folder / "other" / "1", write=True)
+    assert json.loads(path.read_text())["dataLayers"][1]["defaultViewConfiguration"] == {"intensityRange": [1, 2], "min": 1, "max": 1}
+    assert sorted(entry.name for entry in folder.iterdir() if not entry.name.endswith(".lock")) == [FILE_NAME, "em", "other"]
+
+
+def test_what_makes_no_sense_is_refused(dataset, tmp_path):
+    folder, *_ = dataset
+    for wrong in ((99, 1), (-1, 50), (5, 101)):
+        with pytest.raises(ValueError, match="percentiles are two ascending numbers"):
+            wkwdask.contrast(folder, wrong, layer="em")
+    with pytest.raises(ValueError, match="no voxel counts but zeros"):
+        wkwdask.contrast(folder, layer="em", bounding_box=(5, 0, 12, 40, 30, 1))
+    with pytest.raises(ValueError, match="several layers"):
+        wkwdask.contrast(folder)
+    with pytest.raises(ValueError, match="max must be larger than min"):
+        wkwdask.histogram(folder, layer="em", range=(3, 1))
+    wkwdask.write(tmp_path / "lone" / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **SMALL)
+    with pytest.raises(MissingError, match=r"no datasource-properties\.json that knows the layer"):
+        wkwdask.contrast(tmp_path / "lone" / "1", write=True)
+
+
+@pytest.mark.parametrize("scheduler", ["threads", "processes", "cluster"])
+def test_every_runner_gives_the_same(dataset, scheduler):
+    folder, em, *_ = dataset
+    with contextlib.ExitStack() as stack:
+        if scheduler == "cluster":
+            distributed = pytest.importorskip("distributed")
+            stack.enter_context(distributed.Client(stack.enter_context(local_cluster(silence_logs="ERROR"))))
+        else:
+            stack.enter_context(dask.config.set(scheduler=scheduler, num_workers=2))
+        stack.enter_context(many_regions())
+        found = wkwdask.histogram(folder, layer="em", per_slice=True)
+    for n in range(em.shape[3]):
+        np.testing.assert_array_equal(found[0, n], np.bincount(em[..., n].ravel(), minlength=256))
+
+
+def test_real_em(shared_data):
+    array = wkwdask.read(shared_data / "l4_sample", layer="color", mag="2-2-1")
+    found = wkwdask.histogram(shared_data / "l4_sample", per_slice=True)
+    assert found.sizes == {"channel": 1, "z": 150, "value": 256}
+    for n in range(150):
+        np.testing.assert_array_equal(found[0, n], np.bincount(array[..., n].ravel(), minlength=256))
+    np.testing.assert_array_equal(wkwdask.contrast(shared_data / "l4_sample")[["low", "high"]], [np.percentile(array[array != 0], (1, 99))])
+
+
+def test_commands(dataset, tmp_path):
+    folder, em, *_ = dataset
+    run = CliRunner().invoke
+    done = run(cli, ["histogram", str(folder), "--layer", "em", "--per-slice", "-o", str(tmp_path / "counts.csv")], catch_exceptions=False)
+    assert done.output == ""
+    table = pd.read_csv(tmp_path / "counts.csv")
+    assert table["count"].sum() == em.size
+    assert table[(table.z == 9 + 3) & (table.value == 0)]["count"].item() == 40 * 30
+    printed = run(cli, ["histogram", str(folder), "--layer", "floats", "--bins", "2", "--range", "0,10"], catch_exceptions=False).output
+    assert "1 values are NaN" in printed
+    assert "values lie above the bins" in printed
+    expected = np.percentile(em[em != 0], (5, 95))
+    shown = run(cli, ["contrast", str(folder), "--layer", "em", "--percentiles", "5,95"], catch_exceptions=False).output
+    assert shown.endswith(f"intensityRange {expected[0]:g}, {expected[1]:g}\n")
+    assert run(cli, ["contrast", str(folder), "--percentiles", "5"]).exit_code == 2
+
+
+def test_workflow(tmp_path):
+    em = np.random.default_rng(0).normal(120, 5, (1, 20, 20, 30)).astype(np.uint8)
+    em[..., 11] //= 2
+    folder = make_dataset(tmp_path / "ds", em=em)
+    done = subprocess.run([sys.executable, WORKFLOW, folder], capture_output=True, text=True, check=True)
+    expected = np.percentile(em, (1, 99)).tolist()
+    assert done.stdout.startswith(f"em: {[int(n) if n.is_integer() else n for n in expected]}\n")
+    assert [line.split()[0] for line in done.stdout.splitlines()[3:]] == ["20"]
+    assert json.loads((folder / FILE_NAME).read_text())["dataLayers"][0]["defaultViewConfiguration"]["intensityRange"] == expected

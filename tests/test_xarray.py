@@ -1,0 +1,497 @@
+"""The engine ``"wkw"`` beside the same DataArray in memory, and what an array of it can do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import subprocess
+import sys
+
+import dask
+import distributed
+import numpy as np
+import pytest
+import xarray as xr
+from hypothesis import given
+from hypothesis import strategies as st
+from local_cluster import local_cluster
+from memory_volume import MemoryVolume
+
+import wkwdask
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.graphs.read import box_reader
+from wkwdask.xarray_backend import WkwBackend, _preferred_chunks
+
+VOXEL_SIZE = (11.24, 11.24, 28.0)
+TOPLEFT = (21, 3, 9)
+RNG = np.random.default_rng(3)
+EM = RNG.integers(1, 200, (50, 37, 23)).astype(np.uint8)
+RGB = RNG.integers(0, 255, (3, 50, 37, 23)).astype(np.uint8)
+IDS = np.repeat(np.repeat(RNG.integers(0, 9, (25, 19, 23)), 2, 0), 2, 1)[:50, :37].astype(np.uint32)
+OPTIONS = {"block_len": 8, "file_len": 2}
+
+
+def in_memory(voxels, name, mag=(1, 1, 1), topleft=TOPLEFT):
+    """Make what should be seen, by hand."""
+    dims = "xyz" if voxels.ndim == 3 else "cxyz"
+    coords = {
+        axis: (axis, (np.arange(t, t + n) + 0.5) * (m * length), {"units": "nm", "long_name": axis, "mag": m, "voxel_size_nm": length})
+        for axis, t, n, m, length in zip("xyz", topleft, voxels.shape[-3:], mag, VOXEL_SIZE, strict=True)
+    }
+    if voxels.ndim == 4:
+        coords["c"] = ("c", np.arange(len(voxels)), {"long_name": "channel"})
+    category = "segmentation" if voxels.dtype == np.uint32 else "color"
+    mag_name = str(mag[0]) if len(set(mag)) == 1 else "-".join(map(str, mag))
+    return xr.DataArray(voxels, dims=list(dims), coords=coords, name=name, attrs={"mag": mag_name, "voxel_size_nm": VOXEL_SIZE, "category": category})
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("xarray") / "ds"
+    folder.mkdir()
+    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", VOXEL_SIZE)))
+    for layer, voxels in (("em", EM), ("rgb", RGB), ("cells", IDS)):
+        wkwdask.to_wkw(voxels, folder / layer / "1", offset=TOPLEFT, **OPTIONS)
+    wkwdask.build_pyramid(folder, "em", mags=["2-2-1"])
+    return folder
+
+
+@pytest.fixture(params=[None, {}], ids=["lazy", "dask"])
+def pair(request, dataset):
+    """The layer as it is opened, and in memory."""
+    opened = xr.open_dataarray(dataset, engine="wkw", layer="em", chunks=request.param, cache=False)
+    assert (opened.chunks is None) is (request.param is None)
+    return opened, in_memory(EM, "em")
+
+
+@pytest.fixture(params=[None, {}], ids=["lazy", "dask"])
+def rgb(request, dataset):
+    return xr.open_dataarray(dataset / "rgb", engine="wkw", chunks=request.param, cache=False), in_memory(RGB, "rgb")
+
+
+X = float((TOPLEFT[0] + 4.5) * VOXEL_SIZE[0])
+SELECTIONS = {
+    "all": lambda a: a,
+    "ints": lambda a: a[3, 4, 5],
+    "negative ints": lambda a: a[-1, -2, -3],
+    "slices": lambda a: a[5:20, :7, -4:],
+    "empty": lambda a: a[5:5],
+    "steps": lambda a: a[1:40:7, ::3, ::-1],
+    "negative steps": lambda a: a[::-2, 30:2:-5],
+    "arrays": lambda a: a[[3, 40, 3, -1], :, [0]],
+    "three arrays": lambda a: a[[5, 1], [2, 30, 4], [-1, 0]],
+    "mask": lambda a: a[:, np.arange(37) % 5 == 0],
+    "slice of a slice": lambda a: a[10:40][5:20:2].isel(y=slice(None, None, -4))[::2],
+    "array of an array": lambda a: a.isel(x=[1, 2, 40, 41]).isel(x=[3, 0], z=-1),
+    "transposed": lambda a: a.transpose("z", "x", "y")[2, ::5, 3:9],
+    "T": lambda a: a.T[1:3],
+    "isel": lambda a: a.isel(x=slice(3, 9), z=0),
+    "isel drop": lambda a: a.isel(y=2, drop=True),
+    "points": lambda a: a.isel(x=xr.DataArray([1, 49, 7], dims="p"), y=xr.DataArray([0, 36, 7], dims="p"), z=xr.DataArray([22, 0, 7], dims="p")),
+    "points along two axes": lambda a: a.isel(x=xr.DataArray([[1, 49], [7, -1]], dims=["p", "q"]), y=xr.DataArray([[0, 36], [7, 2]], dims=["p", "q"])),
+    "points, then slices": lambda a: a.isel(x=xr.DataArray([1, 49, 7], dims="p"), y=xr.DataArray([0, 36, 7], dims="p"))[1:, ::-3],
+    "sel nearest": lambda a: a.sel(x=X + 3, y=150, z=500, method="nearest"),
+    "sel slice": lambda a: a.sel(x=slice(X, X + 100), z=slice(300, 500)),
+    "sel exact": lambda a: a.sel(x=[X], method=None),
+    "head": lambda a: a.head(x=3, y=2),
+    "where": lambda a: a.where(a > 100, 0),
+    "arithmetic": lambda a: 255 - a[::2],
+    "coarsen": lambda a: a.coarsen(x=2, y=2, z=3, boundary="trim").mean(),
+    "interp": lambda a: a.interp(x=[X + 1, X + 30], y=200.0, z=400.0),
+    "mean": lambda a: a.mean("z"),
+    "groupby": lambda a: a.groupby(a.z > 500).max(),
+    "stack": lambda a: a.isel(z=1).stack(p=("x", "y")),
+    "rolling": lambda a: a.isel(z=1, y=2).rolling(x=3).sum(),
+}
+
+
+class TestAsInMemory:
+    """Whatever is done to an opened array gives what it gives in memory."""
+
+    @pytest.mark.parametrize("select", SELECTIONS.values(), ids=SELECTIONS)
+    def test_selection(self, pair, select):
+        opened, expected = pair
+        xr.testing.assert_identical(select(opened).compute(), select(expected))
+
+    @pytest.mark.parametrize(
+        "select",
+        [
+            lambda a: a,
+            lambda a: a[1],
+            lambda a: a[::-1, 3, 4:9],
+            lambda a: a.isel(c=[2, 0, 0], x=slice(None, None, 20), z=-1),
+            lambda a: a.sel(c=1, x=slice(X, X + 50)),
+            lambda a: a.isel(c=xr.DataArray([0, 2], dims="p"), x=xr.DataArray([5, 49], dims="p"), y=1, z=2),
+            lambda a: a.transpose("y", "c", ...)[4:6],
+        ],
+    )
+    def test_channels(self, rgb, select):
+        opened, expected = rgb
+        xr.testing.assert_identical(select(opened).compute(), select(expected))
+
+    def test_it_is_pickled(self, pair):
+        opened, expected = pair
+        again = pickle.loads(pickle.dumps(opened[::3]))
+        xr.testing.assert_identical(again.compute(), expected[::3])
+
+    @pytest.mark.parametrize("scheduler", ["threads", "synchronous"])
+    def test_schedulers(self, pair, scheduler):
+        opened, expected = pair
+        with dask.config.set(scheduler=scheduler):
+            xr.testing.assert_identical((opened + 1).sum("x").compute(), (expected + 1).sum("x"))
+
+    def test_a_cluster(self, dataset):
+        opened = xr.open_dataarray(dataset / "em", engine="wkw", chunks={}, cache=False)
+        with local_cluster() as cluster, distributed.Client(cluster):
+            xr.testing.assert_identical(opened[5:, ::2].max("z").compute(), in_memory(EM, "em")[5:, ::2].max("z"))
+
+    def test_it_is_plotted(self, pair):
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        opened, expected = pair
+        figure, axes = plt.subplots()
+        image = opened.isel(z=4).plot.imshow(ax=axes, x="x", y="y", add_colorbar=False)
+        np.testing.assert_array_equal(np.asarray(image.get_array()), expected.isel(z=4).T)
+        assert axes.get_xlabel() == "x [nm]"
+        opened.isel(x=0, y=0).plot(ax=axes)
+        plt.close(figure)
+
+    def test_it_is_loaded_asynchronously(self, pair):
+        opened, expected = pair
+        if not hasattr(opened, "load_async"):
+            pytest.skip("this xarray has no load_async")
+        xr.testing.assert_identical(asyncio.run(opened[3:9].load_async()), expected[3:9])
+
+
+def test_the_entry_point_is_installed():
+    assert "wkw" in xr.backends.list_engines()
+
+
+def test_a_path_is_enough(dataset):
+    xr.testing.assert_identical(xr.open_dataarray(dataset / "em" / "1").compute(), in_memory(EM, "em"))
+
+
+def test_another_mag(dataset):
+    half = wkwdask.read(dataset / "em" / "2-2-1")[0]
+    expected = in_memory(half, "em", (2, 2, 1), (10, 1, 9))
+    for opened in (xr.open_dataarray(dataset / "em" / "2-2-1"), xr.open_dataset(dataset, engine="wkw", layer="em", mag="2-2-1").em):
+        xr.testing.assert_identical(opened.compute(), expected)
+
+
+def test_a_part(dataset):
+    opened = xr.open_dataarray(dataset, engine="wkw", layer="em", bounding_box=(30, 10, 9, 12, 20, 3))
+    xr.testing.assert_identical(opened.compute(), in_memory(EM, "em")[9:21, 7:27, :3])
+    with pytest.raises(wkwdask.BoundsError, match="reaches outside"):
+        xr.open_dataarray(dataset, engine="wkw", layer="em", bounding_box=(0, 0, 0, 12, 20, 3))
+
+
+def test_what_could_be_meant_is_listed(dataset):
+    with pytest.raises(ValueError, match="several layers: name one with layer=: em, rgb, cells"):
+        xr.open_dataset(dataset, engine="wkw")
+    with pytest.raises(wkwdask.MissingError, match="no layer 'blood'"):
+        xr.open_dataset(dataset, engine="wkw", layer="blood")
+    with pytest.raises(ValueError, match="is mag 1, not mag 2"):
+        xr.open_dataset(dataset / "em" / "1", engine="wkw", mag=2)
+
+
+def test_variables_are_dropped(dataset):
+    assert list(xr.open_dataset(dataset / "em", engine="wkw", drop_variables="em").data_vars) == []
+
+
+def test_nothing_is_read_before_it_is_needed(dataset, tmp_path):
+    wkwdask.to_wkw(EM, tmp_path / "1", **OPTIONS)
+    for file in tmp_path.glob("1/z*/y*/x*.wkw"):
+        file.write_bytes(b"broken")
+    opened = xr.open_dataarray(tmp_path / "1", engine="wkw")
+    assert opened[3:5, ::2].shape == (2, 24, 32)
+    with pytest.raises(wkwdask.FormatError, match=r"x0\.wkw"):
+        opened[3:5].compute()
+
+
+def test_without_a_voxel_size_it_counts_voxels(tmp_path):
+    wkwdask.to_wkw(EM, tmp_path / "2", offset=(16, 0, 0), **OPTIONS)
+    opened = xr.open_dataarray(tmp_path / "2", engine="wkw")
+    np.testing.assert_array_equal(opened.x[:3], [33.0, 35.0, 37.0])
+    assert opened.x.attrs == {"units": "voxel", "long_name": "x", "mag": 2}
+    assert opened.wkw.mag == wkwdask.Mag(2, 2, 2)
+    with pytest.raises(ValueError, match="voxel size is not known"):
+        _ = opened.wkw.voxel_size
+    opened.wkw.to_wkw(tmp_path / "other" / "2", **OPTIONS)
+    xr.testing.assert_equal(xr.open_dataarray(tmp_path / "other" / "2", engine="wkw"), opened)
+
+
+def test_a_layer_named_like_an_axis(tmp_path):
+    wkwdask.to_wkw(EM, tmp_path / "x" / "1", **OPTIONS)
+    assert list(xr.open_dataset(tmp_path / "x" / "1", engine="wkw").data_vars) == ["layer_x"]
+
+
+class TestGuess:
+    """What the engine says that it can open."""
+
+    def test_dataset_layer_and_mag(self, dataset):
+        assert all(WkwBackend().guess_can_open(path) for path in (dataset, str(dataset / "em"), dataset / "em" / "1", dataset.as_uri()))
+
+    def test_a_broken_json_is_ours(self, tmp_path):
+        (tmp_path / FILE_NAME).write_text("{")
+        assert WkwBackend().guess_can_open(tmp_path)
+        with pytest.raises(wkwdask.CorruptError, match="no JSON"):
+            xr.open_dataset(tmp_path)
+
+    @pytest.mark.parametrize("other", ["s3://bucket/ds", b"bytes", 7, ""])
+    def test_nothing_else(self, other):
+        assert not WkwBackend().guess_can_open(other)
+
+    def test_no_other_folders(self, tmp_path):
+        (tmp_path / "zarr.json").write_text("{}")
+        (tmp_path / "a.nc").write_bytes(b"")
+        assert not WkwBackend().guess_can_open(tmp_path)
+        assert not WkwBackend().guess_can_open(tmp_path / "a.nc")
+        assert not WkwBackend().guess_can_open(tmp_path / "absent")
+
+    def test_no_dataset_of_zarr_alone(self, tmp_path):
+        (tmp_path / FILE_NAME).write_text(json.dumps({"scale": [1, 1, 1], "dataLayers": [ZARR_LAYER]}))
+        assert not WkwBackend().guess_can_open(tmp_path)
+
+
+ZARR_LAYER = {
+    "name": "other", "category": "color", "dataFormat": "zarr3", "elementClass": "uint8", "numChannels": 1,
+    "boundingBox": {"topLeft": [0, 0, 0], "width": 5, "height": 5, "depth": 5}, "mags": [{"mag": [1, 1, 1], "path": "./other/1"}],
+}  # fmt: skip
+
+
+class TestTree:
+    """A dataset as a DataTree."""
+
+    def test_layers_and_mags(self, dataset):
+        tree = xr.open_datatree(dataset, engine="wkw")
+        assert {node.path for node in tree.leaves} == {"/em/1", "/em/2-2-1", "/rgb/1", "/cells/1"}
+        assert tree.attrs == {"name": "ds", "voxel_size_nm": VOXEL_SIZE}
+        assert tree["em"].attrs == {"layer": "em", "category": "color", "data_format": "wkw", "bounding_box": (*TOPLEFT, *EM.shape)}
+        xr.testing.assert_identical(tree["em/1/em"].compute(), in_memory(EM, "em"))
+        xr.testing.assert_identical(tree["cells/1"].to_dataset(inherit=False).cells.compute(), in_memory(IDS, "cells"))
+
+    def test_in_chunks(self, dataset):
+        tree = xr.open_datatree(dataset, chunks={})
+        assert tree["rgb/1/rgb"].chunks is not None
+        xr.testing.assert_identical(tree["rgb/1/rgb"].compute(), in_memory(RGB, "rgb"))
+
+    def test_a_layer_and_a_mag(self, dataset):
+        assert {node.path for node in xr.open_datatree(dataset / "em", engine="wkw").leaves} == {"/1", "/2-2-1"}
+        assert {node.path for node in xr.open_datatree(dataset / "em" / "2-2-1", engine="wkw").leaves} == {"/2-2-1"}
+
+    def test_groups(self, dataset):
+        groups = xr.open_groups(dataset / "em", engine="wkw")
+        assert set(groups) == {"/", "/1", "/2-2-1"}
+
+    def test_what_cannot_be_opened_stays_in_sight(self, dataset, tmp_path):
+        document = json.loads((dataset / FILE_NAME).read_text())
+        document["dataLayers"] = [document["dataLayers"][0], ZARR_LAYER]
+        for entry in document["dataLayers"][0]["mags"]:
+            entry["path"] = str((dataset / entry["path"]).resolve())
+        document["dataLayers"][0]["mags"][1]["path"] = "./gone"
+        (tmp_path / FILE_NAME).write_text(json.dumps(document))
+        tree = xr.open_datatree(tmp_path, engine="wkw")
+        assert "no WKW mag here" in tree["em/2-2-1"].attrs["problem"]
+        assert "stored as zarr3" in tree["other/1"].attrs["problem"]
+        xr.testing.assert_equal(tree["em/1/em"].compute(), in_memory(EM, "em"))
+
+
+boxes = st.builds(BoundingBox, st.tuples(*[st.integers(0, 3000)] * 3), st.tuples(*[st.integers(1, 3000)] * 3))
+
+
+class TestChunks:
+    """Chunks by ``{}`` and by ``"auto"`` never split blocks."""
+
+    @given(
+        box=boxes, dtype=st.sampled_from(["uint8", "uint16", "uint32", "uint64"]), channels=st.sampled_from([1, 3]),
+        lengths=st.sampled_from([(32, 1024), (32, 32), (8, 64), (64, 512)]), limit=st.sampled_from(["128MiB", "16MiB", "3MB"]),
+    )  # fmt: skip
+    def test_borders_are_those_of_blocks(self, box, dtype, channels, lengths, limit):
+        volume = MemoryVolume("chunks", dtype, channels, box, (lengths[0],) * 3, (lengths[1],) * 3)
+        one = channels == 1
+        reader = box_reader(volume, box, box.topleft, "xyz" if one else "cxyz", 0 if one else None)
+        with dask.config.set({"array.chunk-size": limit}):
+            preferred = _preferred_chunks(reader)
+            array = xr.DataArray(np.broadcast_to(np.zeros((), dtype), reader.shape), dims=list(reader.axes))
+            array.encoding["preferred_chunks"] = dict(zip(reader.axes, preferred, strict=True))
+            automatic = array.chunk("auto") if box.volume < 1 << 24 else None  # xarray's own reading of it, where it makes few chunks
+            alike = dask.array.core.normalize_chunks("auto", reader.shape, dtype=np.dtype(dtype), previous_chunks=preferred)
+        for chunks in (preferred, alike, *([] if automatic is None else [automatic.chunks])):
+            for axis, cut in zip(reader.axes, chunks, strict=True):
+                assert sum(cut) == reader.lengths[axis]
+                if axis != "c":
+                    first = box.topleft["xyz".index(axis)]
+                    assert all((first + border) % lengths[0] == 0 for border in np.cumsum(cut)[:-1])
+
+    @pytest.mark.parametrize("chunks", [{}, "auto", {"z": "auto"}, {"x": "auto", "y": "auto"}, {"x": -1}])
+    def test_opened(self, dataset, chunks, recwarn):
+        with dask.config.set({"array.chunk-size": "4kiB"}):
+            opened = xr.open_dataarray(dataset / "em", engine="wkw", chunks=chunks)
+        for n, cut in enumerate(opened.chunks):
+            assert all((TOPLEFT[n] + border) % 8 == 0 for border in np.cumsum(cut)[:-1])
+        xr.testing.assert_identical(opened.compute(), in_memory(EM, "em"))
+
+
+class TestWriting:
+    """Coordinates and voxel size stay."""
+
+    def test_a_new_dataset(self, tmp_path):
+        array = in_memory(EM, "em")
+        array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
+        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array)
+        assert wkwdask.info(tmp_path / "new").voxel_size_nm == VOXEL_SIZE
+
+    def test_channels(self, tmp_path):
+        array = in_memory(RGB, "rgb")
+        wkwdask.to_wkw(array.transpose("z", "c", "y", "x").chunk(20), tmp_path / "new" / "rgb" / "1", **OPTIONS)
+        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array)
+
+    @pytest.mark.parametrize("mag", ["1", "2-2-1", "4-4-2"])
+    def test_another_mag(self, tmp_path, mag):
+        factors = wkwdask.Mag.parse(mag).factors
+        array = in_memory(IDS, "cells", factors)
+        array.wkw.to_wkw(tmp_path / "new" / "cells" / mag, **OPTIONS)
+        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array)
+
+    def test_without_attributes_lengths_are_measured(self, tmp_path):
+        array = in_memory(EM, "em").drop_attrs()
+        for axis in "xyz":
+            array[axis].attrs["units"] = "nm"
+        array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
+        assert wkwdask.info(tmp_path / "new").voxel_size_nm == VOXEL_SIZE
+        xr.testing.assert_allclose(xr.open_dataarray(tmp_path / "new", engine="wkw"), array, rtol=1e-12)
+
+    def test_other_units(self, tmp_path):
+        array = in_memory(EM, "em").drop_attrs()
+        array = array.assign_coords({axis: (axis, array[axis].values / 1000, {"units": "um"}) for axis in "xyz"})
+        array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
+        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute().drop_attrs(), in_memory(EM, "em").drop_attrs())
+
+    def test_a_slice_goes_back_to_its_place(self, dataset, tmp_path):
+        opened = xr.open_dataarray(dataset / "em", engine="wkw", chunks={})
+        (255 - opened[10:30, :, 5:]).wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
+        xr.testing.assert_equal(xr.open_dataarray(tmp_path / "new", engine="wkw"), 255 - opened[10:30, :, 5:])
+
+    def test_one_section(self, dataset, tmp_path):
+        section = xr.open_dataarray(dataset / "em", engine="wkw").isel(z=4)
+        section.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
+        xr.testing.assert_equal(xr.open_dataarray(tmp_path / "new", engine="wkw").isel(z=0), section)
+        assert wkwdask.info(tmp_path / "new").layers[0].bounding_box == BoundingBox((21, 3, 13), (50, 37, 1))
+
+    def test_coarsened(self, dataset, tmp_path):
+        opened = xr.open_dataarray(dataset, engine="wkw", layer="cells", chunks={})
+        half = opened.isel(x=slice(1, 49), y=slice(1, 37)).coarsen(x=2, y=2).max()  # from voxel 22, 4 on
+        assert half.wkw.mag == wkwdask.Mag(2, 2, 1)
+        half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
+        xr.testing.assert_allclose(xr.open_dataarray(tmp_path / "new", engine="wkw"), half, rtol=1e-12)  # means of coordinates are rounded
+
+    def test_into_a_dataset_that_is_there(self, dataset, tmp_path):
+        array = in_memory(EM, "em")
+        array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
+        (array > 100).astype(np.uint8).wkw.to_wkw(tmp_path / "new" / "mask" / "1", **OPTIONS)
+        xr.testing.assert_equal(xr.open_dataarray(tmp_path / "new", engine="wkw", layer="mask"), (array > 100).astype(np.uint8))
+
+    def test_other_voxels_are_refused(self, tmp_path):
+        array = in_memory(EM, "em")
+        array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
+        with pytest.raises(ValueError, match=r"mag 2-2-1 are 22\.48, 22\.48, 28 nm here, those of the array's coordinates 11\.24, 11\.24, 28 nm"):
+            array.wkw.to_wkw(tmp_path / "new" / "em" / "2-2-1", **OPTIONS)
+        assert not (tmp_path / "new" / "em" / "2-2-1").exists()
+        array.wkw.to_wkw(tmp_path / "new" / "em" / "2-2-1", offset=(0, 0, 0), **OPTIONS)  # what is asked for goes before coordinates
+
+    def test_no_dataset_is_made_of_a_folder_in_use(self, tmp_path):
+        (tmp_path / "thesis.txt").write_text("mine")
+        in_memory(EM, "em").wkw.to_wkw(tmp_path / "em" / "1", **OPTIONS)
+        assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["em", "thesis.txt"]
+
+    def test_later(self, tmp_path):
+        array = in_memory(EM, "em")
+        array.chunk(16).wkw.to_wkw(tmp_path / "new" / "em" / "1", compute=False, **OPTIONS).compute()
+        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array)
+
+
+class TestAccessor:
+    """``.wkw``"""
+
+    def test_mag_and_voxel_size(self, dataset):
+        opened = xr.open_dataarray(dataset / "em" / "2-2-1", engine="wkw")
+        for array in (opened, opened + 1, opened[3:5, 7].transpose("z", "x")):
+            assert array.wkw.mag == wkwdask.Mag(2, 2, 1)
+            assert array.wkw.voxel_size == VOXEL_SIZE
+        with pytest.raises(ValueError, match="powers of two, got 6-2-1"):
+            _ = opened[::3].wkw.mag
+        with pytest.raises(ValueError, match=r"a spacing of 28\.1 is that of no mag"):
+            _ = opened.assign_coords(x=("x", np.arange(opened.sizes["x"]) * 28.1, opened.x.attrs)).wkw.mag
+        with pytest.raises(ValueError, match="no coordinate x"):
+            _ = opened.drop_vars("x").wkw.mag
+        with pytest.raises(ValueError, match="no attribute voxel_size_nm"):
+            _ = opened.drop_attrs().wkw.voxel_size
+
+    @pytest.mark.parametrize("chunks", [None, {}])
+    def test_at_mag(self, dataset, chunks):
+        fine = xr.open_dataarray(dataset / "em" / "1", engine="wkw", chunks=chunks)
+        coarse = xr.open_dataarray(dataset / "em" / "2-2-1", engine="wkw")
+        xr.testing.assert_identical(fine.wkw.at_mag("2-2-1").compute(), coarse.compute())
+        found = fine.isel(x=slice(7, 20), z=5).transpose().wkw.at_mag("2-2-1")
+        assert (found.chunks is None) is (chunks is None)
+        xr.testing.assert_identical(found.compute(), coarse.isel(x=slice(4, 11), z=5).transpose().compute())  # voxels 28 to 41: 14 to 21 of 2-2-1
+        xr.testing.assert_identical(coarse[3:5, ::-1].wkw.at_mag(1).compute(), in_memory(EM, "em")[5:9])
+        xr.testing.assert_identical(coarse[[1, 7]].wkw.at_mag(1).compute(), in_memory(EM, "em")[1:15])
+
+    def test_at_mag_takes_channels_along(self, dataset):
+        opened = xr.open_dataarray(dataset / "rgb", engine="wkw")
+        xr.testing.assert_identical(opened.isel(c=[2, 0], z=1).wkw.at_mag(1).compute(), opened.isel(c=[2, 0], z=1).compute())
+        xr.testing.assert_identical(opened.isel(c=1).wkw.at_mag(1).compute(), opened.isel(c=1).compute())
+
+    def test_at_mag_of_what_was_computed(self, dataset):
+        opened = xr.open_dataarray(dataset / "em" / "1", engine="wkw")
+        with pytest.raises(ValueError, match="was computed"):
+            (opened + 1).wkw.at_mag("2-2-1")
+        with pytest.raises(wkwdask.MissingError, match="no mag 8"):
+            opened.wkw.at_mag(8)
+
+    def test_crop_nm(self):
+        array = in_memory(EM, "em")
+        edge = (TOPLEFT[0] + 10) * VOXEL_SIZE[0]
+        left, right = array.wkw.crop_nm(x=(None, edge)), array.wkw.crop_nm(x=(edge, None))
+        assert (left.sizes["x"], right.sizes["x"]) == (10, 40)
+        xr.testing.assert_identical(xr.concat([left, right], "x"), array)
+        xr.testing.assert_identical(array.wkw.crop_nm(y=(100, 200), z=(280, 285)), array[:, 6:15, 1:1])
+        xr.testing.assert_identical(array[::-1].wkw.crop_nm(x=(edge, edge + 30)), array[::-1].isel(x=slice(37, 40)))
+
+    @pytest.mark.parametrize("layer", ["em", "rgb", "cells"])
+    def test_preview(self, dataset, tmp_path, layer):
+        from PIL import Image
+
+        opened = xr.open_dataarray(dataset, engine="wkw", layer=layer)
+        picture = opened.wkw.preview(tmp_path / "a.png", size=100)
+        wkwdask.preview(dataset, tmp_path / "b.png", layer=layer, mag=1, size=100)
+        with Image.open(tmp_path / "b.png") as other:
+            np.testing.assert_array_equal(np.asarray(picture), np.asarray(other))
+
+    def test_preview_of_what_was_computed(self, dataset):
+        opened = xr.open_dataarray(dataset, engine="wkw", layer="em", chunks={})
+        mask = (opened > 100).wkw.preview(size=60)
+        assert len(mask.getcolors()) > 2
+        opened.isel(z=3).wkw.preview(size=60)
+        with pytest.raises(ValueError, match="dimensions must be named"):
+            opened.rename(x="width").wkw.preview()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    ["import xarray, wkwdask", "import wkwdask, xarray; xarray.backends.list_engines()", "import wkwdask.xarray_backend, xarray"],
+)
+def test_who_has_the_accessor(lines):
+    done = subprocess.run([sys.executable, "-c", f"{lines}; print(xarray.DataArray.wkw.__name__)"], capture_output=True, text=True, check=True)
+    assert done.stdout == "WkwAccessor\n"
+
+
+def test_nobody_waits_for_xarray():
+    done = subprocess.run([sys.executable, "-c", "import sys, wkwdask; print('xarray' in sys.modules)"], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

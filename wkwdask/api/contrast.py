@@ -1,0 +1,250 @@
+"""Histograms of layers, and the contrast that follows from them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wkwdask.errors import MissingError
+from wkwdask.formats.datasource import with_view_configuration
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, percentiles, plan_values
+from wkwdask.jobs.wkw_layers import Opened, open_layer
+from wkwdask.kernels.value_counts import counted_values, is_counted
+from wkwdask.storage.dataset import update_datasource
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+    from pandas import DataFrame  # type: ignore[import-untyped]
+    from xarray import DataArray
+
+    from wkwdask.api.options import MagLike
+
+_BINS = 4096
+_COUNT_NAMES = ("nan", "below", "above")
+
+
+class _Counted(NamedTuple):
+    """What was counted."""
+
+    opened: Opened
+    box: BoundingBox
+    values: npt.NDArray[Any] | None
+    """Each value, None with bins."""
+    edges: npt.NDArray[Any] | None
+    """Borders of the bins, None without."""
+    slices: list[Counts]
+    """One for each slice, or one for all."""
+
+    def percentiles(self, counts: npt.NDArray[np.int64], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        if self.edges is not None:
+            return binned_percentiles(counts, self.edges, percents)
+        assert self.values is not None
+        return percentiles(counts, self.values, percents)
+
+
+def _open(url: str | os.PathLike[str], layer: str | None, mag: MagLike | None) -> Opened:
+    return open_layer(url, layer, None if mag is None else Mag.parse(mag), "color")
+
+
+def _count(
+    opened: Opened, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
+) -> _Counted:  # fmt: skip
+    """Read a layer, twice where the range of its bins is not known."""
+    from wkwdask.graphs.surveys import run_survey
+
+    volume, box = opened.volume, opened.part(None if bounding_box is None else BoundingBox.parse(bounding_box))
+    plan = plan_values(volume, box, per_slice=per_slice)
+    chosen = None
+    if bins is not None or limits is not None or not is_counted(volume.dtype):
+        if limits is None:
+            ranges = RangeSurvey(volume, plan, ignore_zero)
+            limits = ranges.finished(run_survey(ranges, f"range of {volume.name}"))
+        chosen = Bins(_BINS if bins is None else bins, *limits)
+        chosen.edges(volume.dtype)  # a range or number that makes no sense is an error before anything is counted
+    survey = HistogramSurvey(volume, plan, per_slice, chosen, ignore_zero)
+    slices = list(survey.finished(run_survey(survey, f"histogram of {volume.name}")))
+    values, edges = (counted_values(volume.dtype), None) if chosen is None else (None, chosen.edges(volume.dtype))
+    return _Counted(opened, box, values, edges, slices)
+
+
+def histogram(
+    url: str | os.PathLike[str],
+    *,
+    layer: str | None = None,
+    mag: MagLike | None = None,
+    bins: int | None = None,
+    range: Sequence[float] | None = None,
+    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    per_slice: bool = False,
+    ignore_zero: bool = False,
+) -> DataArray:
+    """Count the voxel values of a layer, streamed brick by brick, on threads or on the active dask Client.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layer : str, optional
+        The layer; may be omitted where there is one, or one color layer.
+    mag : Mag, str, int or sequence of 3 int, optional
+        The mag; by default that of the path, else the finest that has files. A coarser one is faster, and its values were averaged.
+    bins : int, optional
+        Number of bins. By default each value of an integer type of 8 or 16 bits is counted, and all other types have 4096 bins.
+    range : pair of float, optional
+        Lower edge of the first bin and upper edge of the last; by default the least and the greatest finite value, which takes a reading of its own.
+    bounding_box : BoundingBox, str or sequence, optional
+        What counts: x, y, z, width, height, depth [voxels of mag 1], grown outward to voxels of the mag.
+    per_slice : bool
+        Whether each slice along z has counts of its own. Those of 16 bits take half a megabyte per slice.
+    ignore_zero : bool
+        Whether zeros are left out.
+
+    Returns
+    -------
+    xarray.DataArray of int64, dimensions (channel, value) or (channel, z, value)
+        Exact counts; with bins those of ``numpy.histogram`` of the whole layer. ``value`` is each value, or the middle of each bin with the coordinates
+        ``left`` and ``right``; ``z`` the slice [voxels of the mag]. What is in no bin is counted in the coordinates ``nan``, ``below`` and ``above``
+        (-inf and inf are among the latter).
+
+    Raises
+    ------
+    BoundsError
+        The bounding box reaches outside the layer.
+    FormatError
+        A record or header is broken.
+    MissingError
+        There is no such dataset, layer or mag.
+    TaskFailedError
+        Some files cannot be read; the message lists them.
+    ValueError
+        Several layers could be meant, or an option makes no sense.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.full((40, 40, 10), 9, np.uint8), file_len=2)
+    >>> int(wkwdask.histogram(f"{folder}/1").sel(channel=0, value=9))
+    16000
+    """
+    from xarray import DataArray
+
+    counted = _count(_open(url, layer, mag), bounding_box, bins, range, per_slice=per_slice, ignore_zero=ignore_zero)
+    parts = [np.stack(parts, axis=1) for parts in zip(*counted.slices, strict=True)]
+    dims: tuple[str, ...] = ("channel", "z")
+    if not per_slice:
+        parts, dims = [part[:, 0] for part in parts], ("channel",)
+    coords: dict[str, Any] = {name: (dims, part) for name, part in zip(_COUNT_NAMES, parts[1:], strict=True)}
+    coords["channel"] = np.arange(len(parts[0]))
+    if per_slice:
+        coords["z"] = np.arange(counted.box.topleft[2], counted.box.bottomright[2])
+    if counted.edges is None:
+        coords["value"] = np.asarray(counted.values, np.int64)  # sums over values of 8 bits would overflow
+    else:
+        left, right = counted.edges[:-1], counted.edges[1:]
+        coords |= {"value": left + (right - left) / 2, "left": ("value", left), "right": ("value", right)}
+    attributes = {"source": counted.opened.volume.name, "mag": counted.box.mag.name}
+    return DataArray(parts[0], dims=(*dims, "value"), coords=coords, name="count", attrs=attributes)
+
+
+def contrast(
+    url: str | os.PathLike[str],
+    percentiles: Sequence[float] = (1, 99),
+    *,
+    layer: str | None = None,
+    mag: MagLike | None = None,
+    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    per_slice: bool = False,
+    ignore_zero: bool = True,
+    write: bool = False,
+) -> DataFrame:
+    """Find the range of values by which a layer is well seen: two percentiles of its histogram.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    percentiles : pair of float
+        The lower and the upper one, from 0 to 100.
+    layer, mag, bounding_box
+        As for :func:`histogram`.
+    per_slice : bool
+        Whether each slice along z has a row of its own, to find slices that are too dark or too bright.
+    ignore_zero : bool
+        Whether zeros, usually the empty margin, are left out.
+    write : bool
+        Whether the range of the whole layer becomes the ``intensityRange`` with which WEBKNOSSOS shows the layer, and ``min`` and ``max`` the ends of its
+        slider; nothing else in ``datasource-properties.json`` changes.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per channel, or per slice and channel, with the columns ``low``, ``high``, ``min``, ``max`` and ``voxels``, NaN where no voxel counts.
+        ``attrs["intensityRange"]`` is the range of all channels and slices together.
+
+    Raises
+    ------
+    MissingError
+        There is no such dataset, layer or mag, or no JSON that could keep the range.
+    ValueError
+        The percentiles make no sense, or no voxel counts.
+    BoundsError, FormatError, TaskFailedError
+        As for :func:`histogram`.
+
+    Notes
+    -----
+    For integers of 8 and 16 bits the percentiles are those of ``numpy.percentile``, linear between ranks. Other types are counted in 4096 bins over their
+    finite values, and values are taken to be spread evenly over a bin: a percentile is off by its width at most, ``min`` and ``max`` are ends of bins.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/1", (0, 0, 0), np.arange(1, 102, dtype=np.uint8).reshape(101, 1, 1), file_len=2)
+    >>> wkwdask.contrast(f"{folder}/1", (10, 90), bounding_box=(0, 0, 0, 101, 1, 1)).attrs["intensityRange"]
+    [11, 91]
+    """
+    import pandas as pd
+
+    low, high = percentiles
+    if not 0 <= low < high <= 100:
+        raise ValueError(f"percentiles are two ascending numbers from 0 to 100, got {percentiles!r}")
+    opened = _open(url, layer, mag)
+    if write and (opened.layer.dataset_folder is None or opened.layer.record is None):
+        raise MissingError(f"{opened.layer.folder}: no datasource-properties.json that knows the layer, so that its contrast cannot be kept")
+    counted = _count(opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero)
+    percents = np.array([low, high, 0, 100], np.float64)
+    first = counted.box.topleft[2]
+    keys, rows = [], []
+    for z, slice_counts in enumerate(counted.slices, first):
+        for channel, counts in enumerate(slice_counts.counts):
+            keys.append((z, channel) if per_slice else channel)
+            rows.append([*counted.percentiles(counts, percents), counts.sum()])
+    index = pd.MultiIndex.from_tuples(keys, names=["z", "channel"]) if per_slice else pd.Index(keys, name="channel")
+    frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype({"voxels": np.int64})
+    whole = counted.percentiles(sum(counts.counts.sum(axis=0) for counts in counted.slices), percents)
+    if np.isnan(whole[0]):
+        raise ValueError(f"{counted.opened.volume.name}: no voxel counts{' but zeros' if ignore_zero else ''}, so that there is no range of values")
+    shown = [_plain(value) for value in whole]
+    if shown[0] == shown[1]:  # such a range shows nothing
+        shown[:2] = shown[2:] if shown[2] < shown[3] else [shown[0], shown[0] + 1]
+    frame.attrs = {"source": counted.opened.volume.name, "mag": counted.box.mag.name, "intensityRange": shown[:2], "min": shown[2], "max": shown[3]}
+    if write:
+        values = {"intensityRange": shown[:2], "min": shown[2], "max": shown[3]}
+        update_datasource(str(opened.layer.dataset_folder), lambda document: with_view_configuration(document, opened.layer.name, values))
+    return frame
+
+
+def _plain(value: float) -> float | int:
+    """Write a whole number as one."""
+    return int(value) if float(value).is_integer() else float(value)

@@ -1,0 +1,122 @@
+"""The commands that find something out about layers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wkwdask.cli.shared import cluster_at, scheduler_option
+
+_SHOWN = 20
+
+box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What counts [voxels of mag 1]. Default: all.")
+
+
+@click.command(short_help="Tabulate labels: sizes, boxes, centroids, values of another layer.")
+@click.argument("path")
+@click.option("--layer", help="The layer with the labels; may be omitted where there is one segmentation.")
+@click.option("--mag", help="Its mag. Default: the finest that has files.")
+@click.option("--color", metavar="LAYER", help="Another layer, by name or path: mean, std, min and max inside each label.")
+@click.option("--color-mag", metavar="MAG", help="Its mag. Default: the finest that is not finer than the labels.")
+@box_option
+@click.option("--with-zero", is_flag=True, help="Count the label 0 too.")
+@click.option("-o", "--output", metavar="FILE", help="Write the table: .csv or .parquet. Default: the largest labels are printed.")
+@scheduler_option
+def labels(path: str, with_zero: bool, output: str | None, scheduler: str | None, **options: Any) -> None:
+    """Tabulate the labels of a segmentation, streamed block by block: voxels, volume, bounding box, centroid, and mean, std, min and max of another layer.
+
+    Boxes are half-open, in voxels of mag 1; so are centroids, where the centre of voxel i is (i + 0.5) * mag.
+
+    \b
+    Examples:
+      wkwdask labels dataset
+      wkwdask labels dataset --layer segmentation --color color -o table.csv
+      wkwdask labels dataset/segmentation/4-4-2 --box 0,0,0,2048,2048,512 -o table.parquet
+    """
+    from wkwdask.api.labels import label_statistics
+
+    with cluster_at(scheduler):
+        table = label_statistics(path, ignore_zero=not with_zero, output=output, **options)
+    shown = table.nlargest(_SHOWN, "voxels") if output is None else table.head(0)
+    if len(shown):
+        click.echo(shown.to_string())
+    click.echo(f"{len(table):,} labels, {int(table.voxels.sum()):,} voxels{f': {output}' if output else ''}")
+
+
+@click.command(short_help="Count the voxel values of a layer.")
+@click.argument("path")
+@click.option("--layer", help="The layer; may be omitted where there is one color layer.")
+@click.option("--mag", help="The mag. Default: the finest that has files.")
+@click.option("--bins", type=click.IntRange(1), help="Number of bins. Default: every value of 8 and 16 bits, 4096 bins for other types.")
+@click.option("--range", "limits", metavar="LOW,HIGH", help="Ends of the bins. Default: the least and the greatest value.")
+@box_option
+@click.option("--per-slice", is_flag=True, help="Count each slice along z by itself.")
+@click.option("--ignore-zero", is_flag=True, help="Leave zeros out.")
+@click.option("-o", "--output", metavar="FILE", help="Write the counts that are not 0: .csv or .parquet. Default: they are printed.")
+@scheduler_option
+def histogram(path: str, limits: str | None, output: str | None, scheduler: str | None, **options: Any) -> None:
+    """Count the voxel values of a layer, or of each of its slices, exactly.
+
+    \b
+    Examples:
+      wkwdask histogram dataset --layer color
+      wkwdask histogram dataset --layer color --per-slice -o slices.parquet
+      wkwdask histogram dataset --layer prediction --bins 100 --range 0,1
+    """
+    from wkwdask.api.contrast import histogram as count
+    from wkwdask.storage.table_file import table_path, write_table
+
+    target = None if output is None else table_path(output)
+    with cluster_at(scheduler):
+        counts = count(path, range=_pair(limits, "--range"), **options)
+    table = counts.reset_coords(["nan", "below", "above"], drop=True).to_dataframe()
+    table = table[table["count"] > 0]
+    if target is None:
+        click.echo(table.to_string())
+    else:
+        write_table(table, target)
+    for name in ("nan", "below", "above"):
+        if outside := int(counts[name].sum()):
+            click.echo(f"{outside:,} values {'are NaN' if name == 'nan' else f'lie {name} the bins'}")
+
+
+@click.command(short_help="Find the range of values by which a layer is well seen.")
+@click.argument("path")
+@click.option("--layer", help="The layer; may be omitted where there is one color layer.")
+@click.option("--mag", help="The mag. Default: the finest that has files.")
+@click.option("--percentiles", default="1,99", show_default=True, metavar="LOW,HIGH", help="The two percentiles.")
+@box_option
+@click.option("--per-slice", is_flag=True, help="Print a row for each slice along z.")
+@click.option("--with-zero", is_flag=True, help="Count zeros too; they are usually an empty margin.")
+@click.option("--write", is_flag=True, help="Let WEBKNOSSOS show the layer by this range (intensityRange in the JSON).")
+@scheduler_option
+def contrast(path: str, percentiles: str, with_zero: bool, write: bool, scheduler: str | None, **options: Any) -> None:
+    """Find two percentiles of a layer's values, exact for integers of 8 and 16 bits.
+
+    \b
+    Examples:
+      wkwdask contrast dataset --layer color --write
+      wkwdask contrast dataset --layer color --percentiles 0.5,99.5 --mag 8 --write
+      wkwdask contrast dataset --layer color --per-slice
+    """
+    from wkwdask.api.contrast import contrast as find
+
+    with cluster_at(scheduler):
+        table = find(path, _pair(percentiles, "--percentiles"), ignore_zero=not with_zero, write=write, **options)
+    click.echo(table.to_string())
+    low, high = table.attrs["intensityRange"]
+    click.echo(f"intensityRange {low:g}, {high:g}{' is written' if write else ''}")
+
+
+def _pair(text: str | None, option: str) -> Any:
+    if text is None:
+        return None
+    try:
+        low, high = (float(part) for part in text.split(","))
+    except ValueError:
+        raise click.UsageError(f"{option} takes two numbers with a comma between them, got {text!r}") from None
+    return low, high
+
+
+COMMANDS = (labels, histogram, contrast)

@@ -1,0 +1,113 @@
+"""Coordinates along x, y, z: which voxels they name, and how long these are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wkwdask.formats.datasource import length_nm, nm_per_unit
+
+VOXEL = "voxel"
+"""Unit of coordinates in voxels of mag 1, where nobody says how long these are."""
+
+_TOLERANCE = 1e-3  # of a voxel
+_LARGEST_TOLERANCE = 0.1
+_SAME_LENGTH = 1e-6  # of itself: written down in text, or taken as a difference of large numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Spacing:
+    """Values of a coordinate, one voxel after the other."""
+
+    units: str | None
+    """Its unit, None for numbers of voxels."""
+    first: float
+    """The first value, in its unit."""
+    last: float
+    """The last value."""
+    step: float | None
+    """Length of a voxel in the unit of the coordinate, None where a single value does not tell it."""
+    length_nm: float | None
+    """The same in nanometers, None where there is no unit of length."""
+
+
+def spacing_of(coordinate: Any, axis: str) -> Spacing:
+    """Measure the voxels of a coordinate.
+
+    Parameters
+    ----------
+    coordinate : DataArray
+        Rising numbers: voxels of the array without ``units``, else lengths. The attributes ``mag`` and ``voxel_size_nm`` that opened arrays have make it exact.
+    axis : str
+        The axis, for errors.
+
+    Returns
+    -------
+    Spacing
+
+    Raises
+    ------
+    ValueError
+        These are no numbers, no even steps, or have another unit.
+    """
+    if coordinate.dtype.kind not in "iuf":
+        raise ValueError(f"coordinate {axis}: must be numbers, got {coordinate.dtype}; give offset= or drop it")
+    values = np.atleast_1d(np.asarray(coordinate.values, np.float64))
+    units = coordinate.attrs.get("units")
+    scale = None if units in (None, VOXEL) else nm_per_unit(str(units))
+    if units not in (None, VOXEL) and scale is None:
+        raise ValueError(f"coordinate {axis}: units must be a length such as nm, got {units!r}; give offset= where the coordinate is something else")
+    known = _known_length(coordinate.attrs, scale)
+    per_unit = 1.0 if scale is None else scale
+    if units is None:
+        step: float | None = 1.0
+    elif len(values) > 1:
+        step = _exact(float(values[-1] - values[0]) / (len(values) - 1) * per_unit, known) / per_unit
+    else:
+        step = None if known is None else known * coordinate.attrs.get("mag", 1) / per_unit
+    if step is not None and (not step > 0 or not np.allclose(values, values[0] + step * np.arange(len(values)), rtol=0, atol=_TOLERANCE * step)):
+        raise ValueError(f"coordinate {axis}: must rise in even steps{' of 1 voxel' if units is None else ''}, got {values[:4]}...; give offset= and drop it")
+    in_nm = None if scale is None or step is None else _exact(length_nm(step, str(units)), known)
+    return Spacing(units, float(values[0]), float(values[-1]), step, in_nm)
+
+
+def first_voxel(spacing: Spacing, axis: str) -> int:
+    """Find the voxel of the first value: the number of steps to it, from the corner or the centre of voxel 0.
+
+    Raises
+    ------
+    ValueError
+        It is neither the corner nor the centre of a voxel, or nothing says how long a voxel is.
+    """
+    if spacing.step is None:
+        raise ValueError(f"coordinate {axis}: one value in {spacing.units} does not tell how long a voxel is; give offset=")
+    first = spacing.first / spacing.step
+    tolerance = min(_LARGEST_TOLERANCE, _TOLERANCE * max(1.0, abs(first) * 1e-3))  # steps of floats add up
+    for shift in (0.0, 0.5):  # corners of voxels, or their centres
+        if abs(first - shift - round(first - shift)) < tolerance:
+            return round(first - shift)
+    raise ValueError(f"coordinate {axis}: starts at {spacing.first:g}, which is {first:g} voxels: neither the corner nor the centre of a voxel; give offset=")
+
+
+def same_length(length: float, other: float) -> bool:
+    """Tell whether two lengths of a voxel are the same, but for how they were written down."""
+    return math.isclose(length, other, rel_tol=10 * _SAME_LENGTH)
+
+
+def _known_length(attrs: dict[str, Any], scale: float | None) -> float | None:
+    """Give the length of a voxel of mag 1 as an opened array tells it: in nanometers, or 1 where the unit is that voxel."""
+    if scale is None:
+        return 1.0 if attrs.get("units") == VOXEL else None
+    known = attrs.get("voxel_size_nm")
+    return float(known) if isinstance(known, (int, float)) and known > 0 else None
+
+
+def _exact(step: float, known: float | None) -> float:
+    """Correct a measured length to the exact one of a voxel of some mag."""
+    if known is None or not step > 0:
+        return step
+    exact = known * 2.0 ** round(math.log2(step / known))
+    return exact if math.isclose(step, exact, rel_tol=_SAME_LENGTH) else step

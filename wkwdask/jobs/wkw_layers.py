@@ -1,0 +1,119 @@
+"""The layers that an analysis reads, as people name them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import MissingError
+from wkwdask.storage.dataset import Layer, check_inside, choose_layer, locate
+
+if TYPE_CHECKING:
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.storage.wkw import WkwVolume
+
+
+@dataclass(frozen=True)
+class Opened:
+    """One mag of a layer, opened."""
+
+    layer: Layer
+    """The layer."""
+    volume: WkwVolume
+    """Its mag."""
+
+    @property
+    def voxel_size_nm(self) -> tuple[float, float, float] | None:
+        """Edge lengths of a mag-1 voxel [nm], None where nobody says."""
+        return None if self.layer.datasource is None else self.layer.datasource.voxel_size_nm
+
+    def part(self, box: BoundingBox | None) -> BoundingBox:
+        """Count a part of the layer in voxels of the mag.
+
+        Parameters
+        ----------
+        box : BoundingBox, optional
+            The part; by default all.
+
+        Raises
+        ------
+        BoundsError
+            It reaches outside.
+        """
+        if box is None:
+            return self.volume.box
+        part = box.in_mag(self.volume.box.mag)
+        check_inside(self.volume.name, self.volume.box, part)
+        return part
+
+
+def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, category: str | None = None) -> Opened:
+    """Open the mag that a user names.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layer : str, optional
+        The layer; may be omitted where there is one, or one of the category.
+    mag : Mag, optional
+        The mag; by default that of the path, else the finest with files.
+    category : str, optional
+        ``"color"`` or ``"segmentation"``.
+
+    Raises
+    ------
+    MissingError
+        Dataset, layer or mag is not there.
+    ValueError
+        Several layers could be meant, or the mag contradicts the path.
+    """
+    located = locate(url)
+    if layer is None and category is not None:
+        fitting = tuple(one for one in located.layers if one.record is not None and one.record.category == category)
+        located = replace(located, layers=fitting or located.layers)
+    chosen = choose_layer(located, layer)
+    if located.mag is not None and mag is not None and mag != located.mag:
+        raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")
+    return Opened(chosen, chosen.volume(located.mag or mag or chosen.finest_mag()))
+
+
+def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | None) -> Opened:
+    """Open a layer that is read together with another one.
+
+    Parameters
+    ----------
+    first : Opened
+        The other one.
+    color : str or path
+        The name of a layer of the same dataset, or the path of a layer or mag.
+    mag : Mag, optional
+        The mag; by default that of the path, else that of the other layer, or the next coarser one with files.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer, or it has finer mags only.
+    """
+    datasource = first.layer.datasource
+    named = datasource.layer(os.fspath(color)) if datasource is not None else None
+    if named is not None:
+        folder = first.layer.dataset_folder
+        layer, found = Layer(f"{folder}/{named.name}", named.name, folder, datasource), mag
+    else:
+        located = locate(color)
+        layer, found = choose_layer(located, None), located.mag or mag
+    if found is not None:
+        return Opened(layer, layer.volume(found))
+    for candidate in layer.mags:
+        if not all(a <= b for a, b in zip(first.volume.box.mag.factors, candidate.factors, strict=True)):
+            continue
+        try:
+            volume = layer.volume(candidate)
+        except MissingError:
+            continue
+        if volume.has_shards():
+            return Opened(layer, volume)
+    raise MissingError(f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer {first.layer.name}; choose a finer mag of that layer")

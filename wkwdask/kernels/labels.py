@@ -1,0 +1,256 @@
+"""The door to tables of labels: what a label image holds of each label, box by box, in one compiled call a box.
+
+Sums of integers are exact, whatever the size of the volume: two limbs of 32 and 64 bits. What is kept grows with the number of labels only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wkwdask.kernels.blocks_layout import UNSIGNED
+from wkwdask.kernels.labels_layout import COUNT, HIGH, LIMB_BITS, LOW, NUM_PLACES, SUM, UPPER_SUM
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+_FIRST_ROOM = 256
+_LIMB = (1 << LIMB_BITS) - 1
+_EXACT_ITEMSIZE = 2  # with 32 bits, the squares of some thousand million voxels leave both limbs
+
+
+def adds_exactly(dtype: np.dtype[Any]) -> bool:
+    """Tell whether sums of a type's values are exact: those of integers of 8 and 16 bits are, all others are float64."""
+    return dtype.kind in "iu" and dtype.itemsize <= _EXACT_ITEMSIZE
+
+
+class LabelRows(NamedTuple):
+    """What is known of some labels, one row each, in plain arrays."""
+
+    labels: npt.NDArray[Any]
+    """The labels, shape (n,)."""
+    places: npt.NDArray[np.int64]
+    """Where they are, shape (n, 13), the columns of ``labels_layout``."""
+    totals: npt.NDArray[Any]
+    """Sums of the values of a second layer. Exact ones: int64, shape (c, n, 4), two limbs of the sum and two of the sum of squares. Others: float64, shape
+    (c, n, 3), how many values, their sum, and the sum of squares of their distances from the mean."""
+    extremes: npt.NDArray[Any]
+    """Their least and greatest value, shape (c, n, 2), of the layer's type."""
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Voxels of each label, shape (n,)."""
+        return self.places[:, COUNT]
+
+    def sums(self) -> npt.NDArray[np.float64]:
+        """Sums of x, y, z over the voxels of each label, shape (n, 3), rounded to float64."""
+        return np.ldexp(self.places[:, UPPER_SUM : UPPER_SUM + 3].astype(np.float64), LIMB_BITS) + self.places[:, SUM : SUM + 3]
+
+    def sorted(self) -> LabelRows:
+        """Give the same rows in the order of the labels."""
+        order = np.argsort(self.labels)
+        return LabelRows(self.labels[order], self.places[order], self.totals[:, order], self.extremes[:, order])
+
+
+class LabelTable:
+    """Gathers what voxels say of their labels.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Type of the labels, an integer.
+    value_dtype : dtype, optional
+        Type of the values of a second layer, if there is one.
+    num_channels : int
+        How many values a voxel of it has.
+    ignore_zero : bool
+        Whether voxels with the label 0 do not count.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], value_dtype: np.dtype[Any] | None = None, num_channels: int = 0, *, ignore_zero: bool = True) -> None:
+        self._dtype, self._ignore_zero = dtype, ignore_zero
+        self._value_dtype = np.dtype(np.uint8) if value_dtype is None else value_dtype
+        self._is_exact = adds_exactly(self._value_dtype)
+        self._slots = np.full(2 * _FIRST_ROOM, -1, np.int64)
+        self._keys = np.empty(_FIRST_ROOM, np.uint64)
+        self._places = np.empty((_FIRST_ROOM, NUM_PLACES), np.int64)
+        self._used = 0
+        self._totals: npt.NDArray[Any] = np.zeros((num_channels, 0, 4), np.int64) if self._is_exact else np.zeros((num_channels, 0, 3), np.float64)
+        self._extremes = np.empty((num_channels, 0, 2), self._value_dtype)
+        self._runs = np.empty((2, 0), np.int64)
+
+    def add(self, labels: npt.NDArray[Any], corner: Sequence[int], values: npt.NDArray[Any] | None = None) -> None:
+        """Take the voxels of a box.
+
+        Parameters
+        ----------
+        labels : ndarray, shape (x, y, z)
+            The labels; fastest in Fortran order.
+        corner : sequence of 3 int
+            Where the first voxel is, along x, y, z; from -2^31 to 2^31.
+        values : ndarray, shape (c, x, y, z), optional
+            The second layer; fastest in Fortran order.
+
+        Raises
+        ------
+        ValueError
+            The shapes or types do not fit.
+        """
+        num_channels = len(self._totals)
+        given = None if values is None else (values.dtype, values.shape)
+        expected = None if not num_channels else (self._value_dtype, (num_channels, *labels.shape))
+        if labels.ndim != 3 or labels.dtype != self._dtype or given != expected:
+            raise ValueError(f"labels are {labels.dtype}{labels.shape}, values {given}; expected {self._dtype} in three dimensions and {expected}")
+        if not labels.size:
+            return
+        from wkwdask.kernels import labels_compiled
+
+        if num_channels and self._runs.shape[1] < labels.size:
+            self._runs = np.empty((2, labels.size), np.int64)
+        x, y, z = (int(n) for n in corner)
+        flat = np.asfortranarray(labels).reshape(-1, order="F").view(UNSIGNED[labels.itemsize])
+        self._slots, self._keys, self._places, self._used, num_runs = labels_compiled.add_voxels(
+            flat, labels.shape, (x, y, z), self._ignore_zero, self._slots, self._keys, self._places, self._used, *self._runs
+        )
+        self._make_room()
+        if values is not None:
+            self._add_values(values, num_runs)
+
+    def _add_values(self, values: npt.NDArray[Any], num_runs: int) -> None:
+        from wkwdask.kernels import labels_compiled
+
+        add = labels_compiled.add_integers if self._is_exact else labels_compiled.add_numbers
+        rows, stops = self._runs[:, :num_runs]
+        flat, step = values.reshape(-1, order="F"), len(values)  # the channel is fastest
+        for channel, (totals, extremes) in enumerate(zip(self._totals, self._extremes, strict=True)):
+            add(flat[channel:], values.shape[1], step, rows, stops, totals, extremes)
+
+    def _make_room(self) -> None:
+        """Give new labels sums of their values."""
+        known, room = self._totals.shape[1], len(self._keys)
+        if known == room:
+            return
+        more = room - known
+        self._totals = np.concatenate([self._totals, np.zeros((len(self._totals), more, self._totals.shape[2]), self._totals.dtype)], axis=1)
+        least, greatest = _limits(self._value_dtype)
+        nothing = np.empty((len(self._extremes), more, 2), self._value_dtype)
+        nothing[..., 0], nothing[..., 1] = greatest, least
+        self._extremes = np.concatenate([self._extremes, nothing], axis=1)
+
+    def merge(self, rows: LabelRows) -> None:
+        """Take what another table gathered; floats are added in the order of these calls.
+
+        Parameters
+        ----------
+        rows : LabelRows
+            Each label once, of tables of the same types.
+        """
+        from wkwdask.kernels import labels_compiled
+
+        into = np.empty(len(rows.labels), np.int64)
+        keys = rows.labels.view(UNSIGNED[rows.labels.itemsize])
+        self._slots, self._keys, self._places, self._used = labels_compiled.add_rows(keys, self._slots, self._keys, self._places, self._used, into)
+        self._make_room()
+        self._places[into] = _merged_places(self._places[into], rows.places)
+        if len(self._totals):
+            merge_totals = _merged_limbs if self._is_exact else _merged_moments
+            self._totals[:, into] = merge_totals(self._totals[:, into], rows.totals)
+            ours, theirs = self._extremes[:, into], rows.extremes
+            self._extremes[:, into, 0] = np.minimum(ours[..., 0], theirs[..., 0])
+            self._extremes[:, into, 1] = np.maximum(ours[..., 1], theirs[..., 1])
+
+    def rows(self) -> LabelRows:
+        """Give what was gathered, in no order."""
+        used = self._used
+        labels = self._keys[:used].astype(UNSIGNED[self._dtype.itemsize]).view(self._dtype)
+        return LabelRows(labels, self._places[:used], self._totals[:, :used], self._extremes[:, :used])
+
+
+def _limits(dtype: np.dtype[Any]) -> tuple[Any, Any]:
+    if dtype.kind == "f":
+        return -np.inf, np.inf
+    limits = np.iinfo(dtype)
+    return limits.min, limits.max
+
+
+def _merged_places(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    merged = ours + theirs
+    low, high, lower, upper = (slice(first, first + 3) for first in (LOW, HIGH, SUM, UPPER_SUM))
+    merged[:, low] = np.minimum(ours[:, low], theirs[:, low])
+    merged[:, high] = np.maximum(ours[:, high], theirs[:, high])
+    merged[:, upper] += merged[:, lower] >> LIMB_BITS
+    merged[:, lower] &= _LIMB
+    return merged
+
+
+def _merged_limbs(ours: npt.NDArray[np.int64], theirs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    merged = ours + theirs
+    merged[..., 1::2] += merged[..., ::2] >> LIMB_BITS
+    merged[..., ::2] &= _LIMB
+    return merged
+
+
+def _merged_moments(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Chan's update of counts, sums and squared distances."""
+    merged = ours + theirs
+    both = ours[..., 0] > 0
+    (na, sa, _), (nb, sb, _) = np.moveaxis(ours[both], -1, 0), np.moveaxis(theirs[both], -1, 0)
+    with np.errstate(invalid="ignore"):  # infinite values have no distance
+        merged[both, 2] += (sb / nb - sa / na) ** 2 * na * nb / (na + nb)
+    return merged
+
+
+def tabulate_labels(
+    labels: npt.NDArray[Any], values: npt.NDArray[Any] | None = None, topleft: Sequence[int] = (0, 0, 0), *, ignore_zero: bool = True
+) -> LabelRows:
+    """Gather what an array in memory says of its labels.
+
+    Parameters
+    ----------
+    labels : ndarray, shape (x, y, z)
+        The labels, integers.
+    values : ndarray, shape (c, x, y, z), optional
+        Another layer.
+    topleft : sequence of 3 int
+        Where the first voxel is.
+    ignore_zero : bool
+        Whether voxels with the label 0 do not count.
+
+    Returns
+    -------
+    LabelRows
+        In the order of the labels.
+    """
+    table = LabelTable(labels.dtype, *(() if values is None else (values.dtype, len(values))), ignore_zero=ignore_zero)
+    table.add(labels, topleft, values)
+    return table.rows().sorted()
+
+
+def count_labels(labels: npt.NDArray[Any], *, ignore_zero: bool = True) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    """Count the voxels of each label of an array in memory.
+
+    Parameters
+    ----------
+    labels : ndarray, shape (x, y, z)
+        The labels, integers.
+    ignore_zero : bool
+        Whether voxels with the label 0 do not count.
+
+    Returns
+    -------
+    labels : ndarray, shape (n,)
+        The labels that there are, in their order.
+    counts : ndarray of int64, shape (n,)
+        Voxels of each.
+
+    Examples
+    --------
+    >>> ids, counts = count_labels(np.array([[[7, 0, 7], [9, 7, 0]]], np.uint32))
+    >>> ids.tolist(), counts.tolist()
+    ([7, 9], [3, 1])
+    """
+    rows = tabulate_labels(labels, ignore_zero=ignore_zero)
+    return rows.labels, rows.counts

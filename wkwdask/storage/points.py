@@ -1,0 +1,58 @@
+"""The values of a volume at many points."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import BoundsError
+from wkwdask.geometry.mag import vec3
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from wkwdask.storage.volume import Volume
+
+
+def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+    """Read the values at points, each chunk once.
+
+    Parameters
+    ----------
+    volume : Volume
+        What is read.
+    points : ndarray of int64, shape (n, 3)
+        Absolute voxels of the mag along x, y, z, inside the box.
+
+    Returns
+    -------
+    ndarray, shape (n, c)
+
+    Raises
+    ------
+    BoundsError
+        A point lies outside the box.
+    FormatError
+        A file is broken.
+    """
+    outside = np.flatnonzero((points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1))
+    if outside.size:
+        raise BoundsError(f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}")
+    values = np.zeros((len(points), volume.num_channels), volume.dtype)
+    if not len(points):
+        return values
+    chunks = points // volume.chunk_shape
+    low = chunks.min(axis=0)
+    number = np.ravel_multi_index(tuple((chunks - low).T), tuple(chunks.max(axis=0) - low + 1))
+    by_chunk = np.argsort(number, kind="stable")
+    cuts = [0, *(np.flatnonzero(np.diff(number[by_chunk])) + 1).tolist(), len(points)]
+    chunk = np.empty((volume.num_channels, *volume.chunk_shape), volume.dtype, order="F")
+    for first, last in pairwise(cuts):
+        members = by_chunk[first:last]
+        corner = chunks[members[0]] * volume.chunk_shape
+        volume.read_into(chunk, vec3(corner.tolist()))
+        x, y, z = (points[members] - corner).T
+        values[members] = chunk[:, x, y, z].T
+    return values

@@ -1,0 +1,88 @@
+"""Tables as files: CSV, or Parquet with the packages of the extra ``analysis``."""
+
+from __future__ import annotations
+
+import io
+import os
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import MissingError
+from wkwdask.storage.extras import need
+from wkwdask.storage.local import NewFile, local_path
+
+if TYPE_CHECKING:
+    from pandas import DataFrame  # type: ignore[import-untyped]
+
+SUFFIXES = (".csv", ".parquet")
+
+
+class _Stream(io.RawIOBase):
+    """Writes a new file from its beginning to its end."""
+
+    def __init__(self, file: NewFile) -> None:
+        self._file = file
+        self._nbytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        nbytes = memoryview(data).nbytes
+        self._file.write(data, self._nbytes)
+        self._nbytes += nbytes
+        return nbytes
+
+
+def table_path(url: str | os.PathLike[str]) -> str:
+    """Make sure that a table can be written to a file, before the work begins.
+
+    Parameters
+    ----------
+    url : str or path
+        The file.
+
+    Returns
+    -------
+    str
+
+    Raises
+    ------
+    MissingError
+        Its folder is not there.
+    ModuleNotFoundError
+        A package is not installed.
+    ValueError
+        Its name has another suffix.
+    """
+    path = local_path(url)
+    if not path.endswith(SUFFIXES):
+        raise ValueError(f"{path}: a table is written as {' or '.join(SUFFIXES)}")
+    if not os.path.isdir(os.path.dirname(path) or "."):
+        raise MissingError(f"{path}: no such folder")
+    if path.endswith(".parquet"):
+        need("pyarrow", path, "analysis")
+    return path
+
+
+def write_table(frame: DataFrame, path: str) -> None:
+    """Write a table; the file appears when it is complete.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The table.
+    path : str
+        As :func:`table_path` gave it.
+    """
+    file = NewFile(path)
+    try:
+        with io.BufferedWriter(_Stream(file), 1 << 20) as stream:
+            if path.endswith(".parquet"):
+                frame.to_parquet(stream, engine="pyarrow")
+            else:
+                with io.TextIOWrapper(stream, encoding="utf-8", newline="") as text:
+                    frame.to_csv(text)
+    except BaseException:
+        file.discard()
+        raise
+    file.publish()

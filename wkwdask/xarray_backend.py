@@ -1,0 +1,285 @@
+"""xarray's engine ``"wkw"``: a mag as a lazy variable with coordinates in nanometers, a dataset as a tree of layers and mags.
+
+xarray imports this module with every other engine, so that it is light; it also registers the accessor ``.wkw``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import xarray as xr
+from xarray.backends import BackendArray, BackendEntrypoint
+from xarray.core import indexing
+
+import wkwdask.xarray_accessor  # noqa: F401  # registers .wkw
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.datasource import FILE_NAME
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage.dataset import check_inside, choose_layer, locate, read_datasource
+from wkwdask.storage.local import is_remote, local_path
+from wkwdask.storage.wkw import HEADER_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wkwdask.api.options import MagLike
+    from wkwdask.graphs.read import BoxReader
+    from wkwdask.storage.dataset import Layer, Located
+    from wkwdask.storage.wkw import WkwVolume
+
+
+class WkwArray(BackendArray):
+    """What xarray slices: decodes the blocks that a selection touches.
+
+    Parameters
+    ----------
+    reader : BoxReader
+        What is read.
+    """
+
+    def __init__(self, reader: BoxReader) -> None:
+        self.reader = reader
+        self.shape = reader.shape
+        self.dtype = reader.dtype
+
+    def __getitem__(self, key: indexing.ExplicitIndexer) -> Any:
+        from wkwdask.graphs.selection import read_orthogonal, read_points
+
+        read = read_points if isinstance(key, indexing.VectorizedIndexer) else read_orthogonal
+        return read(self.reader, key.tuple)
+
+    async def async_getitem(self, key: indexing.ExplicitIndexer) -> Any:
+        """Read in another thread."""
+        return await asyncio.to_thread(self.__getitem__, key)
+
+
+class WkwBackend(BackendEntrypoint):
+    """The engine ``"wkw"``."""
+
+    description: ClassVar[str] = "webKNOSSOS-wrap (WKW) layers and WEBKNOSSOS datasets"
+    supports_groups: ClassVar[bool] = True
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
+        if not isinstance(filename_or_obj, (str, os.PathLike)) or not os.fspath(filename_or_obj) or is_remote(os.fspath(filename_or_obj)):
+            return False
+        path = local_path(filename_or_obj)
+        if not os.path.isdir(path):
+            return False
+        try:
+            datasource = read_datasource(path)
+        except CorruptError:
+            return True  # ours, and opening it says what is wrong
+        if datasource is not None and datasource.layers:
+            return any(record.data_format == "wkw" for record in datasource.layers)
+        with os.scandir(path) as entries:
+            return any(entry.name == HEADER_NAME or os.path.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
+
+    def open_dataset(  # type: ignore[override]
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        layer: str | None = None,
+        mag: MagLike | None = None,
+        bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    ) -> xr.Dataset:
+        """Open one mag of a layer as a lazy variable that is named after the layer.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A dataset, a layer or a mag.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+        layer : str, optional
+            The layer; may be omitted where there is one.
+        mag : Mag, str, int or sequence of 3 int, optional
+            The mag; by default that of the path, else the finest that has files.
+        bounding_box : BoundingBox, str or sequence, optional
+            Part of the layer: x, y, z, width, height, depth [voxels of mag 1].
+
+        Returns
+        -------
+        xarray.Dataset
+            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates.
+
+        Raises
+        ------
+        MissingError
+            There is no such dataset, layer or mag.
+        BoundsError
+            The bounding box reaches outside the layer.
+        FormatError
+            A record or header is broken.
+        ValueError
+            Several layers could be meant.
+        """
+        located = locate(filename_or_obj)
+        chosen = choose_layer(located, layer)
+        wanted = None if mag is None else Mag.parse(mag)
+        if located.mag is not None and wanted not in (None, located.mag):
+            raise ValueError(f"{located.path} is mag {located.mag}, not mag {wanted}; give the layer's folder to choose a mag")
+        volume = chosen.volume(wanted or located.mag or chosen.finest_mag())
+        box = volume.box
+        if bounding_box is not None:
+            box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
+            check_inside(volume.name, volume.box, box)
+        return _without(open_variables(chosen, volume, box), drop_variables)
+
+    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
+        """Open a dataset or a layer as a tree: one node per layer, one leaf per mag.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A dataset, a layer or a mag.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+
+        Returns
+        -------
+        xarray.DataTree
+
+        Raises
+        ------
+        MissingError
+            There is no such dataset, layer or mag.
+        FormatError
+            The JSON is broken.
+        """
+        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
+
+    def open_groups_as_dict(  # type: ignore[override]
+        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+    ) -> dict[str, xr.Dataset]:
+        """Open a dataset or a layer as groups, see :meth:`open_datatree`.
+
+        Layers and mags that cannot be opened are groups without variables, whose attribute ``problem`` says why.
+        """
+        located = locate(filename_or_obj)
+        groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
+        is_layer = len(located.layers) == 1 and not os.path.isfile(f"{located.path}/{FILE_NAME}")
+        for layer in located.layers:
+            node = "" if is_layer else f"/{layer.name}"
+            groups[node or "/"] = xr.Dataset(attrs={**groups["/"].attrs, **_layer_attrs(layer)} if is_layer else _layer_attrs(layer))
+            for mag in layer.mags:
+                if located.mag in (None, mag):
+                    groups[f"{node}/{mag.name}"] = _without(_open_or_explain(layer, mag), drop_variables)
+        return groups
+
+
+def _without(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.Dataset:
+    if drop_variables is None:
+        return dataset
+    names = [drop_variables] if isinstance(drop_variables, str) else drop_variables
+    return dataset.drop_vars(names, errors="ignore")
+
+
+def _open_or_explain(layer: Layer, mag: Mag) -> xr.Dataset:
+    try:
+        volume = layer.volume(mag)
+    except (FormatError, MissingError, UnsupportedError) as error:
+        return xr.Dataset(attrs={"mag": mag.name, "problem": str(error)})
+    return open_variables(layer, volume, volume.box)
+
+
+def _dataset_attrs(located: Located) -> dict[str, Any]:
+    sources = [layer.datasource for layer in located.layers if layer.datasource is not None]
+    if not sources:
+        return {}
+    attrs: dict[str, Any] = {"name": sources[0].name}
+    if sources[0].voxel_size_nm is not None:
+        attrs["voxel_size_nm"] = sources[0].voxel_size_nm
+    return attrs
+
+
+def _layer_attrs(layer: Layer) -> dict[str, Any]:
+    if layer.record is None:
+        return {"layer": layer.name}
+    box = layer.record.bounding_box
+    return {
+        "layer": layer.name,
+        "category": layer.record.category,
+        "data_format": layer.record.data_format,
+        "bounding_box": (*box.topleft, *box.size),
+    }
+
+
+def open_variables(layer: Layer, volume: WkwVolume, box: BoundingBox) -> xr.Dataset:
+    """Make the variable and the coordinates of a box of one mag.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+    volume : WkwVolume
+        One of its mags.
+    box : BoundingBox
+        What is opened [voxels of the mag].
+
+    Returns
+    -------
+    xarray.Dataset
+    """
+    from wkwdask.graphs.read import box_reader
+
+    one_channel = volume.num_channels == 1
+    reader = box_reader(volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None)
+    voxel_size = layer.datasource.voxel_size_nm if layer.datasource is not None else None
+    coordinates = {axis: _coordinate(n, axis, box, voxel_size) for n, axis in enumerate("xyz")}
+    if not one_channel:
+        coordinates["c"] = xr.Variable(("c",), np.arange(volume.num_channels), {"long_name": "channel"})
+    attrs: dict[str, Any] = {"mag": box.mag.name}
+    if voxel_size is not None:
+        attrs["voxel_size_nm"] = voxel_size
+    if layer.record is not None:
+        attrs["category"] = layer.record.category
+    name = layer.name if layer.name not in ("c", "x", "y", "z") else f"layer_{layer.name}"
+    chunks = _preferred_chunks(reader)
+    encoding = {"preferred_chunks": dict(zip(reader.axes, chunks, strict=True)), "source": volume.folder}
+    variable = xr.Variable(tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding)
+    dataset_attrs = {key: attrs[key] for key in ("mag", "voxel_size_nm") if key in attrs}
+    return xr.Dataset({name: variable}, coords=coordinates, attrs=dataset_attrs)
+
+
+def _coordinate(n: int, axis: str, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> xr.Variable:
+    """Give the centres of voxels along an axis: in nanometers, or in voxels of mag 1 where nobody says how large these are."""
+    factor = box.mag.factors[n]
+    length = 1.0 if voxel_size_nm is None else voxel_size_nm[n]
+    centres = (np.arange(box.topleft[n], box.bottomright[n]) + 0.5) * (factor * length)
+    attrs: dict[str, Any] = {"units": "voxel" if voxel_size_nm is None else "nm", "long_name": axis, "mag": factor}
+    if voxel_size_nm is not None:
+        attrs["voxel_size_nm"] = length
+    return xr.Variable((axis,), centres, attrs)
+
+
+def _preferred_chunks(reader: BoxReader) -> tuple[tuple[int, ...], ...]:
+    """Choose chunks for ``chunks={}`` of which ``chunks="auto"`` makes none that split blocks.
+
+    dask reshapes them for ``"auto"`` by their median lengths, and makes even chunks where these are too large for the limit, or uneven: such chunks
+    are made smaller until it only joins them.
+    """
+    import dask
+    from dask.array.core import normalize_chunks
+
+    from wkwdask.graphs.read import reader_chunks
+
+    nbytes = dask.utils.parse_bytes(dask.config.get("array.chunk-size"))
+    blocks = reader_chunks(reader, "block")
+    grid = [set(np.cumsum(lengths).tolist()) for lengths in blocks]
+    while True:
+        chunks = reader_chunks(reader, f"{nbytes}B")
+        if chunks == blocks or 0 in reader.shape:
+            return chunks
+        asked: list[tuple[Any, ...]] = [("auto",) * reader.ndim]
+        asked += [(*chunks[:axis], "auto", *chunks[axis + 1 :]) for axis in range(reader.ndim)]
+        made = [normalize_chunks(some, reader.shape, dtype=reader.dtype, previous_chunks=chunks) for some in asked]
+        if all(set(np.cumsum(lengths).tolist()) <= borders for some in made for lengths, borders in zip(some, grid, strict=True)):
+            return chunks
+        nbytes //= 2
