@@ -139,7 +139,22 @@ if TYPE_CHECKING:
     from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
-    from wkwdask.errors import AlignmentError, BoundsError, CorruptError, ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ReplacedError, ResumeError, TaskFailedError, TruncatedError, UnsupportedError, WkwDaskError
+    from wkwdask.errors import (
+        AlignmentError,
+        BoundsError,
+        CorruptError,
+        ExistsError,
+        FormatError,
+        IncompleteWriteError,
+        LockedError,
+        MissingError,
+        ReplacedError,
+        ResumeError,
+        TaskFailedError,
+        TruncatedError,
+        UnsupportedError,
+        WkwDaskError,
+    )
     from wkwdask.formats.faults import Fault
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag

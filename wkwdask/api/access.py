@@ -330,9 +330,7 @@ def to_wkw(
     if region is None:
         lengths = (32 if block_len is None else block_len, 32 if file_len is None else file_len)
         encoding = WkwEncoding(*lengths, compression or "lz4hc", DEFAULT_LEVEL if level is None else level, any_length)
-        staged = stage_write(
-            url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, allow_external=allow_external
-        )
+        staged = stage_write(url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, allow_external=allow_external)
     else:
         _check_region_options(offset=offset, block_len=block_len, file_len=file_len, compression=compression, category=category)
         staged = stage_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing, allow_external=allow_external)
