@@ -290,7 +290,7 @@ class TestTree:
 
     def test_what_cannot_be_opened_stays_in_sight(self, dataset, tmp_path):
         document = json.loads((dataset / FILE_NAME).read_text())
-        document["dataLayers"] = [document["dataLayers"][0], ZARR_LAYER]
+        document["dataLayers"] = [document["dataLayers"][0], ZARR_LAYER, {"name": "odd/one", "category": "pink"}]
         for entry in document["dataLayers"][0]["mags"]:
             entry["path"] = str((dataset / entry["path"]).resolve())
         document["dataLayers"][0]["mags"][1]["path"] = "./gone"
@@ -298,6 +298,7 @@ class TestTree:
         tree = xr.open_datatree(tmp_path, engine="wkw")
         assert "no WKW mag here" in tree["em/2-2-1"].attrs["problem"]
         assert "stored as zarr3" in tree["other/1"].attrs["problem"]
+        assert 'expected "color" or "segmentation", found "pink"' in tree["odd_one"].attrs["problem"]
         xr.testing.assert_equal(tree["em/1/em"].compute(), in_memory(EM, "em"))
 
 

@@ -40,6 +40,7 @@ _NAMES = {
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
     "compress": "api.reshape",
+    "connected_components": "api.segmentations",
     "contrast": "api.contrast",
     "convert": "api.conversion",
     "copy": "api.copies",
@@ -57,6 +58,9 @@ _NAMES = {
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
+    "remap": "api.segmentations",
+    "remove_dust": "api.segmentations",
+    "renumber": "api.segmentations",
     "repair": "api.checks",
     "rm": "api.copies",
     "sample": "api.access",
@@ -99,6 +103,7 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "compress",
+    "connected_components",
     "contrast",
     "convert",
     "copy",
@@ -116,6 +121,9 @@ __all__ = [
     "preview",
     "read",
     "rechunk",
+    "remap",
+    "remove_dust",
+    "renumber",
     "repair",
     "rm",
     "sample",
@@ -139,6 +147,7 @@ if TYPE_CHECKING:
     from wkwdask.api.layers import Layer, LayerMag
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
+    from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
     from wkwdask.errors import (
         AlignmentError,
         BoundsError,

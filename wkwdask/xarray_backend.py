@@ -75,8 +75,8 @@ class WkwBackend(BackendEntrypoint):
             datasource = read_datasource(path)
         except CorruptError:
             return True  # ours, and opening it says what is wrong
-        if datasource is not None and datasource.layers:
-            return any(record.data_format == "wkw" for record in datasource.layers)
+        if datasource is not None and (datasource.layers or datasource.odd):
+            return bool(datasource.odd) or any(record.data_format == "wkw" for record in datasource.layers)
         with os.scandir(path) as entries:
             return any(entry.name == HEADER_NAME or os.path.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
 
@@ -166,12 +166,18 @@ class WkwBackend(BackendEntrypoint):
         groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
         is_layer = len(located.layers) == 1 and not os.path.isfile(f"{located.path}/{FILE_NAME}")
         for layer in located.layers:
-            node = "" if is_layer else f"/{layer.name}"
+            node = "" if is_layer else _node(layer.name)
             groups[node or "/"] = xr.Dataset(attrs={**groups["/"].attrs, **_layer_attrs(layer)} if is_layer else _layer_attrs(layer))
             for mag in layer.mags:
                 if located.mag in (None, mag):
                     groups[f"{node}/{mag.name}"] = _without(_open_or_explain(layer, mag), drop_variables)
+        groups.update({_node(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.odd})
         return groups
+
+
+def _node(layer: str) -> str:
+    """Give the path of a layer's node; a slash in its name would begin another one."""
+    return f"/{layer.replace('/', '_')}"
 
 
 def _without(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.Dataset:

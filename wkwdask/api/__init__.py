@@ -12,6 +12,7 @@ from wkwdask.api.labels import label_statistics
 from wkwdask.api.layers import Layer, LayerMag
 from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
 from wkwdask.api.reshape import compress, rechunk
+from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
 
 __all__ = [
     "Dataset",
@@ -21,6 +22,7 @@ __all__ = [
     "build_pyramid",
     "check_manifest",
     "compress",
+    "connected_components",
     "contrast",
     "convert",
     "copy",
@@ -36,6 +38,9 @@ __all__ = [
     "plan_pyramid",
     "read",
     "rechunk",
+    "remap",
+    "remove_dust",
+    "renumber",
     "repair",
     "rm",
     "sample",

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import analysis, apply, checks, commands, convert, copies, datasets, merging, reshape
+from wkwdask.cli import analysis, apply, checks, commands, convert, copies, datasets, merging, reshape, segmentations
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -23,6 +23,8 @@ def cli(debug: bool) -> None:
     Store it in another way    wkwdask rechunk DATASET --file-len 32
     Compress it                wkwdask compress DATASET
     Your own function          wkwdask apply module:function SOURCE TARGET
+    Connected components       wkwdask components SOURCE TARGET
+    Merge, rename segments     wkwdask remap SOURCE TARGET MAPPING.csv, wkwdask dust, wkwdask renumber
     Measure its labels         wkwdask labels DATASET --color color -o table.csv
     Set its contrast           wkwdask contrast DATASET --layer color --write
     Copy it, or a part of it   wkwdask copy DATASET TARGET
@@ -36,7 +38,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for module in (commands, datasets, convert, reshape, copies, merging, apply, analysis, checks):
+for module in (commands, datasets, convert, reshape, copies, merging, apply, analysis, segmentations, checks):
     for command in module.COMMANDS:
         cli.add_command(command)
 

@@ -18,6 +18,7 @@ from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
 from wkwdask.jobs.apply import ReduceJob
 from wkwdask.jobs.compare import CompareJob
+from wkwdask.jobs.components import faces_job, label_job, number, tabulate
 from wkwdask.jobs.estimate import rough_space_problems
 from wkwdask.jobs.job import Result
 from wkwdask.jobs.journaled import entry_of
@@ -30,6 +31,7 @@ from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
 from wkwdask.storage.job_folder import end_removal
+from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -43,15 +45,16 @@ if TYPE_CHECKING:
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.jobs.upsample import UpsampleJob
     from wkwdask.jobs.wkw_apply import StagedApply
+    from wkwdask.jobs.wkw_components import StagedComponents
     from wkwdask.jobs.wkw_convert import StagedImport
     from wkwdask.jobs.wkw_export import StagedExport
     from wkwdask.jobs.wkw_pyramid import StagedPyramid
     from wkwdask.jobs.wkw_rechunk import StagedRechunk
+    from wkwdask.jobs.wkw_remap import StagedRemap
     from wkwdask.jobs.wkw_remove import StagedRemoval
     from wkwdask.jobs.wkw_update import StagedUpdate
     from wkwdask.jobs.wkw_upsample import StagedUpsample
     from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.wkw import WkwVolume
 
 
 def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted: str) -> Report:
@@ -227,6 +230,60 @@ def apply(applying: StagedApply, *, most_failures: int) -> Report:
         run_job(tolerant, f"applying to {staged.folders[0]}")
         tolerant.check("all others are done")
         return staged.publish(job.tallies, f"{journaled.num_known} tasks had been finished before" if journaled.num_known else "")
+
+
+def connected_components(finding: StagedComponents) -> Report:
+    """Find connected components, or go on with an interrupted job.
+
+    Parameters
+    ----------
+    finding : StagedComponents
+        What to do.
+
+    Returns
+    -------
+    Report
+    """
+    staged, labelling = finding.staged, finding.labelling
+    report = staged.start()
+    if report is not None:
+        return report
+    with _attempt(staged):
+        _run_from_journal(staged, label_job(labelling), f"labelling {labelling.source.name}")
+        tabulate(labelling)
+        _run_from_journal(staged, faces_job(labelling), f"joining labels of {labelling.source.name}")
+        numbering = number(labelling)
+        finding = finding.numbered(numbering.num_components)
+        job = finding.job()
+        note = _run_from_journal(finding.staged, job, f"components into {staged.folders[0]}")
+        if isinstance(labelling.source, WkwVolume):
+            check_not_replaced(labelling.source)
+        return finding.staged.publish(job.tallies, "; ".join(filter(None, (str(numbering), note))))
+
+
+def remap(remapping: StagedRemap) -> Report:
+    """Map the ids of a layer, or go on with an interrupted job.
+
+    Parameters
+    ----------
+    remapping : StagedRemap
+        What to do.
+
+    Returns
+    -------
+    Report
+    """
+    staged = remapping.staged
+    report = staged.start()
+    if report is not None:
+        return report
+    with _attempt(staged):
+        job = remapping.job(remapping.table())
+        note = _run_from_journal(staged, job, f"mapping ids into {staged.folders[0]}")
+        if isinstance(remapping.source, WkwVolume):
+            check_not_replaced(remapping.source)
+        largest = job.tallies[0].report(staged.folders[0]).maximum
+        return remapping.with_largest(largest).publish(job.tallies, "; ".join(filter(None, (remapping.note, note))))
 
 
 def reduce(application: Application, combine: Callable[[Any, Any], Any], *, most_failures: int) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -24,6 +24,31 @@ if TYPE_CHECKING:
     from wkwdask.jobs.job import Task
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.storage.volume import Target, Volume
+
+
+class Making(Protocol):
+    """What makes the voxels of a volume from others, brick by brick. Picklable: tasks carry it."""
+
+    @property
+    def plan(self) -> BrickPlan:
+        """Regions and bricks."""
+
+    @property
+    def sources(self) -> tuple[Volume, ...]:
+        """What is read."""
+
+    @property
+    def title(self) -> str:
+        """What an error calls it."""
+
+    def occupied(self, region_shape: Vec3) -> npt.NDArray[np.bool_]:
+        """Tell which regions are computed, shape (x, y, z); all others are zero."""
+
+    def states(self, region: Vec3) -> int:
+        """Sum up the states of all files that are read for a region."""
+
+    def voxels(self, box: BoundingBox, target: Target) -> npt.NDArray[Any] | None:
+        """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +71,11 @@ class Application:
     """Whether bricks are zero, and not computed, for which the first source (with the halo) is zero."""
     attempts: int = 1
     """How often the function is tried for a brick."""
+
+    @property
+    def title(self) -> str:
+        """What an error calls it."""
+        return f"computed by {function_name(self.function)}"
 
     def occupied(self, region_shape: Vec3) -> npt.NDArray[np.bool_]:
         """Tell which regions are computed, shape (x, y, z)."""
@@ -190,8 +220,8 @@ def _checked(result: Any, box: BoundingBox, target: Target, function: Callable[.
 class ApplyTask:
     """Make one region of the target."""
 
-    application: Application
-    """What is applied to what."""
+    application: Making
+    """What makes it."""
     target: Target
     """What is written."""
     region: Vec3
@@ -200,7 +230,7 @@ class ApplyTask:
     @property
     def name(self) -> str:
         """What an error calls the task."""
-        return f"{self.application.plan.region_box(self.region)}, computed by {function_name(self.application.function)}"
+        return f"{self.application.plan.region_box(self.region)}, {self.application.title}"
 
     @property
     def key(self) -> str:
@@ -233,13 +263,13 @@ class ApplyJob:
 
     Parameters
     ----------
-    application : Application
-        What is applied to what.
+    application : Application or other Making
+        What makes it.
     target : Target
         What is written.
     """
 
-    def __init__(self, application: Application, target: Target) -> None:
+    def __init__(self, application: Making, target: Target) -> None:
         self._application, self._target = application, target
         self._gathering = Gathering([target])
         self.tallies = self._gathering.tallies

@@ -1,0 +1,381 @@
+"""Segmentations made of volumes, and their ids changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.wkw_components import ComponentsOptions, open_labels, stage_components
+from wkwdask.jobs.wkw_remap import RemapOptions, stage_remap
+from wkwdask.storage.id_source import mapping_path, write_mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+    import numpy.typing as npt
+
+    from wkwdask.api.options import MagLike
+    from wkwdask.jobs.report import Report
+    from wkwdask.storage.volume import Volume
+
+
+def connected_components(
+    source: str | PathLike[str],
+    target: str | PathLike[str],
+    *,
+    threshold: float | tuple[float, float] | None = None,
+    connectivity: Literal[6, 18, 26] = 26,
+    min_voxels: int = 0,
+    layer: str | None = None,
+    mag: MagLike | None = None,
+    where: BoundingBox | str | Sequence[Any] | None = None,
+    dtype: npt.DTypeLike | None = None,
+    block_len: int | None = None,
+    file_len: int | None = None,
+    compression: str | None = None,
+    level: int = DEFAULT_LEVEL,
+    existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
+) -> Report:
+    """Label the connected components of a layer, across the borders of its files, as a new segmentation.
+
+    Each component gets one id wherever it goes. Ids are 1 to the number of components, the same for any number of workers. What is held in memory is a
+    brick for each worker, and some 30 bytes for each component of a brick that goes on beyond it. The mag appears when it is complete, and the JSON says its
+    ``largestSegmentId``. What an interrupted call finished is kept: the same call goes on from there.
+
+    Parameters
+    ----------
+    source : str or path
+        A mag, a layer (its finest mag), or what :func:`convert` imports; one channel.
+    target : str or path
+        The mag that is made, such as ``dataset/components/1``: the same mag as the source.
+    threshold : number or tuple of 2 numbers, optional
+        Voxels count that are at least this number, or that lie between the two (both included). Without it, the source holds labels: neighbours are joined
+        that have the same label, and 0 is background.
+    connectivity : {6, 18, 26}
+        Voxels are neighbours that share a face (6), a face or an edge (18), a face, an edge or a corner (26, as cc3d has it by default).
+    min_voxels : int
+        Components of fewer voxels become 0 and get no id.
+    layer : str, optional
+        The layer, where the source is a dataset.
+    mag : Mag, int or str, optional
+        The mag, by default the finest.
+    where : BoundingBox, str or sequence, optional
+        What is labelled: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero, and joins nothing.
+    dtype : dtype_like, optional
+        Type of the ids; by default uint32, or uint64 where there are more than 2^32 - 1 components.
+    block_len, file_len : int, optional
+        Edge of a block [voxels] and of a file [blocks]; by default as in the source.
+    compression : {"lz4hc", "lz4", "raw"}, optional
+        How blocks are encoded; by default as in the source, LZ4HC if that is raw.
+    level : int
+        LZ4HC level, 1..12.
+    existing : {"error", "resume", "overwrite"}
+        What to do where the mag is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+    allow_external : bool
+        Write where links lead out of the dataset; by default that is refused.
+
+    Returns
+    -------
+    Report
+        Its note says how many components there are.
+
+    Raises
+    ------
+    BoundsError
+        ``where`` lies outside of the source.
+    ExistsError
+        The mag is there and ``existing="error"``.
+    FormatError
+        A record or header is broken.
+    IncompleteWriteError
+        The source was changed meanwhile.
+    LockedError
+        Another job writes the mag.
+    MissingError
+        The source is not there.
+    ResumeError
+        What was interrupted was started with other settings or from other data.
+    TypeError
+        Labels or ids are not integers.
+    UnsupportedError
+        A path leaves the dataset.
+    ValueError
+        An option makes no sense, or there are more components than ``dtype`` can tell apart.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> voxels = np.zeros((64, 64, 64), np.uint8)
+    >>> voxels[:, 3, 3] = 200
+    >>> voxels[40:, 20:, 20:] = 180
+    >>> _ = wkwdask.write(f"{folder}/color/1", (0, 0, 0), voxels, file_len=1)
+    >>> wkwdask.connected_components(f"{folder}/color/1", f"{folder}/cells/1", threshold=100).note
+    '2 components'
+    >>> np.unique(wkwdask.read(f"{folder}/cells/1"), return_counts=True)[1].tolist()
+    [215616, 64, 46464]
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import num_workers
+
+    options = ComponentsOptions(
+        threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level, allow_external
+    )
+    staged = stage_components(source, target, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag))
+    return build.connected_components(staged)
+
+
+def remap(
+    source: str | PathLike[str],
+    target: str | PathLike[str],
+    mapping: Any,
+    *,
+    default: Literal["keep", "zero"] = "keep",
+    layer: str | None = None,
+    mag: MagLike | None = None,
+    where: BoundingBox | str | Sequence[Any] | None = None,
+    dtype: npt.DTypeLike | None = None,
+    block_len: int | None = None,
+    file_len: int | None = None,
+    compression: str | None = None,
+    level: int = DEFAULT_LEVEL,
+    existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
+) -> Report:
+    """Give the ids of a segmentation other ids, as a new layer: merge, rename or remove segments.
+
+    The mapping becomes a table on disk that each process maps into memory, so that it may have up to a thousand million entries. The mag appears when it is
+    complete, and the JSON says its ``largestSegmentId``. What an interrupted call finished is kept: the same call goes on from there, but not with another
+    mapping.
+
+    Parameters
+    ----------
+    source : str or path
+        A mag, a layer (its finest mag), or what :func:`convert` imports; integers, one channel.
+    target : str or path
+        The mag that is made, such as ``dataset/merged/1``: the same mag as the source, in another place.
+    mapping : dict, ndarray, tuple, Series, DataFrame, str or path
+        In memory: ``{id: id}``, an array of shape (n, 2), a tuple of ids and what they become, a Series by ids, a DataFrame of two columns, or an array of
+        shape (n,) with an entry for each id from 0 on. Or a file:
+
+        - ``.csv`` or ``.parquet`` with two columns, ids and what they become; a CSV with or without a header;
+        - ``.npy`` of shape (n, 2), or (n,) with an entry for each id from 0 on, which is used where it is;
+        - ``.hdf5`` or ``.h5``: an agglomerate file of WEBKNOSSOS (its ``segment_to_agglomerate``);
+        - ``.nml``: a merger-mode annotation. The segments under the nodes of one tree become the smallest of their ids; trees that share a segment are one. The
+          segments are those of the source.
+    default : {"keep", "zero"}
+        What becomes of ids that the mapping does not name: they stay, or become 0. An array with an entry for each id names all ids below its length. 0 stays
+        0 unless the mapping names it.
+    layer : str, optional
+        The layer, where the source is a dataset.
+    mag : Mag, str, int or sequence of 3 int, optional
+        The mag, by default the finest.
+    where : BoundingBox, str or sequence, optional
+        What is mapped: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
+    dtype : dtype_like, optional
+        Type of the new ids; by default as in the source.
+    block_len, file_len : int, optional
+        Edge of a block [voxels] and of a file [blocks]; by default as in the source.
+    compression : {"lz4hc", "lz4", "raw"}, optional
+        How blocks are encoded; by default as in the source, LZ4HC if that is raw.
+    level : int
+        LZ4HC level, 1..12.
+    existing : {"error", "resume", "overwrite"}
+        What to do where the mag is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+    allow_external : bool
+        Write where links lead out of the dataset; by default that is refused.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    BoundsError
+        ``where`` lies outside of the source.
+    ExistsError
+        The mag is there and ``existing="error"``.
+    FormatError
+        A file is no mapping; the message names the line or row.
+    IncompleteWriteError
+        The source or the ``.npy`` was changed meanwhile.
+    LockedError
+        Another job writes the mag.
+    MissingError
+        The source or the file is not there.
+    ModuleNotFoundError
+        Parquet and HDF5 need packages of ``pip install 'wkwdask[analysis]'``.
+    ResumeError
+        What was interrupted was started with other settings, another mapping or from other data.
+    TypeError
+        Ids are not integers.
+    UnsupportedError
+        A path leaves the dataset, or a file has another suffix.
+    ValueError
+        An option makes no sense, the mapping names one id twice with different values, or ``dtype`` cannot hold an id.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> _ = wkwdask.write(f"{folder}/seg/1", (0, 0, 0), np.arange(64**3, dtype=np.uint32).reshape(64, 64, 64) % 9, file_len=2)
+    >>> _ = wkwdask.remap(f"{folder}/seg/1", f"{folder}/merged/1", {7: 3, 8: 3, 5: 0})
+    >>> np.unique(wkwdask.read(f"{folder}/merged/1")).tolist()
+    [0, 1, 2, 3, 4, 6]
+    """
+    options = RemapOptions(
+        default, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level, allow_external=allow_external
+    )
+    return _remapped(source, target, mapping, options, existing, layer, mag)
+
+
+def _remapped(
+    source: str | PathLike[str], target: str | PathLike[str], mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
+) -> Report:
+    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import num_workers
+
+    return build.remap(stage_remap(source, target, mapping, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag)))
+
+
+def remove_dust(
+    source: str | PathLike[str],
+    target: str | PathLike[str],
+    min_voxels: int,
+    *,
+    layer: str | None = None,
+    mag: MagLike | None = None,
+    dtype: npt.DTypeLike | None = None,
+    existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
+) -> Report:
+    """Remove the segments of few voxels, as a new layer: they become 0, all others keep their ids.
+
+    What counts are all voxels with an id in the layer, connected or not; :func:`connected_components` with ``min_voxels=`` looks at each component.
+
+    Parameters
+    ----------
+    source, target : str or path
+        As for :func:`remap`.
+    min_voxels : int
+        Segments of fewer voxels of the mag are removed.
+    layer, mag, dtype, existing
+        As for :func:`remap`.
+    allow_external : bool
+        Write where links lead out of the dataset; by default that is refused.
+
+    Returns
+    -------
+    Report
+        Its note says how many were removed.
+
+    Raises
+    ------
+    ValueError
+        An option makes no sense, or ids are negative; otherwise as for :func:`remap`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> labels = np.zeros((64, 64, 64), np.uint32)
+    >>> labels[0, 0, :10], labels[9, 9, :40] = 5, 7
+    >>> _ = wkwdask.write(f"{folder}/seg/1", (0, 0, 0), labels, file_len=2)
+    >>> wkwdask.remove_dust(f"{folder}/seg/1", f"{folder}/clean/1", 20).note
+    '1 of 2 segments removed'
+    """
+    if min_voxels < 0:
+        raise ValueError(f"min_voxels must not be negative, got {min_voxels}")
+    ids, counts = _counted(source, layer, mag)
+    small = ids[counts < min_voxels]
+    report = _remapped(
+        source, target, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust", allow_external=allow_external), existing, layer, mag
+    )
+    return _noted(report, f"{len(small)} of {len(ids)} segments removed")
+
+
+def renumber(
+    source: str | PathLike[str],
+    target: str | PathLike[str],
+    *,
+    mapping: str | PathLike[str] | None = None,
+    layer: str | None = None,
+    mag: MagLike | None = None,
+    dtype: npt.DTypeLike | None = None,
+    existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
+) -> Report:
+    """Give the n segments of a layer the ids 1 to n, in the order of their old ones, as a new layer.
+
+    Parameters
+    ----------
+    source, target : str or path
+        As for :func:`remap`.
+    mapping : str or path, optional
+        A file that keeps the old and the new ids, in the form that :func:`remap` reads: ``.csv``, ``.parquet``, or ``.npy`` of shape (n, 2).
+    layer, mag
+        As for :func:`remap`.
+    dtype : dtype_like, optional
+        Type of the new ids; by default as in the source.
+    existing : {"error", "resume", "overwrite"}
+        As for :func:`remap`.
+    allow_external : bool
+        Write where links lead out of the dataset; by default that is refused.
+
+    Returns
+    -------
+    Report
+        Its note says how many segments there are.
+
+    Raises
+    ------
+    ValueError
+        An option makes no sense, or ids are negative; otherwise as for :func:`remap`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> import wkwdask
+    >>> folder = tempfile.mkdtemp()
+    >>> labels = np.full((64, 64, 64), 500_000, np.uint32)
+    >>> labels[:10] = 7_000_000
+    >>> _ = wkwdask.write(f"{folder}/seg/1", (0, 0, 0), labels, file_len=2)
+    >>> _ = wkwdask.renumber(f"{folder}/seg/1", f"{folder}/small/1", dtype="uint8", mapping=f"{folder}/ids.csv")
+    >>> print(open(f"{folder}/ids.csv").read())
+    old,new
+    500000,1
+    7000000,2
+    <BLANKLINE>
+    """
+    path = None if mapping is None else mapping_path(mapping)
+    ids, _ = _counted(source, layer, mag)
+    new = np.arange(1, len(ids) + 1, dtype=np.uint64)
+    report = _remapped(source, target, (ids, new), RemapOptions(dtype=dtype, command="renumber", allow_external=allow_external), existing, layer, mag)
+    if path is not None:
+        write_mapping(path, ids, new)
+    return _noted(report, f"{len(ids)} segments" + (f", old and new ids in {path}" if path is not None else ""))
+
+
+def _counted(source: str | PathLike[str], layer: str | None, mag: MagLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
+    from wkwdask.graphs.surveys import count_labels
+
+    volume: Volume = open_labels(source, layer, None if mag is None else Mag.parse(mag))
+    return count_labels(volume)
+
+
+def _noted(report: Report, note: str) -> Report:
+    return replace(report, note="; ".join(filter(None, (note, report.note))))

@@ -1,0 +1,152 @@
+"""The commands that make segmentations and change their ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_option, resume_option, scheduler_option
+
+
+@click.command(short_help="Label connected components.")
+@click.argument("source")
+@click.argument("target")
+@click.option("--threshold", metavar="LEAST[,GREATEST]", help="Voxels count that are at least this, or lie between the two. Default: equal labels are joined.")
+@click.option("--connectivity", type=click.Choice(("6", "18", "26")), default="26", show_default=True, help="Neighbours across faces, edges, corners.")
+@click.option("--min-voxels", type=click.IntRange(0), default=0, help="Smaller components become 0.")
+@click.option("--layer", help="The layer, where SOURCE is a dataset.")
+@click.option("--mag", help="The mag. Default: the finest.")
+@click.option("--where", metavar="X,Y,Z,W,H,D", help="What to label [voxels of mag 1]; everything else becomes zero.")
+@click.option("--dtype", help="Type of the ids. Default: uint32, uint64 where there are too many.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the source.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the source.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the source, lz4hc if that is raw.")
+@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
+@resume_option
+@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
+@scheduler_option
+def components(
+    source: str, target: str, threshold: str | None, connectivity: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any
+) -> None:
+    """Label the connected components of SOURCE, a mag or layer, as the mag TARGET: each gets one id across all files.
+
+    With a threshold, voxels are joined that reach it; without one, neighbours with the same label. Interrupted, the same command goes on.
+
+    \b
+    Examples:
+      wkwdask components dataset/color/1 dataset/bright/1 --threshold 180 --min-voxels 100
+      wkwdask components dataset/prediction/1 dataset/cells/1 --threshold 0.5,1 --connectivity 6
+      wkwdask components dataset/segmentation/1 dataset/split/1
+    """
+    from wkwdask.api.segmentations import connected_components
+
+    with cluster_at(scheduler):
+        report = connected_components(
+            source, target, threshold=_limits(threshold), connectivity=int(connectivity), existing=existing_of(resume, overwrite),  # type: ignore[arg-type]
+            **options,
+        )  # fmt: skip
+    click.echo(str(report))
+
+
+def _limits(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= 2:
+        raise click.UsageError(f"--threshold takes one number or two, LEAST,GREATEST, got {text!r}")
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+@click.command(short_help="Give ids other ids: merge, rename, remove segments.")
+@click.argument("source")
+@click.argument("target")
+@click.argument("mapping")
+@click.option("--default", type=click.Choice(("keep", "zero")), default="keep", show_default=True, help="What becomes of ids that MAPPING does not name.")
+@click.option("--layer", help="The layer, where SOURCE is a dataset.")
+@click.option("--mag", help="The mag. Default: the finest.")
+@click.option("--where", metavar="X,Y,Z,W,H,D", help="What to map [voxels of mag 1]; everything else becomes zero.")
+@click.option("--dtype", help="Type of the new ids. Default: as in the source.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the source.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the source.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the source, lz4hc if that is raw.")
+@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
+@resume_option
+@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
+@scheduler_option
+def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+    """Map the ids of SOURCE, a mag or layer, to those that MAPPING names, as the mag TARGET.
+
+    MAPPING is a .csv or .parquet of two columns, a .npy of shape (n, 2) or with an entry for each id, an agglomerate file of WEBKNOSSOS (.hdf5), or a
+    merger-mode annotation (.nml), each tree of which merges the segments under its nodes. Interrupted, the same command goes on.
+
+    \b
+    Examples:
+      wkwdask remap dataset/segmentation/1 dataset/merged/1 merges.csv
+      wkwdask remap dataset/segmentation/1 dataset/neurons/1 agglomerates/view_70.hdf5 --dtype uint64
+      wkwdask remap dataset/segmentation/1 dataset/proofread/1 merger_mode.nml
+      wkwdask remap dataset/segmentation/1 dataset/chosen/1 chosen.parquet --default zero
+    """
+    from wkwdask.api.segmentations import remap as remap_function
+
+    with cluster_at(scheduler):
+        report = remap_function(source, target, mapping, existing=existing_of(resume, overwrite), **options)
+    click.echo(str(report))
+
+
+@click.command(short_help="Remove small segments.")
+@click.argument("source")
+@click.argument("target")
+@click.option("--min-voxels", type=click.IntRange(0), required=True, help="Segments of fewer voxels become 0.")
+@click.option("--layer", help="The layer, where SOURCE is a dataset.")
+@click.option("--mag", help="The mag. Default: the finest.")
+@click.option("--dtype", help="Type of the ids. Default: as in the source.")
+@resume_option
+@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
+@scheduler_option
+def dust(source: str, target: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+    """Remove the segments of few voxels from SOURCE, a mag or layer, as the mag TARGET; all others keep their ids.
+
+    \b
+    Examples:
+      wkwdask dust dataset/segmentation/1 dataset/clean/1 --min-voxels 100
+    """
+    from wkwdask.api.segmentations import remove_dust
+
+    with cluster_at(scheduler):
+        report = remove_dust(source, target, existing=existing_of(resume, overwrite), **options)
+    click.echo(str(report))
+
+
+@click.command(short_help="Give segments the ids 1, 2, 3...")
+@click.argument("source")
+@click.argument("target")
+@click.option("--mapping", metavar="FILE", help="Keep the old and the new ids: .csv, .parquet or .npy, which remap reads.")
+@click.option("--layer", help="The layer, where SOURCE is a dataset.")
+@click.option("--mag", help="The mag. Default: the finest.")
+@click.option("--dtype", help="Type of the new ids. Default: as in the source.")
+@resume_option
+@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
+@scheduler_option
+def renumber(source: str, target: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+    """Give the n segments of SOURCE, a mag or layer, the ids 1 to n, in the order of their old ones, as the mag TARGET.
+
+    \b
+    Examples:
+      wkwdask renumber dataset/segmentation/1 dataset/compact/1 --dtype uint16 --mapping ids.csv
+    """
+    from wkwdask.api.segmentations import renumber as renumber_function
+
+    with cluster_at(scheduler):
+        report = renumber_function(source, target, existing=existing_of(resume, overwrite), **options)
+    click.echo(str(report))
+
+
+COMMANDS = (components, remap, dust, renumber)

@@ -1,0 +1,144 @@
+"""The door to the loops that find connected components: in one array, and between arrays that touch.
+
+Voxels are joined where they are neighbours and equal, and not zero. With 6 neighbours they share a face, with 18 a face or an edge, with 26 a face, an edge
+or a corner.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+CONNECTIVITIES = (6, 18, 26)
+_MOST_VOXELS = 2**31 - 1
+
+
+def label_brick(
+    voxels: npt.NDArray[Any], connectivity: int, is_open: npt.ArrayLike = ((False, False),) * 3
+) -> tuple[npt.NDArray[np.uint32], int, npt.NDArray[np.int64]]:
+    """Label the components of an array.
+
+    Parameters
+    ----------
+    voxels : ndarray of integers or bool, shape (x, y, z)
+        What is labelled, less than 2^31 voxels; quickest in Fortran order.
+    connectivity : {6, 18, 26}
+        Neighbours of a voxel.
+    is_open : array_like of bool, shape (3, 2)
+        For the lower and upper faces along x, y, z: whether the volume goes on there.
+
+    Returns
+    -------
+    labels : ndarray of uint32, shape (x, y, z), Fortran order
+        1 to n, 0 where the voxel is zero. Components that touch an open face come first; both kinds by their first voxels, x fastest.
+    num_touching : int
+        How many touch an open face.
+    sizes : ndarray of int64, shape (n,)
+        Voxels of each component.
+
+    Notes
+    -----
+    Runs of equal voxels along x are joined with those of the four rows before theirs, by union-find with path halving.
+
+    Examples
+    --------
+    >>> voxels = np.array([[[7]], [[7]], [[0]], [[7]]], np.uint8)
+    >>> labels, num_touching, sizes = label_brick(voxels, 6)
+    >>> labels.ravel().tolist(), num_touching, sizes.tolist()
+    ([1, 1, 0, 2], 0, [2, 1])
+    """
+    from wkwdask.kernels.components_compiled import label_planes
+
+    if voxels.size > _MOST_VOXELS:
+        raise ValueError(f"at most {_MOST_VOXELS} voxels can be labelled at once, got {voxels.size}")
+    if not voxels.size:
+        return np.zeros(voxels.shape, np.uint32, order="F"), 0, np.zeros(0, np.int64)
+    planes = np.ascontiguousarray(voxels.astype(voxels.dtype.newbyteorder("="), copy=False).T)
+    labels = np.empty(planes.shape, np.uint32)
+    _, num_touching, sizes = label_planes(planes.view(f"u{planes.dtype.itemsize}"), connectivity, np.array(is_open, np.bool_), labels)
+    return labels.T, int(num_touching), sizes
+
+
+def pairs_of_faces(
+    low: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], high: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], connectivity: int
+) -> npt.NDArray[np.int64]:
+    """Pair the components of two planes of voxels that lie beside each other.
+
+    Parameters
+    ----------
+    low : tuple of ndarray of int64 and of uint64, shape (v, u)
+        Node of the component of each voxel, -1 for none, and the voxel's value.
+    high : tuple of ndarray of int64 and of uint64, shape (v + 2, u + 2)
+        The same of the plane beside it, with a border of one voxel all around.
+    connectivity : {6, 18, 26}
+        Neighbours of a voxel.
+
+    Returns
+    -------
+    ndarray of int64, shape (n, 2)
+        Pairs of nodes that are one component, each once, sorted.
+    """
+    from wkwdask.kernels.components_compiled import join_faces
+
+    most_steps = CONNECTIVITIES.index(connectivity)
+    pairs = np.empty((low[0].size * 9, 2), np.int64)
+    return unique_pairs(pairs[: join_faces(*low, *high, most_steps, pairs)])
+
+
+def unique_pairs(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Sort pairs and leave out what comes again.
+
+    Examples
+    --------
+    >>> unique_pairs(np.array([[2, 3], [1, 9], [2, 3]])).tolist()
+    [[1, 9], [2, 3]]
+    """
+    ordered = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    is_new = np.ones(len(ordered), np.bool_)
+    is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    unique: npt.NDArray[np.int64] = ordered[is_new]
+    return unique
+
+
+class Sets:
+    """Disjoint sets of nodes 0 to n - 1, in 8 bytes each.
+
+    Parameters
+    ----------
+    num_nodes : int
+        How many nodes there are, each in a set of its own.
+
+    Examples
+    --------
+    >>> sets = Sets(5)
+    >>> sets.unite(np.array([[3, 4], [4, 1]]))
+    >>> sets.roots().tolist()
+    [0, 1, 2, 1, 1]
+    """
+
+    def __init__(self, num_nodes: int) -> None:
+        self._parent = np.arange(num_nodes)
+
+    def unite(self, pairs: npt.NDArray[np.int64]) -> None:
+        """Join the sets of each pair of nodes, shape (n, 2)."""
+        from wkwdask.kernels.components_compiled import unite_pairs
+
+        unite_pairs(self._parent, pairs)
+
+    def roots(self) -> npt.NDArray[np.int64]:
+        """Give the least node of each node's set."""
+        from wkwdask.kernels.components_compiled import flatten_sets
+
+        flatten_sets(self._parent)
+        return self._parent
+
+
+def add_to_roots(roots: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], first: int, totals: npt.NDArray[np.int64]) -> None:
+    """Add sizes of the nodes from ``first`` on to what their roots have in ``totals``."""
+    from wkwdask.kernels.components_compiled import add_sizes
+
+    add_sizes(roots, sizes, first, totals)

@@ -1,0 +1,249 @@
+"""What bricks that were labelled leave for others: the labels on their faces, pairs of labels that are one, and the final ids, in files of a job's folder.
+
+A region has one file: compressed tables and planes of its bricks, then an index with a row for each brick that has labels, then a footer. It appears whole.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
+
+import lz4.block
+import numpy as np
+
+from wkwdask.errors import CorruptError
+from wkwdask.storage.local import NewFile, make_folders_below, pread_into, publish_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+
+    Plane = npt.NDArray[np.uint32]
+
+_MAGIC = 0x31534543414657  # "WFACES1"
+_NUM_FACES = 6
+_FOOTER = 4  # bricks, digest of the source, checksum of the index, magic
+_BLOB = 4  # offset, bytes, shape
+_COLUMNS = 6 + _BLOB * (2 + _NUM_FACES)
+_TABLE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BrickFaces:
+    """What one brick leaves."""
+
+    brick: Vec3
+    """Its index."""
+    num_others: int
+    """Components that touch no open face and are kept."""
+    num_dropped: int
+    """Components that touch no open face and are too small."""
+    sizes: npt.NDArray[np.int64]
+    """Voxels of the components 1, 2... that touch an open face."""
+    values: npt.NDArray[np.uint64]
+    """Their values, as bits."""
+    planes: tuple[Plane | None, ...]
+    """Labels on the lower and upper faces along x, y, z, shape (v, u) with the remaining axes, the lower one last; None where there are none."""
+
+
+def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources: int) -> None:
+    """Store what the bricks of a region leave; doing it again changes nothing.
+
+    Parameters
+    ----------
+    folder : str
+        Folder of scratch files, below one that must be there.
+    region : tuple of 3 int
+        Index of the region.
+    bricks : iterable of BrickFaces
+        Its bricks that have components.
+    sources : int
+        Digest of the files that were read.
+    """
+    make_folders_below(os.path.dirname(folder), folder)
+    file = NewFile(faces_path(folder, region))
+    rows, offset = [], 0
+    try:
+        for faces in bricks:
+            row = [*faces.brick, len(faces.sizes), faces.num_others, faces.num_dropped]
+            for array in (faces.sizes, faces.values, *faces.planes):
+                data = b"" if array is None or not array.size else lz4.block.compress(np.ascontiguousarray(array).view(np.uint8), store_size=True)
+                file.write(data, offset)
+                shape = (0, 0) if array is None else (1, *array.shape)[-2:]
+                row += [offset, len(data), *shape]
+                offset += len(data)
+            rows.append(row)
+        index = np.array(rows, np.int64).reshape(-1, _COLUMNS).tobytes()
+        file.write(index + np.array([len(rows), sources, zlib.crc32(index), _MAGIC], np.int64).tobytes(), offset)
+    except BaseException:
+        file.discard()
+        raise
+    file.publish()
+
+
+def faces_path(folder: str, region: Vec3) -> str:
+    """Name the file of a region."""
+    return "{}/z{}y{}x{}.faces".format(folder, *reversed(region))
+
+
+class FacesFile:
+    """The file of one region.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+
+    Raises
+    ------
+    CorruptError
+        It is damaged.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with self._open() as file:
+            nbytes = os.fstat(file.fileno()).st_size
+            footer = self._read(file.fileno(), nbytes - _FOOTER * 8, _FOOTER * 8).view(np.int64) if nbytes >= _FOOTER * 8 else np.zeros(_FOOTER, np.int64)
+            num_bricks, self.sources, checksum, magic = footer.tolist()
+            begin = nbytes - (_FOOTER + num_bricks * _COLUMNS) * 8
+            if magic != _MAGIC or begin < 0:
+                raise CorruptError(f"{path}: {nbytes} bytes do not end as a file of faces does")
+            index = self._read(file.fileno(), begin, num_bricks * _COLUMNS * 8)
+        if zlib.crc32(index.tobytes()) != checksum:
+            raise CorruptError(f"{path}: the index at byte {begin} is damaged")
+        self._rows = index.view(np.int64).reshape(num_bricks, _COLUMNS)
+
+    def _open(self) -> Any:
+        return open(self.path, "rb")
+
+    def _read(self, fd: int, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
+        data = np.empty(nbytes, np.uint8)
+        pread_into(fd, data, offset, self.path)
+        return data
+
+    @property
+    def bricks(self) -> npt.NDArray[np.int64]:
+        """Index along x, y, z of each brick with components, how many of these touch an open face, how many do not, and how many were dropped; (n, 6)."""
+        bricks: npt.NDArray[np.int64] = self._rows[:, :6]
+        return bricks
+
+    def row_of(self, brick: Vec3) -> int | None:
+        """Find a brick, None where it has no components."""
+        found = np.flatnonzero((self._rows[:, :3] == brick).all(axis=1))
+        return int(found[0]) if len(found) else None
+
+    def sizes(self, row: int) -> npt.NDArray[np.int64]:
+        """Read the voxels of the components that touch an open face."""
+        sizes: npt.NDArray[np.int64] = self._blob(row, 0, np.dtype(np.int64)).ravel()
+        return sizes
+
+    def values(self, row: int) -> npt.NDArray[np.uint64]:
+        """Read their values."""
+        values: npt.NDArray[np.uint64] = self._blob(row, 1, np.dtype(np.uint64)).ravel()
+        return values
+
+    def plane(self, row: int, face: int) -> Plane | None:
+        """Read the labels on a face: lower and upper along x, y, z; None where there are none."""
+        plane: Plane = self._blob(row, 2 + face, np.dtype(np.uint32))
+        return plane if plane.size else None
+
+    def _blob(self, row: int, number: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        begin = 6 + _BLOB * number
+        offset, nbytes, height, width = self._rows[row, begin : begin + _BLOB].tolist()
+        if not nbytes:
+            return np.zeros((0, 0), dtype)
+        with self._open() as file:
+            data = self._read(file.fileno(), offset, nbytes)
+        try:
+            return np.frombuffer(lz4.block.decompress(data), dtype).reshape(height, width)
+        except (lz4.block.LZ4BlockError, ValueError) as error:
+            raise CorruptError(f"{self.path}: byte {offset}: {nbytes} bytes are not the labels that were set aside: {error}") from None
+
+
+# ------------------------------------------------------------------------------------------------ all bricks
+
+
+@dataclass(frozen=True)
+class BrickTable:
+    """Where the components of each brick stand among those of all bricks."""
+
+    codes: npt.NDArray[np.int64]
+    """A number that names each brick that has components, ascending."""
+    num_touching: npt.NDArray[np.int64]
+    """How many components of the brick touch an open face: its nodes."""
+    first_node: npt.NDArray[np.int64]
+    """Number of its first node."""
+    first_other: npt.NDArray[np.int64]
+    """Id of the first component of the brick that touches no open face."""
+
+    @classmethod
+    def make(cls, codes: npt.NDArray[np.int64], num_touching: npt.NDArray[np.int64]) -> Self:
+        """Number the nodes brick by brick."""
+        return cls(codes, num_touching, np.cumsum(num_touching) - num_touching, np.zeros(len(codes), np.int64))
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all bricks."""
+        return int(self.num_touching.sum())
+
+    def row_of(self, code: int) -> int | None:
+        """Find a brick, None where it has no components."""
+        row = int(np.searchsorted(self.codes, code))
+        return row if row < len(self.codes) and self.codes[row] == code else None
+
+    def save(self, path: str) -> None:
+        """Store it."""
+        publish_bytes(path, np.array([self.codes, self.num_touching, self.first_node, self.first_other], np.int64).tobytes())
+
+
+def load_table(path: str) -> BrickTable:
+    """Read the table of all bricks; a process keeps the last ones."""
+    status = os.stat(path)
+    return _loaded(path, status.st_mtime_ns, status.st_ino)
+
+
+@lru_cache(maxsize=2)
+def _loaded(path: str, *_: int) -> BrickTable:
+    return BrickTable(*np.fromfile(path, np.int64).reshape(_TABLE, -1))
+
+
+def write_pairs(folder: str, region: Vec3, pairs: npt.NDArray[np.int64]) -> None:
+    """Store the pairs of nodes that the faces of a region join, shape (n, 2); doing it again changes nothing."""
+    publish_bytes(pairs_path(folder, region), np.ascontiguousarray(pairs).tobytes())
+
+
+def pairs_path(folder: str, region: Vec3) -> str:
+    """Name the file of the pairs of a region."""
+    return "{}/z{}y{}x{}.pairs".format(folder, *reversed(region))
+
+
+def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
+    """Read the pairs of a region, shape (n, 2)."""
+    return np.fromfile(pairs_path(folder, region), np.int64).reshape(-1, 2)
+
+
+def write_ids(folder: str, ids: npt.NDArray[np.uint64]) -> None:
+    """Store the final id of each node."""
+    file = NewFile(_ids_path(folder))
+    try:
+        file.write(ids.view(np.uint8), 0)
+    except BaseException:
+        file.discard()
+        raise
+    file.publish()
+
+
+def read_ids(folder: str, first: int, num_nodes: int) -> npt.NDArray[np.uint64]:
+    """Read the final ids of some nodes."""
+    return np.fromfile(_ids_path(folder), np.uint64, num_nodes, offset=8 * first)
+
+
+def _ids_path(folder: str) -> str:
+    return f"{folder}/ids"

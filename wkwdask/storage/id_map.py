@@ -1,0 +1,265 @@
+"""Tables that map ids to others, in files of a job's folder or in a ``.npy`` of a user, for up to a thousand million entries.
+
+Tasks map the table into memory, once in each process: of a table that is far larger than memory they touch only what they look up. This is the one place
+where files are mapped. They are not written any more, and a user's ``.npy`` is checked to be the same before it is used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from wkwdask.errors import IncompleteWriteError
+from wkwdask.storage.local import NewFile, publish_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
+
+    import numpy.typing as npt
+
+    Pairs = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+    PairChunks = Callable[[], Iterable[tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]]]
+
+ROWS = 1 << 22
+"""Rows that are held in memory at once."""
+_SAMPLES = 1024
+_RECORD_NAME = "mapping.json"
+
+
+@dataclass(frozen=True, slots=True)
+class IdMap:
+    """A table of ids."""
+
+    num_ids: int
+    """Ids that are mapped."""
+    largest: int
+    """The largest value."""
+    values_path: str
+    """File with what ids become."""
+    dtype: str
+    """Type of the values."""
+    offset: int = 0
+    """First byte of the values."""
+    keys_path: str | None = None
+    """File with the ids, uint64, ascending; None where the values are those of the ids 0, 1, 2..."""
+    state: tuple[int, int] | None = None
+    """Size and time of modification of a file that is not the job's own."""
+
+    def arrays(self) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
+        """Map the table into memory.
+
+        Returns
+        -------
+        keys : ndarray of uint64 or None
+            The ids, ascending; None where values are those of 0, 1, 2...
+        values : ndarray of integers
+            What they become.
+
+        Raises
+        ------
+        IncompleteWriteError
+            The file is not what it was.
+        """
+        if self.state is not None and self.state != _state(self.values_path):
+            raise IncompleteWriteError(f'{self.values_path}: was changed while ids were mapped; existing="overwrite" (--overwrite) starts anew')
+        return _mapped(self)
+
+    def of_zero(self) -> int:
+        """Tell what 0 becomes."""
+        keys, values = self.arrays()
+        if keys is None:
+            return int(values[0]) if len(values) else 0
+        return int(values[0]) if len(keys) and keys[0] == 0 else 0
+
+    def save(self, folder: str) -> None:
+        """Take note that the table is complete."""
+        publish_bytes(f"{folder}/{_RECORD_NAME}", json.dumps(asdict(self)).encode())
+
+
+def saved_map(folder: str) -> IdMap | None:
+    """Find the table that an earlier start completed."""
+    try:
+        with open(f"{folder}/{_RECORD_NAME}", "rb") as file:
+            record = json.load(file)
+    except FileNotFoundError:
+        return None
+    record["state"] = None if record["state"] is None else tuple(record["state"])
+    return IdMap(**record)
+
+
+@lru_cache(maxsize=4)
+def _mapped(table: IdMap) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
+    values = _memory(table.values_path, np.dtype(table.dtype), table.offset, table.num_ids)
+    return None if table.keys_path is None else _memory(table.keys_path, np.dtype(np.uint64), 0, table.num_ids), values
+
+
+def _memory(path: str, dtype: np.dtype[Any], offset: int, count: int) -> npt.NDArray[Any]:
+    if not count:
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, "r", offset, (count,)).view(np.ndarray)
+
+
+def _state(path: str) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_size, status.st_mtime_ns
+
+
+# ------------------------------------------------------------------------------------------------ dense
+
+
+def own_values(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
+    """Use a file of a user: an entry for each id from 0 on.
+
+    Raises
+    ------
+    ValueError
+        A value is negative.
+    """
+    largest, state = 0, _state(path)
+    for first in range(0, count, ROWS):
+        chunk = np.fromfile(path, dtype, min(ROWS, count - first), offset=offset + first * dtype.itemsize)
+        largest = max(largest, _largest(chunk, path, first))
+    return IdMap(count, largest, path, dtype.str, offset, state=state)
+
+
+def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -> IdMap:
+    """Store an entry for each id from 0 on.
+
+    Raises
+    ------
+    ValueError
+        A value is negative.
+    """
+    path, count, largest = f"{folder}/values", 0, 0
+    with _Growing(path) as file:
+        for chunk in chunks:
+            largest = max(largest, _largest(chunk, source, count))
+            file.add(chunk.astype(np.uint64, copy=False))
+            count += len(chunk)
+    return IdMap(count, largest, path, "<u8")
+
+
+def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
+    if chunk.dtype.kind == "i" and len(chunk) and chunk.min() < 0:
+        place = int(np.argmax(chunk < 0))
+        raise ValueError(f"{source}: id {first + place} becomes {chunk[place]}, expected no negative id")
+    return int(chunk.max()) if len(chunk) else 0
+
+
+class _Growing:
+    """A file that is written from its beginning to its end, and appears when it is complete."""
+
+    def __init__(self, path: str) -> None:
+        self._file = NewFile(path)
+        self.nbytes = 0
+
+    def add(self, array: npt.NDArray[Any]) -> None:
+        data = np.ascontiguousarray(array).view(np.uint8)
+        self._file.write(data, self.nbytes)
+        self.nbytes += data.nbytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is None:
+            self._file.publish()
+        else:
+            self._file.discard()
+
+
+# ------------------------------------------------------------------------------------------------ pairs
+
+
+def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int], str]) -> IdMap:
+    """Store pairs in any order, sorted by their ids: chunks are sorted one by one, and merged from files.
+
+    Parameters
+    ----------
+    folder : str
+        Where; it must be there.
+    chunks : callable
+        Gives all pairs from the beginning: number of the first row, ids, values.
+    describe : callable
+        Says where a row is, for errors.
+
+    Returns
+    -------
+    IdMap
+
+    Raises
+    ------
+    ValueError
+        An id becomes two things.
+    """
+    runs: list[tuple[str, int]] = []
+    try:
+        for number, (_, keys, values) in enumerate(chunks()):
+            for first in range(0, len(keys), ROWS):
+                sorted_keys, sorted_values = _sorted(keys[first : first + ROWS], values[first : first + ROWS], chunks, describe)
+                path = f"{folder}/run{number}-{first}"
+                with _Growing(path) as file:
+                    file.add(sorted_keys)
+                    file.add(sorted_values)
+                runs.append((path, len(sorted_keys)))
+        return _merge(folder, runs, chunks, describe)
+    finally:
+        for path, _ in runs:
+            os.unlink(path)
+
+
+def _merge(folder: str, runs: list[tuple[str, int]], chunks: PairChunks, describe: Callable[[int], str]) -> IdMap:
+    count, largest = 0, 0
+    with _Growing(f"{folder}/keys") as keys_file, _Growing(f"{folder}/values") as values_file:
+        for keys, values in _merged(runs):
+            unique_keys, unique_values = _sorted(keys, values, chunks, describe)
+            keys_file.add(unique_keys)
+            values_file.add(unique_values)
+            count += len(unique_keys)
+            largest = max(largest, int(unique_values.max()) if len(unique_values) else 0)
+    return IdMap(count, largest, f"{folder}/values", "<u8", keys_path=f"{folder}/keys")
+
+
+def _merged(runs: list[tuple[str, int]]) -> Iterator[Pairs]:
+    """Take from all runs what lies between two ids that part them into some ROWS."""
+    opened = [(_memory(path, np.dtype(np.uint64), 0, count), _memory(path, np.dtype(np.uint64), 8 * count, count)) for path, count in runs]
+    total = sum(count for _, count in runs)
+    samples = np.sort(np.concatenate([np.zeros(0, np.uint64), *(keys[:: max(1, ROWS // _SAMPLES)] for keys, _ in opened)]))
+    num_parts = -(-total // ROWS)
+    cuts = np.unique(samples[np.arange(1, num_parts) * len(samples) // max(1, num_parts)])
+    places = [np.concatenate([[0], np.searchsorted(keys, cuts), [len(keys)]]) for keys, _ in opened]
+    for part in range(len(cuts) + 1):
+        slices = [slice(int(place[part]), int(place[part + 1])) for place in places]
+        yield (
+            np.concatenate([np.zeros(0, np.uint64), *(keys[at] for (keys, _), at in zip(opened, slices, strict=True))]),
+            np.concatenate([np.zeros(0, np.uint64), *(values[at] for (_, values), at in zip(opened, slices, strict=True))]),
+        )
+
+
+def _sorted(keys: npt.NDArray[np.uint64], values: npt.NDArray[np.uint64], chunks: PairChunks, describe: Callable[[int], str]) -> Pairs:
+    """Sort pairs and leave out what comes again."""
+    order = np.argsort(keys, kind="stable")
+    keys, values = keys[order], values[order]
+    again = keys[1:] == keys[:-1]
+    differs = again & (values[1:] != values[:-1])
+    if differs.any():
+        _refuse(int(keys[1:][differs][0]), chunks, describe)
+    first = np.append(True, ~again)[: len(keys)]
+    return keys[first], values[first]
+
+
+def _refuse(key: int, chunks: PairChunks, describe: Callable[[int], str]) -> None:
+    """Find the first two rows that contradict each other."""
+    rows: list[tuple[int, int]] = []
+    for first, keys, values in chunks():
+        rows += [(first + int(n), int(values[n])) for n in np.flatnonzero(keys == key)]
+        other = next((row for row in rows if row[1] != rows[0][1]), None)
+        if other is not None:
+            (row_a, value_a), (row_b, value_b) = rows[0], other
+            raise ValueError(f"{describe(row_b)}: id {key} becomes {value_b}, but {value_a} in {describe(row_a).rpartition(': ')[2]}")

@@ -1,0 +1,391 @@
+"""What people hold mappings of ids in: dicts, arrays and tables in memory; CSV, Parquet, ``.npy``, agglomerate files of WEBKNOSSOS (HDF5).
+
+Files are read in chunks, whatever their length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.storage.extras import need
+from wkwdask.storage.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
+from wkwdask.storage.local import local_path, publish_bytes
+from wkwdask.storage.table_file import SUFFIXES as TABLE_SUFFIXES
+from wkwdask.storage.table_file import table_path, write_table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    Chunk = tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+
+AGGLOMERATE_SUFFIXES = (".hdf5", ".h5")
+AGGLOMERATE_DATASET = "segment_to_agglomerate"
+SUFFIXES = (".csv", ".parquet", ".npy", ".nml", *AGGLOMERATE_SUFFIXES)
+_MOST = 2**64 - 1
+_HASHED_NBYTES = 8 << 20
+
+
+class IdSource(Protocol):
+    """A mapping that a user gives."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+
+    def digest(self) -> str:
+        """Name its content."""
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it in a folder that is there."""
+
+
+def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
+    """Make sure that values are ids: whole numbers from 0 to 2^64 - 1.
+
+    Raises
+    ------
+    TypeError
+        They are no whole numbers.
+    ValueError
+        One is negative or too large.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind == "O" and all(isinstance(value, (int, np.integer)) for value in array.ravel()):
+        for value in array.ravel():
+            if not 0 <= value <= _MOST:
+                raise ValueError(f"{what}: {value} is no id, expected 0 to 2^64 - 1")
+        return array.astype(np.uint64)
+    if array.dtype.kind not in "iu" and array.size:
+        raise TypeError(f"{what}: holds {array.dtype.name}, expected whole numbers")
+    if array.dtype.kind == "i" and array.size and array.min() < 0:
+        raise ValueError(f"{what}: {array.min()} is no id, expected 0 to 2^64 - 1")
+    ids: npt.NDArray[np.uint64] = array.astype(np.uint64, copy=False)
+    return ids
+
+
+@dataclass(frozen=True)
+class PairsInMemory:
+    """Pairs in memory."""
+
+    keys: npt.NDArray[np.uint64]
+    """The ids."""
+    values: npt.NDArray[np.uint64]
+    """What they become."""
+    name: str = "mapping"
+    """What an error calls it."""
+
+    def digest(self) -> str:
+        """Name its content."""
+        return hashlib.blake2b(self.keys.tobytes() + self.values.tobytes(), digest_size=16).hexdigest()
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it."""
+        return write_pairs_sorted(folder, lambda: [(1, self.keys, self.values)], lambda row: f"{self.name}: row {row}")
+
+
+@dataclass(frozen=True)
+class ValuesInMemory:
+    """An entry for each id from 0 on."""
+
+    values: npt.NDArray[Any]
+    """What they become."""
+    name: str = "mapping"
+    """What an error calls it."""
+
+    def digest(self) -> str:
+        """Name its content."""
+        return hashlib.blake2b(b"dense" + self.values.tobytes(), digest_size=16).hexdigest()
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it."""
+        return write_values(folder, [self.values], self.name)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file with a mapping."""
+
+    path: str
+    """The file."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        return self.path
+
+    def digest(self) -> str:
+        """Name its content."""
+        state = hashlib.blake2b(digest_size=16)
+        with open(self.path, "rb") as file:
+            while data := file.read(_HASHED_NBYTES):
+                state.update(data)
+        return state.hexdigest()
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Go through its pairs: number of the first row, ids, values."""
+        raise NotImplementedError
+
+    def describe(self, row: int) -> str:
+        """Say where a row is."""
+        return f"{self.path}: row {row}"
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it."""
+        return write_pairs_sorted(folder, self.chunks, self.describe)
+
+
+class CsvFile(_File):
+    """Two columns, with a header or without; rows are counted as lines."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Go through its pairs."""
+        import pandas as pd  # type: ignore[import-untyped]
+
+        has_header = self._has_header()
+        first = 2 if has_header else 1
+        try:
+            reader = pd.read_csv(
+                self.path,
+                header=None,
+                skiprows=int(has_header),
+                chunksize=ROWS,
+                dtype=np.uint64,
+                skip_blank_lines=False,
+                encoding="utf-8",
+                float_precision=None,
+            )
+            with reader:
+                for frame in reader:
+                    if frame.shape[1] != 2:
+                        self._refuse(has_header)
+                    yield first, frame.iloc[:, 0].to_numpy(), frame.iloc[:, 1].to_numpy()
+                    first += len(frame)
+        except pd.errors.EmptyDataError:
+            return
+        except (ValueError, OverflowError, pd.errors.ParserError) as error:
+            self._refuse(has_header)
+            raise FormatError(f"{self.path}: {error}") from None
+
+    def _has_header(self) -> bool:
+        with open(self.path, encoding="utf-8") as file:
+            parts = file.readline().strip().split(",")
+        return not all(part.strip().removeprefix("-").isdecimal() for part in parts)
+
+    def _refuse(self, has_header: bool) -> None:
+        """Find the line that is no pair of ids."""
+        with open(self.path, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if number == 1 and has_header:
+                    continue
+                parts = [part.strip() for part in line.strip("\r\n").split(",")]
+                if len(parts) != 2 or not all(part.isdecimal() and int(part) <= _MOST for part in parts):
+                    raise FormatError(f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids from 0 to 2^64 - 1, such as 12,7")
+
+    def describe(self, row: int) -> str:
+        """Say where a row is."""
+        return f"{self.path}: line {row}"
+
+
+class ParquetFile(_File):
+    """Two columns of integers."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Go through its pairs."""
+        need("pyarrow", self.path, "analysis")
+        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+        first = 1
+        try:
+            with pq.ParquetFile(self.path) as file:
+                names = self._by_index(file.schema_arrow)
+                if len(names) != 2:
+                    raise FormatError(f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected two: ids, and what they become")
+                for batch in file.iter_batches(ROWS):
+                    columns = [self._column(batch, name, first) for name in names]
+                    yield first, columns[0], columns[1]
+                    first += batch.num_rows
+        except pa.ArrowInvalid as error:
+            raise FormatError(f"{self.path}: no Parquet file that can be read: {error}") from None
+
+    @staticmethod
+    def _by_index(schema: Any) -> list[str]:
+        """List the columns; the index of a pandas table, which is stored last, comes first."""
+        index = [name for name in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)]
+        return [*index, *(name for name in schema.names if name not in index)]
+
+    def _column(self, batch: Any, name: str, first: int) -> npt.NDArray[np.uint64]:
+        column = batch.column(batch.schema.get_field_index(name))
+        if column.null_count:
+            row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise FormatError(f"{self.describe(row)}: column {name} holds nothing, expected an id")
+        return as_ids(column.to_numpy(zero_copy_only=False), f"{self.path}: column {name}, rows {first} to {first + batch.num_rows - 1}")
+
+
+class NpyFile(_File):
+    """``(n, 2)`` pairs, or one entry for each id from 0 on, which is used where it is."""
+
+    def _opened(self) -> np.memmap[Any, Any]:
+        try:
+            found = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        except ValueError as error:
+            raise FormatError(f"{self.path}: no .npy file that can be read: {error}") from None
+        if found.dtype.kind not in "iu" or not (found.ndim == 1 or (found.ndim == 2 and found.shape[1] == 2)):
+            raise FormatError(f"{self.path}: holds {found.dtype.name} of shape {found.shape}, expected integers of shape (n,), one for each id, or (n, 2)")
+        return found  # type: ignore[no-any-return]
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Go through its pairs."""
+        found = self._opened()
+        for first in range(0, len(found), ROWS):
+            rows = np.array(found[first : first + ROWS])
+            what = f"{self.path}: rows {first + 1} to {first + len(rows)}"
+            yield first + 1, as_ids(rows[:, 0], what), as_ids(rows[:, 1], what)
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it, or use it as it is."""
+        found = self._opened()
+        if found.ndim == 2:
+            return super().write(folder)
+        if not found.dtype.isnative:
+            return write_values(folder, (np.array(found[first : first + ROWS]) for first in range(0, len(found), ROWS)), self.path)
+        return own_values(self.path, found.dtype, int(found.offset), len(found))
+
+
+class AgglomerateFile(_File):
+    """An agglomerate file of WEBKNOSSOS: ``segment_to_agglomerate`` has one entry for each segment from 0 on."""
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it.
+
+        Raises
+        ------
+        FormatError
+            It is no such file.
+        """
+        h5py = need("h5py", self.path, "analysis")
+        try:
+            file = h5py.File(self.path, "r")
+        except OSError as error:
+            raise FormatError(f"{self.path}: no HDF5 file that can be read: {error}") from None
+        with file:
+            found = file.get(AGGLOMERATE_DATASET)
+            if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind not in "iu":
+                raise FormatError(
+                    f"{self.path}: has no list of integers {AGGLOMERATE_DATASET}, as agglomerate files have; it holds {', '.join(file) or 'nothing'}"
+                )
+            return write_values(folder, (found[first : first + ROWS] for first in range(0, len(found), ROWS)), self.path)
+
+
+def open_mapping(mapping: Any) -> IdSource:
+    """Take what a user gives as a mapping, but for NML, which needs the segmentation.
+
+    Parameters
+    ----------
+    mapping : dict, ndarray, tuple, Series, DataFrame, str or path
+        ``{id: id}``; an array of shape (n, 2), or (n,) with an entry for each id; a tuple of ids and values; a Series by ids; a DataFrame of two columns;
+        or a file.
+
+    Raises
+    ------
+    MissingError
+        There is no such file.
+    TypeError
+        It is none of these.
+    UnsupportedError
+        The file has another suffix.
+    ValueError
+        It holds what is no id.
+    """
+    if isinstance(mapping, (str, os.PathLike)):
+        return _open_file(local_path(mapping))
+    if isinstance(mapping, dict):
+        return _pairs(list(mapping), list(mapping.values()))
+    if isinstance(mapping, tuple) and len(mapping) == 2:
+        return _pairs(*mapping)
+    if isinstance(mapping, np.ndarray) and mapping.ndim == 1:
+        return ValuesInMemory(as_ids(mapping, "mapping"))
+    if isinstance(mapping, np.ndarray) and mapping.ndim == 2 and mapping.shape[1] == 2:
+        return _pairs(mapping[:, 0], mapping[:, 1])
+    if type(mapping).__module__.startswith("pandas"):
+        if mapping.ndim == 1:
+            return _pairs(mapping.index.to_numpy(), mapping.to_numpy())
+        if mapping.shape[1] == 2:
+            return _pairs(mapping.iloc[:, 0].to_numpy(), mapping.iloc[:, 1].to_numpy())
+    shape = f" of shape {mapping.shape}" if hasattr(mapping, "shape") else ""
+    raise TypeError(
+        f"a mapping is a dict, an array of shape (n, 2) or (n,), a tuple of two arrays, a Series, a DataFrame of two columns, or a file, "
+        f"got {type(mapping).__name__}{shape}"
+    )
+
+
+def _pairs(keys: Any, values: Any) -> PairsInMemory:
+    found = PairsInMemory(as_ids(keys, "ids of the mapping"), as_ids(values, "values of the mapping"))
+    if found.keys.ndim != 1 or found.keys.shape != found.values.shape:
+        raise ValueError(f"mapping: ids of shape {found.keys.shape} and values of shape {found.values.shape}, expected two lists of one length")
+    return found
+
+
+def _open_file(path: str) -> IdSource:
+    kinds = {".csv": CsvFile, ".parquet": ParquetFile, ".npy": NpyFile, **dict.fromkeys(AGGLOMERATE_SUFFIXES, AgglomerateFile)}
+    kind = kinds.get(os.path.splitext(path)[1].lower())
+    if kind is None:
+        raise UnsupportedError(f"{path}: a mapping is read from {', '.join(SUFFIXES)}")
+    if not os.path.isfile(path):
+        raise MissingError(f"{path}: no such file")
+    return kind(path)
+
+
+# ------------------------------------------------------------------------------------------------ written
+
+
+def mapping_path(url: str | os.PathLike[str]) -> str:
+    """Make sure that a mapping can be written to a file, before the work begins.
+
+    Raises
+    ------
+    MissingError
+        Its folder is not there.
+    ModuleNotFoundError
+        A package is not installed.
+    ValueError
+        Its name has another suffix.
+    """
+    path = local_path(url)
+    if not path.endswith((".npy", *TABLE_SUFFIXES)):
+        raise ValueError(f"{path}: a mapping is written as .npy, {' or '.join(TABLE_SUFFIXES)}")
+    if not path.endswith(".npy"):
+        return table_path(path)
+    if not os.path.isdir(os.path.dirname(path)):
+        raise MissingError(f"{path}: no such folder")
+    return path
+
+
+def write_mapping(path: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
+    """Write a mapping in a form that can be read again; the file appears when it is complete.
+
+    Parameters
+    ----------
+    path : str
+        As :func:`mapping_path` gave it.
+    old, new : ndarray of integers, shape (n,)
+        The ids, and what they become.
+    """
+    import pandas as pd
+
+    if not path.endswith(".npy"):
+        frame = pd.DataFrame({"old": old.astype(np.uint64), "new": new.astype(np.uint64)})
+        write_table(frame.set_index("old") if path.endswith(".csv") else frame, path)  # an index is a CSV's first column, and a Parquet's last
+        return
+    stream = io.BytesIO()
+    np.save(stream, np.stack([old.astype(np.uint64), new.astype(np.uint64)], axis=1))
+    publish_bytes(path, stream.getvalue())

@@ -1,0 +1,50 @@
+"""The nodes of an NML, tree by tree, as WEBKNOSSOS writes it."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+
+from wkwdask.errors import FormatError
+
+
+def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Read where the nodes of all trees are.
+
+    Parameters
+    ----------
+    path : str
+        An ``.nml`` file: trees are ``thing`` elements, with ``node`` elements that have x, y and z.
+
+    Returns
+    -------
+    trees : ndarray of int64, shape (n,)
+        Number of the tree of each node, counted from 0 in the order of the file.
+    positions : ndarray of int64, shape (n, 3)
+        x, y, z [voxels of mag 1]; a place between voxels belongs to the lower one.
+
+    Raises
+    ------
+    FormatError
+        It is no NML.
+    """
+    trees: list[int] = []
+    positions: list[tuple[float, float, float]] = []
+    root, number = None, -1
+    try:
+        for event, element in ElementTree.iterparse(path, ("start", "end")):
+            if event == "start":
+                root = element if root is None else root
+                number += element.tag == "thing"
+            elif element.tag == "node" and number >= 0:
+                trees.append(number)
+                positions.append((float(element.attrib["x"]), float(element.attrib["y"]), float(element.attrib["z"])))
+            elif element.tag == "thing":
+                element.clear()
+    except (ElementTree.ParseError, KeyError, ValueError) as error:
+        raise FormatError(f"{path}: no NML: {type(error).__name__}: {error}, in node {len(positions) + 1}") from None
+    if root is None or root.tag != "things":
+        raise FormatError(f"{path}: begins with <{'' if root is None else root.tag}>, expected <things>, as an NML does")
+    return np.array(trees, np.int64), np.floor(np.array(positions, np.float64)).astype(np.int64).reshape(-1, 3)
