@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import dataset_edits
@@ -365,6 +367,104 @@ def _refuse(source, target):
     raise OSError(95, "not supported")
 
 
+def dead_owner(job):
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        pass
+    return replace(locks.Owner.this_process("an edit", job), pid=process.pid, process_start="1")
+
+
+def put_lock(path, owner):
+    publish_bytes(path, json.dumps(locks.asdict(owner)).encode())
+
+
+def test_a_process_that_is_killed_while_it_breaks_a_lock(dataset):
+    """Before it removed the lock, or after."""
+    lock = locks.lock_path(f"{dataset.path}/{FILE_NAME}")
+    put_lock(lock, dead_owner("first"))
+    put_lock(f"{lock}.first.wkwdask-broken-lock", dead_owner("second"))
+    put_lock(f"{lock}.zeroth.wkwdask-broken-lock", dead_owner("third"))
+    assert dataset.set_voxel_size((1, 2, 3)).voxel_size == (1, 2, 3)
+    assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
+
+
+def test_a_lock_is_not_broken_by_two(dataset):
+    """While one does so, the others wait."""
+    path = f"{dataset.path}/{FILE_NAME}"
+    lock = locks.lock_path(path)
+    put_lock(lock, dead_owner("first"))
+    put_lock(f"{lock}.first.wkwdask-broken-lock", locks.Owner.this_process("removal"))
+    with pytest.raises(LockedError, match="an edit by"), locks.locked_file(path, "x", patience_seconds=0.05):
+        pass
+    assert os.path.exists(lock)
+    os.unlink(f"{lock}.first.wkwdask-broken-lock")
+    with locks.locked_file(path, "x"):
+        pass
+
+
+def test_who_was_taken_for_dead_leaves_the_next_lock_alone(dataset):
+    path = f"{dataset.path}/{FILE_NAME}"
+    with locks.locked_file(path, "slow"):
+        os.unlink(locks.lock_path(path))
+        put_lock(locks.lock_path(path), locks.Owner.this_process("next"))
+    assert locks.read_owner(locks.lock_path(path)).command == "next"
+
+
+def test_an_interrupt_as_soon_as_the_lock_is_there(dataset, monkeypatch):
+    """As in a notebook, whose process lives on."""
+    link = os.link
+
+    def interrupted(source, target):
+        link(source, target)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "link", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dataset.set_voxel_size((1, 2, 3))
+    monkeypatch.undo()
+    assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
+
+
+def test_a_lock_that_was_made_though_the_answer_was_lost(dataset, monkeypatch):
+    """NFS asks a second time then, and finds the file."""
+    link = os.link
+
+    def twice(source, target):
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", twice)
+    assert dataset.set_voxel_size((1, 2, 3)).voxel_size == (1, 2, 3)
+
+
+@pytest.mark.parametrize("hard_links", [True, False])
+def test_no_space_for_a_lock(dataset, monkeypatch, hard_links):
+    """Nothing is left that keeps others waiting."""
+
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            self.file.close()
+
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+    def opened(path, mode):
+        file = open(path, mode)  # noqa: SIM115
+        return Full(file) if mode == ("xb" if hard_links else "wb") else file
+
+    if not hard_links:
+        monkeypatch.setattr(os, "link", _refuse)
+    monkeypatch.setattr(locks, "open", opened, raising=False)
+    with pytest.raises(OSError, match="No space left"):
+        dataset.set_voxel_size((1, 2, 3))
+    assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
+
+
 def test_a_lock_of_another_machine_is_not_broken(dataset):
     """Whether its process lives cannot be known from here."""
     path = f"{dataset.path}/{FILE_NAME}"
@@ -547,6 +647,94 @@ def test_new_mags_in_a_linked_layer(dataset, tmp_path, verb):
         expected = {"create": np.zeros_like(VOXELS), "apply": np.invert(VOXELS)}.get(verb, VOXELS)
         np.testing.assert_array_equal(linked.read(mag=1)[0], expected)
     assert linked[1].elsewhere == f"{outside}/1"
+
+
+UNLISTED = {
+    "rechunk": lambda layer, **options: wkwdask.rechunk(layer, mags="1", file_len=4, **options),
+    "region": lambda layer, **options: wkwdask.to_wkw(np.full((4, 4, 4), 9, np.uint8), f"{layer}/1", region=REGION, **options),
+    "pyramid": lambda layer, **options: wkwdask.build_pyramid(layer, mags=["8-8-2"], method="mean", **options),
+    "upsample": lambda layer, **options: wkwdask.upsample(layer, source="2-2-1", mags=["1"], existing="overwrite", **options),
+    "odd name": lambda layer, **options: wkwdask.write(f"{layer}/raw", OFFSET, VOXELS, **options),
+    "long name": lambda layer, **options: wkwdask.rechunk(f"{layer}/16-16-16", file_len=4, **options),
+    "repair": lambda layer, **options: wkwdask.repair(layer, **options),
+}
+
+
+def files_in(folder):
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+@pytest.mark.parametrize("verb", sorted(UNLISTED))
+def test_a_linked_layer_or_mag_that_the_json_does_not_list(dataset, tmp_path, verb, is_listed):
+    """It is in the dataset's folder, so its link leaves the dataset all the same."""
+    outside = tmp_path / "outside"
+    os.rename(f"{dataset.path}/color", outside)
+    layer = f"{dataset.path}/{'color' if is_listed else 'linked'}"
+    os.symlink(outside, layer)
+    shutil.copytree(outside / "1", outside / "16-16-16")
+    data = next((outside / "1").rglob("x*.wkw"))
+    data.write_bytes(data.read_bytes() + b"rest")
+    before = files_in(outside)
+    if verb == "repair":
+        assert "allow_external" in str(UNLISTED[verb](layer))
+    else:
+        with pytest.raises(UnsupportedError, match=r"lies outside the dataset .*allow_external=True \(--allow-external\)"):
+            UNLISTED[verb](layer)
+    assert files_in(outside) == before
+    UNLISTED[verb](layer, allow_external=True)
+    assert files_in(outside) != before
+
+
+LIVING = {
+    "region": lambda dataset, **options: WRITES["region"](dataset, **options),
+    "update": lambda dataset, **options: wkwdask.build_pyramid(dataset.path, "color", mags=["2-2-1"], update="content", **options),
+    "repair": lambda dataset, **options: wkwdask.repair(dataset.path, layer="color", **options),
+}
+
+
+@pytest.mark.parametrize("verb", sorted(LIVING))
+@pytest.mark.parametrize("folder", ["z0", "z0/y0"])
+def test_folders_of_a_mag_that_are_elsewhere(dataset, tmp_path, verb, folder):
+    """Files are replaced one by one there."""
+    mag, outside = Path(dataset.path, "color", "1" if verb == "region" else "2-2-1"), tmp_path / "outside"
+    os.rename(mag / folder, outside)
+    os.symlink(outside, mag / folder)
+    file = next(outside.rglob("x0.wkw"))
+    if verb != "region":
+        file.write_bytes(file.read_bytes() + b"rest")
+    before = files_in(outside)
+    if verb == "repair":
+        assert "allow_external" in str(LIVING[verb](dataset))
+    else:
+        with pytest.raises(UnsupportedError, match=rf"{folder}: lies outside the dataset .*allow_external"):
+            LIVING[verb](dataset)
+    assert files_in(outside) == before
+    LIVING[verb](dataset, allow_external=True)
+    assert files_in(outside) != before
+    assert (mag / folder).is_symlink()
+
+
+@pytest.mark.parametrize("relative", [True, False])
+def test_a_reference_in_a_dataset_that_is_reached_by_a_link(dataset, other, tmp_path, relative):
+    (tmp_path / "home" / "me").mkdir(parents=True)
+    os.symlink(other.path, tmp_path / "home" / "me" / "link")
+    opened = wkwdask.open_dataset(tmp_path / "home" / "me" / "link").add_layer_as_ref(dataset["color"], "copy", relative=relative)
+    np.testing.assert_array_equal(opened["copy"].read()[0], VOXELS)
+    np.testing.assert_array_equal(other.refreshed()["copy"].read()[0], VOXELS)
+
+
+def test_the_folder_above_what_a_link_leads_to(dataset, tmp_path, monkeypatch):
+    """Not the one above the link: that is another mag here, which must not be removed in its place."""
+    (tmp_path / "far" / "below").mkdir(parents=True)
+    wkwdask.write(tmp_path / "far" / "color" / "1", OFFSET, VOXELS // 2, **OPTIONS)
+    os.symlink(tmp_path / "far" / "below", f"{dataset.path}/link")
+    monkeypatch.chdir(dataset.path)
+    np.testing.assert_array_equal(wkwdask.read("color/1")[0], VOXELS)
+    np.testing.assert_array_equal(wkwdask.read("link/../color/1", ((6, 4, 2), (36, 30, 24)))[0], VOXELS // 2)
+    wkwdask.rm("link/../color/1")
+    assert not os.path.exists(tmp_path / "far" / "color" / "1")
+    assert os.path.exists(f"{dataset.path}/color/1")
 
 
 def test_a_linked_layer_goes_with_its_link(dataset, tmp_path):

@@ -11,16 +11,18 @@ from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import Layer, layer_in, read_datasource, with_external
+from wkwdask.storage.dataset import Layer, dataset_above, layer_in, read_datasource, with_external
+from wkwdask.storage.dataset_edit import elsewhere
 from wkwdask.storage.job_folder import is_taken
 from wkwdask.storage.layer_edit import LayerEdit
-from wkwdask.storage.local import is_remote, local_path
+from wkwdask.storage.local import is_remote, local_path, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.storage.locks import ShardBox
 
 _SAME_LENGTH = 1e-5  # of itself: written down in text, or measured by large coordinates
 
@@ -77,7 +79,9 @@ def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Pl
         for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
             if read_datasource(dataset) is not None:
                 raise ValueError(f"{folder}: name the mag's folder, such as {example}") from None
-        return Place(folder, Mag(1, 1, 1), Layer(layer_folder, layer_name))
+        layer = Layer(layer_folder, layer_name, allow_external=allow_external)
+        check_inside_dataset(layer, folder)
+        return Place(real_folder(layer, folder), Mag(1, 1, 1), layer)
     datasource = read_datasource(dataset_folder)
     if datasource is None:
         return Place(folder, mag, Layer(layer_folder, layer_name, allow_external=allow_external))
@@ -174,17 +178,48 @@ def check_inside_dataset(layer: Layer, folder: str) -> None:
     real = outside_of(layer, folder)
     if real is not None and not layer.allow_external:
         raise UnsupportedError(
-            f"{folder}: lies outside the dataset {layer.dataset_folder}, at {real}, which is read but not written through; "
+            f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, which is read but not written through; "
             "allow_external=True (--allow-external) writes there, or name the folder that it is in"
         )
 
 
+def check_files_inside(layer: Layer, folder: str, shards: ShardBox | None = None) -> None:
+    """Refuse to change files of a mag that is there where folders in it are links that leave the dataset, unless that is allowed.
+
+    Parameters
+    ----------
+    layer : Layer
+        The layer.
+    folder : str
+        The mag's folder.
+    shards : ShardBox, optional
+        The files that change, by default all.
+
+    Raises
+    ------
+    UnsupportedError
+        Such a folder is outside the dataset.
+    """
+    if layer.allow_external or dataset_of(layer) is None:
+        return
+    for z, z_folder in numbered(folder, "z"):
+        if shards is not None and not shards.low[2] <= z < shards.high[2]:
+            continue
+        inside = (path for y, path in numbered(z_folder, "y") if shards is None or shards.low[1] <= y < shards.high[1])
+        for path in (z_folder, *inside):
+            if os.path.islink(path):
+                check_inside_dataset(layer, path)
+
+
+def dataset_of(layer: Layer) -> str | None:
+    """Name the dataset in whose folder a layer is, whether its JSON lists the layer or not; None where there is no JSON."""
+    return layer.dataset_folder if layer.dataset_folder is not None else dataset_above(layer.folder)
+
+
 def outside_of(layer: Layer, folder: str) -> str | None:
-    """Say where a mag really is, None where that is inside of the dataset."""
-    if layer.dataset_folder is None:
-        return None
-    dataset, real = os.path.realpath(layer.dataset_folder), os.path.realpath(local_path(folder))
-    return None if os.path.commonpath([dataset, real]) == dataset else real
+    """Say where a mag really is, None where that is inside of the dataset, which need not list it."""
+    above = dataset_of(layer)
+    return None if above is None else elsewhere(above, local_path(folder))
 
 
 def real_folder(layer: Layer, folder: str) -> str:

@@ -13,7 +13,7 @@ from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.grid import cell_range
-from wkwdask.jobs.places import check_inside_dataset, real_folder
+from wkwdask.jobs.places import check_files_inside, check_inside_dataset, real_folder
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
@@ -140,6 +140,7 @@ def stage_region(
     settings = {**settings_of(_COMMAND, folder=volume.folder, box=box_setting(region), level=level or 0), **content.settings}
     ranges = cell_range(region, volume.shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
+    check_files_inside(layer, volume.folder, shards)
     parent = os.path.dirname(volume.folder)
     owner = owner_of(f"{_COMMAND} {region} of {volume.folder}", parent, volume.folder, shards, settings, existing, content)
     parts = f"{StagedMags.staged_folder(owner, parent, region.mag.long_name)}.parts"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.jobs.places import other_layers_with, outside_of, real_folder
+from wkwdask.jobs.places import dataset_of, other_layers_with, outside_of, real_folder
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource
@@ -222,7 +222,7 @@ def _check_removable(layer: Layer, folder: str) -> None:
     real = outside_of(layer, folder)
     if real is not None and not layer.allow_external:
         raise UnsupportedError(
-            f"{folder}: lies outside the dataset {layer.dataset_folder}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer takes the "
+            f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer takes the "
             "layer off the JSON and leaves its files, allow_external=True (--allow-external) deletes them there"
         )
     folder = real_folder(layer, folder)

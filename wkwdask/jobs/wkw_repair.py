@@ -167,15 +167,9 @@ class StagedRepair:
 
     def _plan_mag(self, layer: LayerScope, scope: MagScope, handled: set[str]) -> MagPlan:
         plan = MagPlan(scope)
-        if not self._options.allow_external and not is_inside(self.scope, scope.folder):
+        if self._is_elsewhere(scope.folder):
             for faults in (faults for path, faults in self._by_path.items() if path.startswith(f"{scope.folder}/")):
-                self.left += [
-                    Left(
-                        fault,
-                        f"it lies outside the dataset, at {os.path.realpath(scope.folder)}: allow_external (--allow-external) mends it there",
-                    )
-                    for fault in faults
-                ]
+                self._leave_elsewhere(scope.folder, faults)
             return plan
         self._plan_header(plan, handled)
         if plan.header is None and not _header_is_good(scope, self._by_path):
@@ -183,6 +177,9 @@ class StagedRepair:
         broken = sorted(self._broken_files(scope).items(), key=lambda item: item[0][::-1])
         rebuilding = self._rebuilding(layer, scope) if broken else None
         for shard, faults in broken:
+            if self._is_elsewhere(os.path.dirname(file_path(scope.folder, shard))):
+                self._leave_elsewhere(os.path.dirname(file_path(scope.folder, shard)), faults)
+                continue
             self._plan_file(rebuilding, plan, shard, faults)
             plan.kinds[shard] = {fault.kind for fault in faults}
             handled.add(file_path(scope.folder, shard))
@@ -191,6 +188,13 @@ class StagedRepair:
                 self._set_aside(plan, path, None, faults)
                 handled.add(path)
         return plan
+
+    def _is_elsewhere(self, folder: str) -> bool:
+        return not self._options.allow_external and not is_inside(self.scope, folder)
+
+    def _leave_elsewhere(self, folder: str, faults: list[Fault]) -> None:
+        advice = f"it lies outside the dataset, at {os.path.realpath(folder)}: allow_external (--allow-external) mends it there"
+        self.left += [Left(fault, advice) for fault in faults]
 
     def _plan_header(self, plan: MagPlan, handled: set[str]) -> None:
         path = f"{plan.scope.folder}/{HEADER_NAME}"

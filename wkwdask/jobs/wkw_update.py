@@ -13,7 +13,7 @@ from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.places import parent_of
+from wkwdask.jobs.places import check_files_inside, parent_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.staged import StagedMags
 from wkwdask.jobs.update import LivingMag, UpdateJob, changed_shards
@@ -159,6 +159,7 @@ def stage_update(
         if finer not in volumes:
             volumes[finer] = layer.volume(finer)
         folder = mag_folder(layer, mag)
+        check_files_inside(layer, folder)
         header, record, settings = read_header(folder), read_record(folder), _settings(folder)
         if record is None and trusts_records:
             raise ResumeError(f'{folder}: keeps no record of its files; update="content" makes all anew and compares, existing="overwrite" starts anew')

@@ -212,6 +212,12 @@ def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Loca
     return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
 
 
+def dataset_above(layer_folder: str) -> str | None:
+    """Name the dataset in whose folder that of a layer is, whether its JSON lists the layer or not; None where there is no JSON."""
+    folder = os.path.dirname(layer_folder)
+    return folder if os.path.isfile(f"{folder}/{FILE_NAME}") else None
+
+
 def with_external(layer: Layer) -> Layer:
     """Give a layer that may be written where it lies outside of its dataset."""
     changed = replace(layer, allow_external=True)
@@ -412,7 +418,7 @@ def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
     WkwVolume
     """
     path = os.fspath(url)
-    key = (path if path.startswith("/") else os.path.abspath(path), layer, mag)
+    key = (path if path.startswith("/") else os.path.join(os.getcwd(), path), layer, mag)
     kept = _volumes.get(key)
     if kept is not None and not anew and kept.stamps == [_stamp(record) for record in kept.records]:
         return kept.volume

@@ -22,7 +22,7 @@ from wkwdask.formats.wkw.check import check_mag_header
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import Layer, locate, read_datasource
+from wkwdask.storage.dataset import Layer, dataset_above, locate, read_datasource
 from wkwdask.storage.job_folder import JobState, job_states
 from wkwdask.storage.local import is_remote, local_path, numbered
 from wkwdask.storage.locks import is_lock, lock_owner
@@ -135,7 +135,8 @@ def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, ma
 
 def is_inside(scope: Scope, path: str) -> bool:
     """Tell whether a file or folder lies in the dataset; what a path in the JSON leads to elsewhere belongs to somebody else."""
-    return scope.dataset_folder is None or os.path.realpath(path).startswith(f"{os.path.realpath(scope.dataset_folder)}/")
+    dataset = scope.dataset_folder or next((dataset_above(layer.folder) for layer in scope.layers), None)
+    return dataset is None or os.path.realpath(path).startswith(f"{os.path.realpath(dataset)}/")
 
 
 def _find(path: str, faults: list[Fault]) -> tuple[list[Layer], str | None, DataSource | None, Mag | None]:

@@ -59,8 +59,12 @@ def local_path(url: str | os.PathLike[str]) -> str:
         raise ValueError("a path is empty")  # it would mean the current folder
     if is_remote(text):
         raise UnsupportedError(f"{text}: only local paths and file:// URLs can be opened")
-    text = text.removeprefix("file://")
-    return os.path.abspath(os.path.expanduser(text))
+    text = os.path.expanduser(text.removeprefix("file://"))
+    path = os.path.abspath(text)
+    if ".." in text.split("/"):
+        real = os.path.realpath(text)
+        return path if real == os.path.realpath(path) else real  # ".." behind a link is the folder above what the link leads to
+    return path
 
 
 def is_remote(url: str) -> bool:
