@@ -207,6 +207,26 @@ def test_a_reused_process_number_is_another_process(layer):
     assert not os.path.exists(dead.root)
 
 
+def test_a_process_that_only_its_owner_can_see_may_live(monkeypatch):
+    """As on machines whose /proc is mounted with hidepid."""
+    before = dead_owner()
+
+    def hidden(path, mode="r"):
+        if path.startswith("/proc/") and path.endswith("/stat"):
+            raise FileNotFoundError(2, "No such file or directory", path)
+        return open(path, mode)
+
+    def refused(pid, signal):
+        raise PermissionError(1, "Operation not permitted")
+
+    living = Owner.this_process("now")
+    monkeypatch.setattr(owner, "open", hidden, raising=False)
+    assert before.is_gone()
+    assert not living.is_gone()
+    monkeypatch.setattr(os, "kill", refused)
+    assert not living.is_gone()
+
+
 def test_a_machine_that_was_renamed_is_known_by_its_boot():
     assert replace(dead_owner(), host="elsewhere").is_gone()
     assert not replace(Owner.this_process("now"), host="elsewhere").is_gone()

@@ -151,17 +151,26 @@ def _create(path: str, data: bytes) -> bool:
     """Make a file that appears whole, unless there is one: also where files cannot be locked, only one process can."""
     folder, name = os.path.split(path)
     temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"  # goes with remove_temporaries, whatever is killed here
-    with open(temporary, "xb") as file:
-        file.write(data)
     try:
-        os.link(temporary, path)
-    except (FileExistsError, FileNotFoundError):  # somebody was faster, or took the temporary file for that of a dead process
-        return False
-    except OSError:  # a file system without hard links
-        return _create_in_place(path, data)
+        with open(temporary, "xb") as file:
+            file.write(data)
+        return _link(temporary, path, data)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+
+
+def _link(temporary: str, path: str, data: bytes) -> bool:
+    try:
+        os.link(temporary, path)
+    except FileExistsError:  # somebody was faster; or NFS asked again because the answer was lost, and then it is this very file
+        with contextlib.suppress(FileNotFoundError):
+            return os.path.samestat(os.stat(temporary), os.stat(path))
+        return False
+    except FileNotFoundError:  # somebody took the temporary file for that of a dead process
+        return False
+    except OSError:  # a file system without hard links
+        return _create_in_place(path, data)
     return True
 
 
@@ -170,8 +179,12 @@ def _create_in_place(path: str, data: bytes) -> bool:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except FileExistsError:
         return False
-    with open(fd, "wb") as file:
-        file.write(data)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+    except BaseException:  # a full disk: an empty lock would never go
+        os.unlink(path)
+        raise
     return True
 
 
@@ -195,24 +208,25 @@ def locked_file(path: str, command: str, *, patience_seconds: float = 60) -> Ite
     """
     lock, owner = lock_path(path), Owner.this_process(command)
     data, until = json.dumps(asdict(owner)).encode(), time.monotonic() + patience_seconds
-    while not _create(lock, data):
-        if not _break_dead(lock):
-            if time.monotonic() > until:
-                raise LockedError(f"{path}: another process changes it: {_describe_holder(lock)}; if you know that it is dead, remove {lock}")
-            time.sleep(random.uniform(0.002, 0.02))
     try:
+        while not _create(lock, data):
+            if not _break_dead(lock):
+                if time.monotonic() > until:
+                    raise LockedError(f"{path}: another process changes it: {_describe_holder(lock)}; if you know that it is dead, remove {lock}")
+                time.sleep(random.uniform(0.002, 0.02))
         _remove_dead_temporaries(lock)
         yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(lock)
+    finally:  # Ctrl-C may come as soon as the lock is there; and who was taken for dead must not remove the lock of the next one
+        if _holder(lock) == owner:
+            _remove([lock])
 
 
 def _remove_dead_temporaries(lock: str) -> None:
-    """Remove what processes left that were killed while they made a lock; others may be making theirs right now."""
+    """Remove what processes left that were killed while they made a lock or broke one; others may be making theirs right now."""
     folder, name = os.path.split(lock)
     with os.scandir(folder) as entries:
-        paths = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
+        found = [entry for entry in entries if entry.name.startswith((f".{name}.", f"{name}."))]
+    paths = [entry.path for entry in found if entry.name.endswith((TEMPORARY_SUFFIX, _BROKEN_SUFFIX))]
     for path in paths:
         holder = _holder(path)
         with contextlib.suppress(FileNotFoundError):
@@ -221,20 +235,24 @@ def _remove_dead_temporaries(lock: str) -> None:
 
 
 def _break_dead(lock: str) -> bool:
-    """Remove a lock whose owner is known to be dead. The one that makes the file named after the owner may do it, so that no new lock is removed."""
+    """Remove a lock whose owner is known to be dead.
+
+    Who makes the file named after that owner may do it, so that no new lock is removed. That file is broken like a lock where its maker died.
+    """
     holder = _holder(lock)
     if holder is None or not holder.is_gone():
         return False
-    claim = f"{lock[: -len(_LOCK_SUFFIX)]}.{holder.job}{_BROKEN_SUFFIX}"
-    if not _create_in_place(claim, b""):
+    claim, data = f"{lock}.{holder.job}{_BROKEN_SUFFIX}", json.dumps(asdict(Owner.this_process(f"removal of {lock}"))).encode()
+    if not _create(claim, data):
+        _break_dead(claim)
         return False
     try:
-        if _holder(lock) == holder:
-            os.unlink(lock)
-            return True
-        return False
+        if _holder(lock) != holder:
+            return False
+        _remove([lock])
+        return True
     finally:
-        os.unlink(claim)
+        _remove([claim])
 
 
 def _holder(lock: str) -> Owner | None:

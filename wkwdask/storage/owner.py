@@ -9,6 +9,8 @@ import socket
 import time
 from dataclasses import dataclass
 
+_ALIVE = "alive"  # nobody can tell since when
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -51,7 +53,7 @@ class Owner:
             return False
         if self.boot == _boot() and self.namespace != _namespace():
             return False
-        return self.boot != _boot() or _process_start(self.pid) != self.process_start
+        return self.boot != _boot() or _process_start(self.pid) not in (self.process_start, _ALIVE)
 
     def __str__(self) -> str:
         return f"{self.command} by {self.user}, process {self.pid} on {self.host}, since {self.since}"
@@ -73,19 +75,17 @@ def _namespace() -> str:
 
 
 def _process_start(pid: int) -> str:
-    """Give a string that is the same as long as a process lives, an empty one where there is no such process."""
+    """Give a string that is the same as long as a process lives, or "alive" where nothing tells; an empty one where there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         return "" if fields[0] in (b"Z", b"X") else fields[19].decode()
-    except OSError:
+    except OSError:  # none, or hidden: no /proc, or one that shows nobody the processes of others
         pass
-    if os.path.isdir("/proc/self"):
-        return ""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return ""
     except PermissionError:
         pass
-    return "alive"
+    return _ALIVE
