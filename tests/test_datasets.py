@@ -649,6 +649,33 @@ def test_new_mags_in_a_linked_layer(dataset, tmp_path, verb):
     assert linked[1].elsewhere == f"{outside}/1"
 
 
+def test_a_json_that_cannot_be_replaced(dataset, tmp_path, monkeypatch):
+    """It is a link into a folder that belongs to somebody else; known before any work, and said by name."""
+    meta = tmp_path / "meta"
+    meta.mkdir()
+    os.rename(f"{dataset.path}/{FILE_NAME}", meta / FILE_NAME)
+    os.symlink(meta / FILE_NAME, f"{dataset.path}/{FILE_NAME}")
+    before = files_in(Path(dataset.path))
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not (mode == os.W_OK and str(path) == str(meta)) and access(path, mode))
+    changes = [
+        lambda: dataset.set_voxel_size((1, 2, 3)),
+        lambda: wkwdask.rechunk(dataset.path, layer="color", file_len=4),
+        lambda: wkwdask.rm(dataset.path, layer="color", mags=["4-4-1"]),
+    ]
+    for change in changes:
+        with pytest.raises(PermissionError, match=rf"{FILE_NAME} could not be updated: '{meta}'"):
+            change()
+    assert files_in(Path(dataset.path)) == before
+    assert os.listdir(meta) == [FILE_NAME]
+
+
+def test_an_edit_of_a_dataset_that_is_gone(dataset):
+    shutil.rmtree(dataset.path)
+    with pytest.raises(MissingError, match=f"{dataset.path}/{FILE_NAME}: there is no such folder"):
+        dataset.set_voxel_size((1, 2, 3))
+
+
 UNLISTED = {
     "rechunk": lambda layer, **options: wkwdask.rechunk(layer, mags="1", file_len=4, **options),
     "region": lambda layer, **options: wkwdask.to_wkw(np.full((4, 4, 4), 9, np.uint8), f"{layer}/1", region=REGION, **options),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.jobs.journaled import JournaledJob, receipts_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
+from wkwdask.storage.dataset import check_datasource_writable
 from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, check_targets, find_unfinished, is_taken, is_untouched, job_root, read_provenance
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import remove_temporaries
@@ -95,8 +95,8 @@ class StagedMags:
 
     def _check_json(self) -> None:
         """Make sure, before any work, that the JSON can be brought up to date after it."""
-        if self.edit is not None and os.path.isdir(self.edit.dataset_folder) and not os.access(self.edit.dataset_folder, os.W_OK):
-            raise PermissionError(errno.EACCES, "the dataset's datasource-properties.json could not be updated", self.edit.dataset_folder)
+        if self.edit is not None:
+            check_datasource_writable(self.edit.dataset_folder)
 
     def start(self) -> Report | None:
         """Lock the mags and make the job's folder; starting again in another process changes nothing.

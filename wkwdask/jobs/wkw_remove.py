@@ -13,7 +13,7 @@ from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.jobs.places import dataset_of, other_layers_with, outside_of, real_folder
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
-from wkwdask.storage.dataset import choose_layer, locate, read_datasource
+from wkwdask.storage.dataset import check_datasource_writable, choose_layer, locate, read_datasource
 from wkwdask.storage.job_folder import REMOVAL, JobFolder, check_no_job, discard_dead_jobs, find_removals
 from wkwdask.storage.layer_edit import MagRemoval
 from wkwdask.storage.local import count_tree, is_remote, local_path
@@ -219,6 +219,8 @@ def _check_removable(layer: Layer, folder: str) -> None:
     for changed in (os.path.dirname(folder), layer.dataset_folder or os.path.dirname(folder)):
         if os.path.isdir(changed) and not os.access(changed, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), changed)
+    if layer.dataset_folder is not None:
+        check_datasource_writable(layer.dataset_folder)
     real = outside_of(layer, folder)
     if real is not None and not layer.allow_external:
         raise UnsupportedError(

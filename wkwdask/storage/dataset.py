@@ -6,6 +6,7 @@ A dataset that is opened by its JSON lists no folder.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -65,9 +66,14 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
     LockedError
         Another process holds the lock and does not let go.
     MissingError
-        There is no such file, and no ``new``.
+        There is no such file, and no ``new``; or its folder is gone.
+    PermissionError
+        Its folder cannot be written.
     """
     path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
+    if not os.path.isdir(os.path.dirname(path)):
+        raise MissingError(f"{path}: there is no such folder")
+    check_datasource_writable(folder)
     with locked_file(path, f"change of {path}"):
         remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
         current = read_datasource(folder)
@@ -77,6 +83,19 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
         after = change(document)
         if current is None or after != current.document:
             publish_bytes(path, format_datasource(after).encode())
+
+
+def check_datasource_writable(folder: str) -> None:
+    """Make sure that the ``datasource-properties.json`` of a folder can be replaced, where it is: a link may lead to it.
+
+    Raises
+    ------
+    PermissionError
+        Its folder cannot be written.
+    """
+    changed = os.path.dirname(os.path.realpath(f"{folder}/{FILE_NAME}"))
+    if os.path.isdir(changed) and not os.access(changed, os.W_OK):
+        raise PermissionError(errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed)
 
 
 @dataclass(frozen=True)
