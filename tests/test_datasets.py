@@ -201,6 +201,35 @@ def test_edits_of_fields(dataset):
     assert said(dataset) == before
 
 
+def test_ids_that_no_layer_can_have(dataset):
+    before = said(dataset)
+    for value, error in ((-1, ValueError), (2**64, ValueError), (1.5, TypeError)):
+        with pytest.raises(error):
+            dataset.set_largest_segment_id("seg", value)
+        with pytest.raises(error):
+            dataset.add_layer("more", "segmentation", "uint64", (0, 0, 0, 1, 1, 1), largest_segment_id=value)
+    with pytest.raises(ValueError, match="no segmentation"):
+        dataset.set_largest_segment_id("color", 1)
+    with pytest.raises(ValueError, match="no segmentation"):
+        dataset.add_layer("more", "color", "uint8", (0, 0, 0, 1, 1, 1), largest_segment_id=1)
+    with pytest.raises(ValueError, match="from 0 to 65535, got 65536"):
+        dataset.add_layer("more", "segmentation", "uint16", (0, 0, 0, 1, 1, 1), largest_segment_id=65536)
+    assert said(dataset) == before
+    assert dataset.set_largest_segment_id("seg", np.uint32(7))["seg"].largest_segment_id == 7
+    assert dataset.set_largest_segment_id("seg", np.uint64(2**64 - 1))["seg"].largest_segment_id == 2**64 - 1
+
+
+def test_numbers_that_json_cannot_say(dataset):
+    """WEBKNOSSOS could not read the file any more; where they are there already, they stay."""
+    before = Path(dataset.path, FILE_NAME).read_text()
+    with pytest.raises(ValueError, match="JSON"):
+        dataset.set_view_configuration({"zoom": float("nan")}, "color")
+    assert Path(dataset.path, FILE_NAME).read_text() == before
+    Path(dataset.path, FILE_NAME).write_text(before.replace('"mystery"', '"odd": [NaN, -Infinity], "mystery"'))
+    dataset.set_voxel_size((1, 2, 3))
+    assert "NaN,\n        -Infinity" in Path(dataset.path, FILE_NAME).read_text()
+
+
 def test_largest_id(dataset):
     assert dataset["seg"].compute_largest_segment_id() == int(IDS.max())
     assert dataset["color"].compute_largest_segment_id() == int(VOXELS.max())
@@ -740,6 +769,21 @@ def test_folders_of_a_mag_that_are_elsewhere(dataset, tmp_path, verb, folder):
     LIVING[verb](dataset, allow_external=True)
     assert files_in(outside) != before
     assert (mag / folder).is_symlink()
+
+
+def test_one_mag_by_two_names(dataset):
+    """Parts of one file are written by one at a time, also where the other one comes by a link in the same dataset."""
+    os.mkdir(f"{dataset.path}/alias")
+    os.symlink("../color/1", f"{dataset.path}/alias/1")
+    dataset.add_layer_from_disk("alias")
+    eights = np.full((8, 8, 8), 9, np.uint8)
+    wkwdask.to_wkw(eights, f"{dataset.path}/alias", region=((16, 16, 8), (24, 24, 16)))
+    expected = VOXELS.copy()
+    expected[10:18, 12:20, 6:14] = 9
+    np.testing.assert_array_equal(dataset["color"].read()[0], expected)
+    locks.take_lock(f"{dataset.path}/color/1", locks.Owner("j", "a job", "elsewhere", "boot", 7, "1", "somebody", "then"))
+    with pytest.raises(LockedError, match="another job writes it: a job by somebody"):
+        wkwdask.to_wkw(eights, f"{dataset.path}/alias", region=((8, 8, 8), (16, 16, 16)))
 
 
 @pytest.mark.parametrize("relative", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,7 +23,7 @@ from wkwdask.formats.datasource import (
     without_mags,
 )
 from wkwdask.formats.datasource_edits import with_box, with_largest_id, with_scale, without_layer
-from wkwdask.formats.layer_views import view_of
+from wkwdask.formats.layer_views import dtype_of, view_of
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -137,9 +138,11 @@ class Dataset:
         """
         if category not in ("color", "segmentation"):
             raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
-        attributes = {} if largest_segment_id is None else {"largestSegmentId": format_segment_id(largest_segment_id)}
-        box = BoundingBox.parse(bounding_box)
-        made = with_layer({}, name, category, box, element_class(dtype, num_channels), num_channels, attributes)
+        box, elements = BoundingBox.parse(bounding_box), element_class(dtype, num_channels)
+        attributes = {}
+        if largest_segment_id is not None:
+            attributes["largestSegmentId"] = format_segment_id(_segment_id(largest_segment_id, name, category, dtype_of(elements, num_channels)))
+        made = with_layer({}, name, category, box, elements, num_channels, attributes)
         return self._with_entry(made["dataLayers"][0])
 
     def add_layer_from_disk(self, name: str, *, category: Category | None = None, bounding_box: BoxLike | None = None) -> Dataset:
@@ -336,10 +339,9 @@ class Dataset:
 
     def set_largest_segment_id(self, layer: str, value: int | None) -> Dataset:
         """State the largest id of a segmentation, such as :meth:`Layer.compute_largest_segment_id` finds; None takes it away."""
-        if value is not None and value < 0:
-            raise ValueError(f"the largest id is a whole number from 0 on, got {value}")
-        if _record_of(stored_layer(self.path, layer)).category != "segmentation":
-            raise ValueError(f"{self.path}: layer {layer} is no segmentation, and has no largest id")
+        record = _record_of(stored_layer(self.path, layer))
+        if value is not None:
+            value = _segment_id(value, layer, record.category, dtype_of(record.element_class, record.num_channels))
         return self._edited(lambda document: with_largest_id(document, layer, value))
 
     def set_view_configuration(self, values: Mapping[str, Any], layer: str | None = None) -> Dataset:
@@ -464,6 +466,17 @@ def _record_of(layer: StoredLayer) -> LayerRecord:
     if layer.record is None:
         raise MissingError(f"{layer.folder}: the JSON does not list this layer")
     return layer.record
+
+
+def _segment_id(value: int, layer: str, category: str, dtype: np.dtype[Any] | None) -> int:
+    """Make sure that a number can be the largest id of a layer, and give it as a plain one."""
+    if category != "segmentation":
+        raise ValueError(f"layer {layer} is no segmentation, and has no largest id")
+    greatest = int(np.iinfo(dtype).max) if dtype is not None and dtype.kind in "iu" else 2**64 - 1
+    number = operator.index(value)
+    if not 0 <= number <= greatest:
+        raise ValueError(f"the largest id of layer {layer} is a whole number from 0 to {greatest}, got {value}")
+    return int(number)
 
 
 def _check_same_type(folder: str, volumes: Iterable[WkwVolume], expected: tuple[str, int]) -> None:

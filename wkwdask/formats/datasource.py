@@ -192,7 +192,7 @@ def parse_datasource(text: str, source: str) -> DataSource:
         The text is no JSON or says something impossible of the dataset.
     """
     try:
-        document = json.loads(text, parse_float=Number)
+        document = json.loads(text, parse_float=Number, parse_constant=Number)
     except json.JSONDecodeError as error:
         raise CorruptError(f"{source}: byte {len(text[: error.pos].encode())}: no JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets of thousands of levels
@@ -255,7 +255,13 @@ def length_nm(length: float, unit: str) -> float:
 
 
 def format_datasource(document: dict[str, Any]) -> str:
-    """Write a document the way WEBKNOSSOS does; numbers that were read keep their digits."""
+    """Write a document the way WEBKNOSSOS does; numbers that were read keep their digits.
+
+    Raises
+    ------
+    ValueError
+        A new value is no number, or infinite, which JSON cannot say.
+    """
     return "".join(_written(document, "\n")) + "\n"
 
 
@@ -279,7 +285,7 @@ def _written(value: Any, start: str) -> Iterator[str]:
 
 
 def _text(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
     try:
         text.encode()
     except UnicodeEncodeError:  # half of a pair, which only an escape can hold

@@ -136,7 +136,8 @@ def stage_region(
     _check_fits(volume, region, content, has_box=_has_box(url))
     layer = choose_layer(locate(url, allow_external=allow_external), None)
     check_inside_dataset(layer, volume.folder)
-    volume = replace(volume, folder=real_folder(layer, volume.folder))
+    folder = real_folder(layer, volume.folder)
+    volume = replace(volume, folder=os.path.realpath(folder) if os.path.islink(folder) else folder)  # its locks are known by one name
     settings = {**settings_of(_COMMAND, folder=volume.folder, box=box_setting(region), level=level or 0), **content.settings}
     ranges = cell_range(region, volume.shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
