@@ -160,14 +160,14 @@ def remap(
     target : str or path
         The mag that is made, such as ``dataset/merged/1``: the same mag as the source, in another place.
     mapping : dict, ndarray, tuple, Series, DataFrame, str or path
-        In memory: ``{id: id}``, an array of shape (n, 2), a tuple of ids and what they become, a Series by ids, a DataFrame of two columns, or an array of shape
-        (n,) with an entry for each id from 0 on. Or a file:
+        In memory: ``{id: id}``, an array of shape (n, 2), a tuple of ids and what they become, a Series by ids, a DataFrame of two columns, or an array of
+        shape (n,) with an entry for each id from 0 on. Or a file:
 
         - ``.csv`` or ``.parquet`` with two columns, ids and what they become; a CSV with or without a header;
         - ``.npy`` of shape (n, 2), or (n,) with an entry for each id from 0 on, which is used where it is;
         - ``.hdf5`` or ``.h5``: an agglomerate file of WEBKNOSSOS (its ``segment_to_agglomerate``);
-        - ``.nml``: a merger-mode annotation. The segments under the nodes of one tree become the smallest of their ids; trees that share a segment are one. The
-          segments are those of the source.
+        - ``.nml``: a merger-mode annotation. The segments under the nodes of one tree become the smallest of their ids; trees that share a segment are one.
+          The segments are those of the source.
     default : {"keep", "zero"}
         What becomes of ids that the mapping does not name: they stay, or become 0. An array with an entry for each id names all ids below its length. 0 stays
         0 unless the mapping names it.
