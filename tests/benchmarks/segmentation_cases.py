@@ -10,6 +10,8 @@ from .pyramid_cases import LABELS
 from .race import Faster, Race, Unit
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .data import Data
 
 _THRESHOLD = 150
@@ -25,11 +27,7 @@ def _components(data: Data, layer: str, threshold: int | None) -> Race:
     name, cube = f"components/{layer}", data.cube(layer, compression="lz4hc")
     common = {"path": cube.mag, "size": cube.edge, "nbytes": cube.nbytes, "threshold": threshold}
     tools = ("cc3d",) if threshold is None else ("cc3d", "scipy")
-    theirs = [
-        Unit(f"{tool}{', files' if writes else ''}", "whole_array.Components", common | {"folder": data.fresh(f"{name}-{tool}-{writes}"), "tool": tool, "writes": writes})
-        for tool in tools
-        for writes in (True, False)
-    ]  # fmt: skip
+    theirs = _theirs(data, name, "whole_array.Components", common, tools)
     ours = Unit("wkwdask, files", "ours.Components", common | {"folder": data.fresh(name)})
     work = f"26-connected components of {LABELS[layer]}{'' if threshold is None else f' >= {threshold}'}"
     return Race(name, work, (ours, *theirs), tuple(Faster(0, n, shows_peak=True) for n in range(1, 1 + len(theirs))), (cube,))
@@ -40,13 +38,18 @@ def _remap(data: Data) -> Race:
     name, cube = "remap/seg", data.cube("seg", compression="lz4hc")
     mapping = f"{data.fresh(name)}.npy"
     common = {"path": cube.mag, "size": cube.edge, "nbytes": cube.nbytes, "mapping": mapping}
-    theirs = [
-        Unit(f"{tool}{', files' if writes else ''}", "whole_array.Remap", common | {"folder": data.fresh(f"{name}-{tool}-{writes}"), "tool": tool, "writes": writes})
-        for tool in ("fastremap", "numpy")
-        for writes in (True, False)
-    ]  # fmt: skip
+    theirs = _theirs(data, name, "whole_array.Remap", common, ("fastremap", "numpy"))
     ours = Unit("wkwdask, files", "ours.Remap", common | {"folder": data.fresh(name)})
     return Race(name, f"map ids of {LABELS['seg']}", (ours, *theirs), tuple(Faster(0, n, shows_peak=True) for n in range(1, 5)), (cube, Mapping(mapping, cube)))
+
+
+def _theirs(data: Data, name: str, work: str, common: dict, tools: Sequence[str]) -> list[Unit]:
+    """Let each tool read and write files, and then only compute."""
+    return [
+        Unit(f"{tool}{', files' if writes else ''}", work, common | {"folder": data.fresh(f"{name}-{tool}-{writes}"), "tool": tool, "writes": writes})
+        for tool in tools
+        for writes in (True, False)
+    ]
 
 
 class Mapping:
