@@ -312,10 +312,8 @@ def renumber(
         As for :func:`remap`.
     mapping : str or path, optional
         A file that keeps the old and the new ids, in the form that :func:`remap` reads: ``.csv``, ``.parquet``, or ``.npy`` of shape (n, 2).
-    layer, mag, existing
+    layer, mag, dtype, existing
         As for :func:`remap`.
-    dtype : dtype_like, optional
-        Type of the new ids; by default as in the source.
 
     Returns
     -------
