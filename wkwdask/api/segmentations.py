@@ -328,6 +328,7 @@ def renumber(
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
@@ -335,7 +336,7 @@ def renumber(
     >>> labels[:10] = 7_000_000
     >>> _ = wkwdask.write(f"{folder}/seg/1", (0, 0, 0), labels, file_len=2)
     >>> _ = wkwdask.renumber(f"{folder}/seg/1", f"{folder}/small/1", dtype="uint8", mapping=f"{folder}/ids.csv")
-    >>> print(open(f"{folder}/ids.csv").read())
+    >>> print(Path(f"{folder}/ids.csv").read_text())
     old,new
     500000,1
     7000000,2
