@@ -170,8 +170,8 @@ def remap(
         - ``.csv`` or ``.parquet`` with two columns, ids and what they become; a CSV with or without a header;
         - ``.npy`` of shape (n, 2), or (n,) with an entry for each id from 0 on, which is used where it is;
         - ``.hdf5`` or ``.h5``: an agglomerate file of WEBKNOSSOS (its ``segment_to_agglomerate``);
-        - ``.nml``: a merger-mode annotation. The segments under the nodes of one tree become the smallest of their ids; trees that share a segment are one. The
-          segments are those of the source.
+        - ``.nml``: a merger-mode annotation. The segments under the nodes of one tree become the smallest of their ids; trees that share a segment are one.
+          The segments are those of the source.
     default : {"keep", "zero"}
         What becomes of ids that the mapping does not name: they stay, or become 0. An array with an entry for each id names all ids below its length. 0 stays
         0 unless the mapping names it.
@@ -348,6 +348,7 @@ def renumber(
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
@@ -355,7 +356,7 @@ def renumber(
     >>> labels[:10] = 7_000_000
     >>> _ = wkwdask.write(f"{folder}/seg/1", (0, 0, 0), labels, file_len=2)
     >>> _ = wkwdask.renumber(f"{folder}/seg/1", f"{folder}/small/1", dtype="uint8", mapping=f"{folder}/ids.csv")
-    >>> print(open(f"{folder}/ids.csv").read())
+    >>> print(Path(f"{folder}/ids.csv").read_text())
     old,new
     500000,1
     7000000,2
