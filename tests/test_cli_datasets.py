@@ -61,8 +61,8 @@ def test_largest_id(dataset):
     assert dataset.refreshed()["seg"].largest_segment_id is None
     call("dataset", "largest-id", dataset.path, "seg")
     assert dataset.refreshed()["seg"].largest_segment_id == IDS.max()
-    call("dataset", "largest-id", dataset.path, "seg", "--id", 2**32 - 1)
-    assert dataset.refreshed()["seg"].largest_segment_id == 2**32 - 1
+    call("dataset", "largest-id", dataset.path, "seg", "--id", 2**60)
+    assert dataset.refreshed()["seg"].largest_segment_id == 2**60
 
 
 def test_info_shows_units_formats_and_problems(dataset):

@@ -23,7 +23,7 @@ from wkwdask.formats.datasource import (
     without_mags,
 )
 from wkwdask.formats.datasource_edits import with_box, with_largest_id, with_scale, without_layer
-from wkwdask.formats.layer_views import dtype_of, view_of
+from wkwdask.formats.layer_views import view_of
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -141,7 +141,7 @@ class Dataset:
         box, elements = BoundingBox.parse(bounding_box), element_class(dtype, num_channels)
         attributes = {}
         if largest_segment_id is not None:
-            attributes["largestSegmentId"] = format_segment_id(_segment_id(largest_segment_id, name, category, dtype_of(elements, num_channels)))
+            attributes["largestSegmentId"] = format_segment_id(_segment_id(largest_segment_id, name, category))
         made = with_layer({}, name, category, box, elements, num_channels, attributes)
         return self._with_entry(made["dataLayers"][0])
 
@@ -341,7 +341,7 @@ class Dataset:
         """State the largest id of a segmentation, such as :meth:`Layer.compute_largest_segment_id` finds; None takes it away."""
         record = _record_of(stored_layer(self.path, layer))
         if value is not None:
-            value = _segment_id(value, layer, record.category, dtype_of(record.element_class, record.num_channels))
+            value = _segment_id(value, layer, record.category)
         return self._edited(lambda document: with_largest_id(document, layer, value))
 
     def set_view_configuration(self, values: Mapping[str, Any], layer: str | None = None) -> Dataset:
@@ -468,14 +468,13 @@ def _record_of(layer: StoredLayer) -> LayerRecord:
     return layer.record
 
 
-def _segment_id(value: int, layer: str, category: str, dtype: np.dtype[Any] | None) -> int:
+def _segment_id(value: int, layer: str, category: str) -> int:
     """Make sure that a number can be the largest id of a layer, and give it as a plain one."""
     if category != "segmentation":
         raise ValueError(f"layer {layer} is no segmentation, and has no largest id")
-    greatest = int(np.iinfo(dtype).max) if dtype is not None and dtype.kind in "iu" else 2**64 - 1
     number = operator.index(value)
-    if not 0 <= number <= greatest:
-        raise ValueError(f"the largest id of layer {layer} is a whole number from 0 to {greatest}, got {value}")
+    if not 0 <= number < 2**64:
+        raise ValueError(f"the largest id of layer {layer} is a whole number from 0 to {2**64 - 1}, got {value}")
     return int(number)
 
 
