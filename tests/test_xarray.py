@@ -22,6 +22,7 @@ import wkwdask
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.graphs.read import box_reader
+from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.xarray_backend import WkwBackend, _preferred_chunks
 
 VOXEL_SIZE = (11.24, 11.24, 28.0)
@@ -338,6 +339,12 @@ class TestChunks:
         xr.testing.assert_identical(opened.compute(), in_memory(EM, "em"))
 
 
+def _fail_at_an_end(block, block_info=None):
+    if block_info[None]["chunk-location"][0] == 0:
+        raise RuntimeError("an end")
+    return block
+
+
 class TestWriting:
     """Coordinates and voxel size stay."""
 
@@ -391,6 +398,17 @@ class TestWriting:
         half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
         xr.testing.assert_allclose(xr.open_dataarray(tmp_path / "new", engine="wkw"), half, rtol=1e-12)  # means of coordinates are rounded
 
+    @pytest.mark.parametrize("unit", ["nm", "voxel"])
+    def test_coarsened_between_voxels_is_refused(self, dataset, tmp_path, unit):
+        opened = xr.open_dataarray(dataset, engine="wkw", layer="cells")
+        if unit == "voxel":
+            wkwdask.to_wkw(opened, tmp_path / "cells" / "1", offset=TOPLEFT, **OPTIONS)
+            opened = xr.open_dataarray(tmp_path / "cells" / "1", engine="wkw")[TOPLEFT[0] :, TOPLEFT[1] :]
+        half = opened.coarsen(x=2, y=2, boundary="trim").max()  # from voxel 21, 3 on: these lie between those of the mag
+        with pytest.raises(ValueError, match=r"coordinate x: .* not the centre of a voxel"):
+            half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
+        assert not (tmp_path / "new").exists()
+
     def test_into_a_dataset_that_is_there(self, dataset, tmp_path):
         array = in_memory(EM, "em")
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
@@ -409,6 +427,33 @@ class TestWriting:
         (tmp_path / "thesis.txt").write_text("mine")
         in_memory(EM, "em").wkw.to_wkw(tmp_path / "em" / "1", **OPTIONS)
         assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["em", "thesis.txt"]
+
+    def test_an_interrupted_one_still_becomes_a_dataset(self, tmp_path):
+        array = in_memory(EM, "em").chunk(16)
+        breaks = array.copy(data=array.data.map_blocks(_fail_at_an_end, dtype=EM.dtype, meta=array.data._meta))
+        with dask.config.set(scheduler="synchronous"):
+            with pytest.raises(Exception, match="an end"):
+                breaks.wkw.to_wkw(tmp_path / "new" / "em" / "1", token="em", **OPTIONS)
+            assert list((tmp_path / "new" / "em").iterdir())
+            array.wkw.to_wkw(tmp_path / "new" / "em" / "1", token="em", existing="resume", **OPTIONS)
+        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array.compute())
+
+    def test_a_layer_that_appears_meanwhile(self, tmp_path, monkeypatch):
+        array, apply = in_memory(EM, "em"), LayerEdit.apply
+
+        def write_other_first(edit):
+            monkeypatch.undo()
+            array.wkw.to_wkw(tmp_path / "new" / "other" / "1", **OPTIONS)
+            apply(edit)
+
+        monkeypatch.setattr(LayerEdit, "apply", write_other_first)
+        array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
+        assert set(xr.open_datatree(tmp_path / "new", engine="wkw").children) == {"em", "other"}
+
+    def test_no_dataset_is_made_of_layers_in_use(self, tmp_path):
+        wkwdask.to_wkw(EM, tmp_path / "new" / "em" / "1", **OPTIONS)
+        in_memory(EM, "em").wkw.to_wkw(tmp_path / "new" / "other" / "1", **OPTIONS)
+        assert not (tmp_path / "new" / FILE_NAME).exists()
 
     def test_later(self, tmp_path):
         array = in_memory(EM, "em")
