@@ -62,7 +62,7 @@ from wkwdask.storage.locks import lock_path
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME
 
-IN_PLACE = (".wkwdask-files.npy", f".{FILE_NAME}.lock")  # what a repair keeps up to date beside the data
+IN_PLACE = (".wkwdask-files.npy",)  # what a repair keeps up to date beside the data
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import dataset_edits
@@ -135,6 +136,10 @@ def test_an_odd_layer(dataset):
     assert [(layer.name, bool(layer.problem)) for layer in wkwdask.info(dataset.path).layers] == [("color", False), ("seg", True)]
     dataset.set_voxel_size((1, 1, 1)).set_bounding_box("color", (0, 0, 0, 99, 99, 99)).rename_layer("color", "em")
     assert said(dataset)["dataLayers"][1] == before
+    with pytest.raises(CorruptError, match=message):
+        wkwdask.compress(dataset.path)  # all layers are meant
+    report = wkwdask.copy(dataset.path, f"{dataset.path}-copy")
+    assert "not copied: layer seg (of which the JSON makes no sense)" in report.note
     assert list(dataset.remove_layer("seg").layers) == ["em"]
 
 
@@ -511,6 +516,10 @@ NEW = {
     "apply": lambda target, source, **options: wkwdask.apply(np.invert, source, target, **options),
     "copy": lambda target, source, **options: wkwdask.copy(source, target, **options),
     "rechunk": lambda target, source, **options: wkwdask.rechunk(source, target, file_len=4, **options),
+    "components": lambda target, source, **options: wkwdask.connected_components(source, target, **options),
+    "remap": lambda target, source, **options: wkwdask.remap(source, target, {}, **options),
+    "dust": lambda target, source, **options: wkwdask.remove_dust(source, target, 0, **options),
+    "renumber": lambda target, source, **options: wkwdask.renumber(source, target, **options),
     "convert": lambda target, source, **options: wkwdask.convert(_array_file(target), target, axes="xyz", offset=OFFSET, **options),
 }
 
@@ -534,9 +543,69 @@ def test_new_mags_in_a_linked_layer(dataset, tmp_path, verb):
     assert [path.name for path in outside.iterdir()] == ["1"]
     linked = dataset.refreshed()["linked"]
     assert said(dataset)["dataLayers"][2]["mags"][0]["path"] == "./linked/1"
-    expected = {"create": np.zeros_like(VOXELS), "apply": np.invert(VOXELS)}.get(verb, VOXELS)
-    np.testing.assert_array_equal(linked.read(mag=1)[0], expected)
+    if verb not in ("components", "renumber"):  # which give new ids
+        expected = {"create": np.zeros_like(VOXELS), "apply": np.invert(VOXELS)}.get(verb, VOXELS)
+        np.testing.assert_array_equal(linked.read(mag=1)[0], expected)
     assert linked[1].elsewhere == f"{outside}/1"
+
+
+def test_a_linked_layer_goes_with_its_link(dataset, tmp_path):
+    """A whole layer, and nothing that is beside it."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").write_text("x")
+    os.rename(f"{dataset.path}/color", outside / "color")
+    os.symlink(outside / "color", f"{dataset.path}/color")
+    with pytest.raises(UnsupportedError, match=r"remove-layer .*allow_external=True \(--allow-external\) deletes them there"):
+        dataset.remove_layer("color", delete_files=True)
+    assert list(dataset.remove_layer("color", delete_files=True, allow_external=True).layers) == ["seg"]
+    assert sorted(os.listdir(dataset.path)) == [FILE_NAME, "seg"]
+    assert os.listdir(outside) == ["precious"]
+    wkwdask.rm(dataset.path)
+    assert not os.path.exists(dataset.path)
+
+
+def test_a_merge_elsewhere(dataset, tmp_path):
+    annotation = tmp_path / "annotation"
+    wkwdask.write(annotation / "1", (8, 8, 8), np.full((8, 8, 8), 7, np.uint64), block_len=8, file_len=1)
+    (tmp_path / "outside").mkdir()
+    os.symlink(tmp_path / "outside", f"{dataset.path}/merged")
+    arguments = (f"{dataset.path}/seg/1", annotation, f"{dataset.path}/merged/1")
+    with pytest.raises(UnsupportedError, match="allow_external"):
+        wkwdask.merge(*arguments)
+    wkwdask.merge(*arguments, allow_external=True)
+    assert os.listdir(tmp_path / "outside") == ["1"]
+    assert dataset.refreshed()["merged"].read(((8, 8, 8), (16, 16, 16))).max() == 7
+
+
+def test_an_import_makes_a_dataset_with_a_linked_layer(tmp_path):
+    np.save(tmp_path / "voxels.npy", VOXELS)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "new").mkdir()
+    os.symlink(tmp_path / "outside", tmp_path / "new" / "color")
+    options = {"axes": "xyz", "voxel_size": (4, 4, 35), "offset": OFFSET, "pyramid": True}
+    with pytest.raises(UnsupportedError, match="allow_external"):
+        wkwdask.convert(tmp_path / "voxels.npy", tmp_path / "new" / "color" / "1", **options)
+    wkwdask.convert(tmp_path / "voxels.npy", tmp_path / "new" / "color" / "1", allow_external=True, **options)
+    color = wkwdask.open_dataset(tmp_path / "new")["color"]
+    assert [mag.elsewhere for mag in color][:2] == [f"{tmp_path}/outside/1", f"{tmp_path}/outside/2-2-1"]
+    np.testing.assert_array_equal(color.read()[0], VOXELS)
+
+
+def test_datasets_that_share_a_json(dataset, tmp_path):
+    """Its lock is beside the file itself, whichever link leads there."""
+    (tmp_path / "view").mkdir()
+    os.symlink(f"{dataset.path}/{FILE_NAME}", tmp_path / "view" / FILE_NAME)
+    opened = wkwdask.open_dataset(tmp_path / "view")
+    with locks.locked_file(f"{dataset.path}/{FILE_NAME}", "an edit"):
+        thread = threading.Thread(target=opened.set_voxel_size, args=((1, 2, 3),))
+        thread.start()
+        thread.join(timeout=0.3)
+        assert thread.is_alive()
+        assert wkwdask.open_dataset(dataset.path).voxel_size == (4, 4, 35)
+    thread.join()
+    assert wkwdask.open_dataset(dataset.path).voxel_size == (1, 2, 3)
+    assert os.path.islink(tmp_path / "view" / FILE_NAME)
 
 
 def test_a_pyramid_elsewhere(dataset, tmp_path):

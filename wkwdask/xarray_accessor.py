@@ -161,7 +161,7 @@ class WkwAccessor:
         -------
         PIL.Image.Image
         """
-        from wkwdask.viewer.preview import draw_volumes
+        from wkwdask.viewer.preview import draw
 
         volume = _Shown(self._array)
         lengths = [1.0, 1.0, 1.0]
@@ -170,7 +170,7 @@ class WkwAccessor:
                 lengths[n] = spacing_of(self._array.coords[axis], axis).length_nm or 0.0
         in_nm = all(lengths) and any(axis in self._array.coords for axis in "xyz")
         is_segmentation = self._array.attrs.get("category", "segmentation" if volume.holds_ids else "color") == "segmentation"
-        picture = draw_volumes(None if is_segmentation else volume, volume if is_segmentation else None, lengths if in_nm else None, size)
+        picture = draw(None if is_segmentation else volume, volume if is_segmentation else None, lengths if in_nm else None, size)
         if output is not None:
             picture.save(output)
         return picture

@@ -1,5 +1,4 @@
-"""All rows of the table, and their targets; those of pyramids stand in ``pyramid_cases.py``, those of mags that are stored anew in
-``rechunk_cases.py``, those of analyses in ``analysis_cases.py``."""
+"""All rows of the table, and their targets; those of pyramids, of mags that are stored anew, of analyses and of segmentations stand in files of their own."""
 
 from __future__ import annotations
 
@@ -11,6 +10,7 @@ from .memory import Memory
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, Race, Unit
 from .rechunk_cases import rechunk_cases
+from .segmentation_cases import segmentation_cases
 
 if TYPE_CHECKING:
     from .data import Data
@@ -27,6 +27,7 @@ def all_cases(data: Data) -> list[Race | Memory]:
     cases += pyramid_cases(data)
     cases += rechunk_cases(data)
     cases += analysis_cases(data)
+    cases += segmentation_cases(data)
     sizes = (max(BLOCK_LEN, data.size // 4), data.size // 2, data.size)
     return [*cases, *(Memory(f"memory/{threads}", data, threads, sizes) for threads in (1, 2))]
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .data import Cube, Scattered
+    from .segmentation_cases import Mapping
 
 NOT_INSTALLED = "not installed"
 _IDLE_GAIN = 1.5
@@ -55,7 +56,7 @@ class Race:
     """Who takes part."""
     conclusions: tuple[Conclusion, ...]
     """Lines of the table."""
-    volumes: tuple[Cube | Scattered, ...] = ()
+    volumes: tuple[Cube | Scattered | Mapping, ...] = ()
     """What must be there."""
 
     def run(self, repeat: int, say: Callable[[str], None]) -> list[Row]:

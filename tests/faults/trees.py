@@ -9,8 +9,8 @@ from pathlib import Path
 from wkwdask.formats.datasource import format_datasource, new_document
 
 JSON_NAME = "datasource-properties.json"
-# what may stay in a dataset beside the data: the empty file that edits of the JSON hold a lock on, provenance and record of a mag
-HARMLESS = (f".{JSON_NAME}.lock", ".wkwdask.json", ".wkwdask-files.npy")
+# what may stay in a dataset beside the data: provenance and record of a mag
+HARMLESS = (".wkwdask.json", ".wkwdask-files.npy")
 
 
 def make_dataset(folder, voxel_size):

@@ -69,7 +69,7 @@ def contents(folder):
 
 
 def leftovers(folder):
-    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, ".datasource-properties.json.lock")]
+    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME)]
 
 
 # ----------------------------------------------------------------------------- the graph on a format of its own

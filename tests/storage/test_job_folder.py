@@ -56,7 +56,7 @@ def text(folder):
 
 
 def hidden(folder):
-    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, ".datasource-properties.json.lock"))
+    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME))
 
 
 @pytest.fixture

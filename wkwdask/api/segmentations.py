@@ -41,6 +41,7 @@ def connected_components(
     compression: str | None = None,
     level: int = DEFAULT_LEVEL,
     existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
 ) -> Report:
     """Label the connected components of a layer, across the borders of its files, as a new segmentation.
 
@@ -77,6 +78,8 @@ def connected_components(
         LZ4HC level, 1..12.
     existing : {"error", "resume", "overwrite"}
         What to do where the mag is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+    allow_external : bool
+        Write where links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -125,7 +128,7 @@ def connected_components(
     from wkwdask.graphs.runners import num_workers
 
     options = ComponentsOptions(
-        threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level
+        threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level, allow_external
     )
     staged = stage_components(source, target, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag))
     return build.connected_components(staged)
@@ -146,6 +149,7 @@ def remap(
     compression: str | None = None,
     level: int = DEFAULT_LEVEL,
     existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
 ) -> Report:
     """Give the ids of a segmentation other ids, as a new layer: merge, rename or remove segments.
 
@@ -160,14 +164,14 @@ def remap(
     target : str or path
         The mag that is made, such as ``dataset/merged/1``: the same mag as the source, in another place.
     mapping : dict, ndarray, tuple, Series, DataFrame, str or path
-        In memory: ``{id: id}``, an array of shape (n, 2), a tuple of ids and what they become, a Series by ids, a DataFrame of two columns, or an array of shape
-        (n,) with an entry for each id from 0 on. Or a file:
+        In memory: ``{id: id}``, an array of shape (n, 2), a tuple of ids and what they become, a Series by ids, a DataFrame of two columns, or an array of
+        shape (n,) with an entry for each id from 0 on. Or a file:
 
         - ``.csv`` or ``.parquet`` with two columns, ids and what they become; a CSV with or without a header;
         - ``.npy`` of shape (n, 2), or (n,) with an entry for each id from 0 on, which is used where it is;
         - ``.hdf5`` or ``.h5``: an agglomerate file of WEBKNOSSOS (its ``segment_to_agglomerate``);
-        - ``.nml``: a merger-mode annotation. The segments under the nodes of one tree become the smallest of their ids; trees that share a segment are one. The
-          segments are those of the source.
+        - ``.nml``: a merger-mode annotation. The segments under the nodes of one tree become the smallest of their ids; trees that share a segment are one.
+          The segments are those of the source.
     default : {"keep", "zero"}
         What becomes of ids that the mapping does not name: they stay, or become 0. An array with an entry for each id names all ids below its length. 0 stays
         0 unless the mapping names it.
@@ -187,6 +191,8 @@ def remap(
         LZ4HC level, 1..12.
     existing : {"error", "resume", "overwrite"}
         What to do where the mag is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+    allow_external : bool
+        Write where links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -228,7 +234,9 @@ def remap(
     >>> np.unique(wkwdask.read(f"{folder}/merged/1")).tolist()
     [0, 1, 2, 3, 4, 6]
     """
-    options = RemapOptions(default, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level)
+    options = RemapOptions(
+        default, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level, allow_external=allow_external
+    )
     return _remapped(source, target, mapping, options, existing, layer, mag)
 
 
@@ -250,6 +258,7 @@ def remove_dust(
     mag: MagLike | None = None,
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
 ) -> Report:
     """Remove the segments of few voxels, as a new layer: they become 0, all others keep their ids.
 
@@ -263,6 +272,8 @@ def remove_dust(
         Segments of fewer voxels of the mag are removed.
     layer, mag, dtype, existing
         As for :func:`remap`.
+    allow_external : bool
+        Write where links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -290,7 +301,9 @@ def remove_dust(
         raise ValueError(f"min_voxels must not be negative, got {min_voxels}")
     ids, counts = _counted(source, layer, mag)
     small = ids[counts < min_voxels]
-    report = _remapped(source, target, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust"), existing, layer, mag)
+    report = _remapped(
+        source, target, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust", allow_external=allow_external), existing, layer, mag
+    )
     return _noted(report, f"{len(small)} of {len(ids)} segments removed")
 
 
@@ -303,6 +316,7 @@ def renumber(
     mag: MagLike | None = None,
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
+    allow_external: bool = False,
 ) -> Report:
     """Give the n segments of a layer the ids 1 to n, in the order of their old ones, as a new layer.
 
@@ -312,10 +326,14 @@ def renumber(
         As for :func:`remap`.
     mapping : str or path, optional
         A file that keeps the old and the new ids, in the form that :func:`remap` reads: ``.csv``, ``.parquet``, or ``.npy`` of shape (n, 2).
-    layer, mag, existing
+    layer, mag
         As for :func:`remap`.
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
+    existing : {"error", "resume", "overwrite"}
+        As for :func:`remap`.
+    allow_external : bool
+        Write where links lead out of the dataset; by default that is refused.
 
     Returns
     -------
@@ -330,6 +348,7 @@ def renumber(
     Examples
     --------
     >>> import tempfile
+    >>> from pathlib import Path
     >>> import numpy as np
     >>> import wkwdask
     >>> folder = tempfile.mkdtemp()
@@ -337,7 +356,7 @@ def renumber(
     >>> labels[:10] = 7_000_000
     >>> _ = wkwdask.write(f"{folder}/seg/1", (0, 0, 0), labels, file_len=2)
     >>> _ = wkwdask.renumber(f"{folder}/seg/1", f"{folder}/small/1", dtype="uint8", mapping=f"{folder}/ids.csv")
-    >>> print(open(f"{folder}/ids.csv").read())
+    >>> print(Path(f"{folder}/ids.csv").read_text())
     old,new
     500000,1
     7000000,2
@@ -346,7 +365,7 @@ def renumber(
     path = None if mapping is None else mapping_path(mapping)
     ids, _ = _counted(source, layer, mag)
     new = np.arange(1, len(ids) + 1, dtype=np.uint64)
-    report = _remapped(source, target, (ids, new), RemapOptions(dtype=dtype, command="renumber"), existing, layer, mag)
+    report = _remapped(source, target, (ids, new), RemapOptions(dtype=dtype, command="renumber", allow_external=allow_external), existing, layer, mag)
     if path is not None:
         write_mapping(path, ids, new)
     return _noted(report, f"{len(ids)} segments" + (f", old and new ids in {path}" if path is not None else ""))

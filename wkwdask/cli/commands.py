@@ -104,7 +104,8 @@ def _all_layers(path: str) -> list[str]:
     """Name the layers of a dataset that can be written."""
     from wkwdask.storage.dataset import locate
 
-    return [layer.name for layer in locate(path).layers]
+    located = locate(path)
+    return [*(layer.name for layer in located.layers), *(odd.name for odd in located.odd)]
 
 
 @click.command(short_help="Make finer mags of a layer from a coarse one.")

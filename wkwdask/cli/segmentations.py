@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_option, scheduler_option
+from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_option, resume_option, scheduler_option
 
 
 @click.command(short_help="Label connected components.")
@@ -25,6 +25,7 @@ from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, resume_opt
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
 @scheduler_option
 def components(
     source: str, target: str, threshold: str | None, connectivity: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any
@@ -76,6 +77,7 @@ def _limits(text: str | None) -> Any:
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
 @scheduler_option
 def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
     """Map the ids of SOURCE, a mag or layer, to those that MAPPING names, as the mag TARGET.
@@ -106,6 +108,7 @@ def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool,
 @click.option("--dtype", help="Type of the ids. Default: as in the source.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
 @scheduler_option
 def dust(source: str, target: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
     """Remove the segments of few voxels from SOURCE, a mag or layer, as the mag TARGET; all others keep their ids.
@@ -130,6 +133,7 @@ def dust(source: str, target: str, resume: bool, overwrite: bool, scheduler: str
 @click.option("--dtype", help="Type of the new ids. Default: as in the source.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@external_option
 @scheduler_option
 def renumber(source: str, target: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
     """Give the n segments of SOURCE, a mag or layer, the ids 1 to n, in the order of their old ones, as the mag TARGET.

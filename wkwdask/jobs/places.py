@@ -80,7 +80,7 @@ def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Pl
         return Place(folder, Mag(1, 1, 1), Layer(layer_folder, layer_name))
     datasource = read_datasource(dataset_folder)
     if datasource is None:
-        return Place(folder, mag, Layer(layer_folder, layer_name))
+        return Place(folder, mag, Layer(layer_folder, layer_name, allow_external=allow_external))
     layer = layer_in(dataset_folder, datasource, layer_folder) or Layer(layer_folder, layer_name, dataset_folder, datasource)
     if allow_external:
         layer = with_external(layer)

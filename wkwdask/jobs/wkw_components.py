@@ -60,6 +60,8 @@ class ComponentsOptions:
     """How blocks are encoded."""
     level: int = DEFAULT_LEVEL
     """LZ4HC level."""
+    allow_external: bool = False
+    """Whether links of the target may lead out of its dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None)
     return volume
 
 
-def place_like(target: str | os.PathLike[str], source: Volume) -> Place:
+def place_like(target: str | os.PathLike[str], source: Volume, *, allow_external: bool) -> Place:
     """Find out where a mag goes that is made of another one, voxel by voxel.
 
     Raises
@@ -138,7 +140,7 @@ def place_like(target: str | os.PathLike[str], source: Volume) -> Place:
     ValueError
         It is the source, or another mag.
     """
-    place = place_of(target)
+    place = place_of(target, allow_external=allow_external)
     if isinstance(source, WkwVolume) and os.path.realpath(source.folder) == os.path.realpath(place.folder):
         raise ValueError(f"{place.folder}: is the source; name another place")
     if place.mag != source.box.mag:
@@ -175,7 +177,7 @@ def stage_components(
         raise ValueError(f"min_voxels must not be negative, got {options.min_voxels}")
     source = open_labels(url, layer, mag)
     limits = _limits(options.threshold, source)
-    place = place_like(target, source)
+    place = place_like(target, source, allow_external=options.allow_external)
     box = source.box
     area = box if options.where is None else options.where.in_mag(box.mag).intersection(box)
     if area.is_empty and options.where is not None:

@@ -47,7 +47,7 @@ def find_copies(
     located = locate(url)
     if layers is None:
         stored = [layer.name for layer in located.layers if data_format(layer) == "wkw"]
-        layers = stored if 0 < len(stored) < len(located.layers) else None
+        layers = stored if 0 < len(stored) < len(located.layers) + len(located.odd) else None
     moves = find_moves(url, target, layers, mags)
     left = [] if located.mag is not None else list(_left_behind(located, [move.layer for move in moves], layers))
     notes = list(_other_voxel_sizes(moves))
@@ -73,6 +73,7 @@ def _left_behind(located: Located, taken: Sequence[Layer], names: Sequence[str] 
     for layer in located.layers:
         if data_format(layer) != "wkw":
             yield f"layer {layer.name} ({data_format(layer)})"
+    yield from (f"layer {odd.name} (of which the JSON makes no sense)" for odd in located.odd)
     for layer in {layer.folder: layer for layer in taken}.values():
         yield from (folder for folder in layer.mags.values() if is_remote(folder))
         yield from other_files(layer.folder, {os.path.basename(folder) for folder in layer.mags.values()})

@@ -128,6 +128,8 @@ def find_moves(
 
     Raises
     ------
+    CorruptError
+        The JSON says something impossible of a layer.
     MissingError
         There is no such layer or mag.
     ValueError
@@ -148,6 +150,8 @@ def find_moves(
 
 
 def _chosen_layers(located: Located, names: Sequence[str] | None) -> list[Layer]:
+    if names is None and located.odd:
+        located.odd[0].refuse()
     return list(located.layers) if names is None else [choose_layer(located, name) for name in names]
 
 

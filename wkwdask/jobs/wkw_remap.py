@@ -58,6 +58,8 @@ class RemapOptions:
     """LZ4HC level."""
     command: str = "remap"
     """What a user asked for."""
+    allow_external: bool = False
+    """Whether links of the target may lead out of its dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ def stage_remap(
     dtype = source.dtype if options.dtype is None else np.dtype(options.dtype)
     if source.dtype.kind not in "iu" or dtype.kind not in "iu":
         raise TypeError(f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}")
-    place = place_like(target, source)
+    place = place_like(target, source, allow_external=options.allow_external)
     found = _opened(mapping, source)
     box = source.box
     area = None if options.where is None else options.where.in_mag(box.mag).intersection(box)

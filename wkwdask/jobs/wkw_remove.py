@@ -17,6 +17,7 @@ from wkwdask.storage.dataset import choose_layer, locate, read_datasource
 from wkwdask.storage.job_folder import REMOVAL, JobFolder, check_no_job, discard_dead_jobs, find_removals
 from wkwdask.storage.layer_edit import MagRemoval
 from wkwdask.storage.local import count_tree, is_remote, local_path
+from wkwdask.storage.locks import locked_file
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import HEADER_NAME, is_mag, what_else
 
@@ -106,11 +107,17 @@ class Removals:
             remove_if_empty(os.path.dirname(root))
         if self.dataset is None:
             return
-        datasource = read_datasource(self.dataset)
-        if datasource is not None and not datasource.document.get("dataLayers") and not any(other_files(self.dataset, ())):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{self.dataset}/{FILE_NAME}")
+        if os.path.exists(f"{self.dataset}/{FILE_NAME}") and not any(other_files(self.dataset, ())):
+            self._clear_json(self.dataset)
         remove_if_empty(self.dataset)
+
+    @staticmethod
+    def _clear_json(dataset: str) -> None:
+        path = f"{dataset}/{FILE_NAME}"
+        with locked_file(os.path.realpath(path), f"{REMOVAL}{dataset}"):
+            datasource = read_datasource(dataset)
+            if datasource is not None and not datasource.document.get("dataLayers"):
+                os.unlink(path)
 
 
 def remove_if_empty(folder: str) -> None:

@@ -46,12 +46,9 @@ def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: 
     longest = np.uint64(2**64 - 1)
     # A negative id is named by nobody: as bits it lies beyond all that are looked up.
     end = np.uint64(2 ** (8 * ids.itemsize - 1)) if ids.dtype.kind == "i" else longest
-    if values is not None and keys is None:
+    if keys is None:
         end = min(end, np.uint64(len(values)))
-    if ids.dtype == out.dtype:
-        most_kept = longest
-    else:
-        most_kept = np.uint64(min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max))
+    most_kept = longest if ids.dtype == out.dtype else np.uint64(min(np.iinfo(out.dtype).max, np.iinfo(ids.dtype).max))
     no_keys = np.zeros(0, np.uint64)
     place = remap_compiled.map_ids(
         flat.view(f"u{flat.itemsize}"), no_keys if keys is None else keys, values.view(f"u{values.itemsize}"), keys is None, end, keeps, most_kept,

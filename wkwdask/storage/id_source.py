@@ -59,6 +59,8 @@ def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
         One is negative or too large.
     """
     array = np.asarray(values)
+    if array.dtype.kind == "f" and not hasattr(values, "dtype") and all(isinstance(value, (int, np.integer)) for value in values):
+        array = np.array(values, object)  # some are too long for int64
     if array.dtype.kind == "O" and all(isinstance(value, (int, np.integer)) for value in array.ravel()):
         for value in array.ravel():
             if not 0 <= value <= _MOST:

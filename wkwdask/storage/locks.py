@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _LOCK_SUFFIX = ".wkwdask-lock"
 _REGION_SUFFIX = ".wkwdask-region-lock"
 _BROKEN_SUFFIX = ".wkwdask-broken-lock"
+_OLD_SECONDS = 3600  # age from which a temporary file that says nothing is that of a dead process
 GUARD_NAME = ".wkwdask-guard"
 
 
@@ -154,12 +155,13 @@ def _create(path: str, data: bytes) -> bool:
         file.write(data)
     try:
         os.link(temporary, path)
-    except FileExistsError:
+    except (FileExistsError, FileNotFoundError):  # somebody was faster, or took the temporary file for that of a dead process
         return False
     except OSError:  # a file system without hard links
         return _create_in_place(path, data)
     finally:
-        os.unlink(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
     return True
 
 
@@ -199,10 +201,23 @@ def locked_file(path: str, command: str, *, patience_seconds: float = 60) -> Ite
                 raise LockedError(f"{path}: another process changes it: {_describe_holder(lock)}; if you know that it is dead, remove {lock}")
             time.sleep(random.uniform(0.002, 0.02))
     try:
+        _remove_dead_temporaries(lock)
         yield
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(lock)
+
+
+def _remove_dead_temporaries(lock: str) -> None:
+    """Remove what processes left that were killed while they made a lock; others may be making theirs right now."""
+    folder, name = os.path.split(lock)
+    with os.scandir(folder) as entries:
+        paths = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
+    for path in paths:
+        holder = _holder(path)
+        with contextlib.suppress(FileNotFoundError):
+            if holder.is_gone() if holder is not None else time.time() - os.stat(path).st_mtime > _OLD_SECONDS:
+                os.unlink(path)
 
 
 def _break_dead(lock: str) -> bool:

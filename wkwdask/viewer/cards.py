@@ -8,10 +8,8 @@ import time
 from html import escape
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from wkwdask.jobs.report import format_nbytes
-from wkwdask.storage.dataset import is_readable
+from wkwdask.storage.dataset import is_readable, read_datasource
 from wkwdask.storage.dataset_edit import stored_layer
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.wkw import count_files
@@ -20,6 +18,7 @@ from wkwdask.viewer.preview import draw
 if TYPE_CHECKING:
     from wkwdask.api.datasets import Dataset
     from wkwdask.api.layers import Layer, LayerMag
+    from wkwdask.storage.wkw import WkwVolume
 
 _PIXELS = 160
 _MOST_NBYTES = 32 << 20  # that are decoded for a picture
@@ -41,7 +40,7 @@ def dataset_card(dataset: Dataset) -> str:
     """
     size = "unknown" if dataset.voxel_size is None else f"{' &times; '.join(f'{length:g}' for length in dataset.voxel_size)} {escape(dataset.unit)}"
     head = f"<b>{escape(dataset.name)}</b> <code>{escape(dataset.path)}</code><br>voxel size {size}"
-    return _card(head, dataset.listed, _picture(dataset.path, dataset.listed, None))
+    return _card(head, dataset.listed, _picture(dataset.path, dataset.listed))
 
 
 def layer_card(layer: Layer) -> str:
@@ -57,7 +56,7 @@ def layer_card(layer: Layer) -> str:
     str
         HTML.
     """
-    return _card(f"<b>{escape(layer.name)}</b> <code>{escape(layer.dataset)}</code>", (layer,), _picture(layer.dataset, (layer,), layer.name))
+    return _card(f"<b>{escape(layer.name)}</b> <code>{escape(layer.dataset)}</code>", (layer,), _picture(layer.dataset, (layer,)))
 
 
 def _card(head: str, layers: tuple[Layer, ...], picture: str) -> str:
@@ -105,29 +104,30 @@ def _row(*cells: str) -> str:
     return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
-def _picture(path: str, layers: tuple[Layer, ...], name: str | None) -> str:
+def _picture(dataset: str, layers: tuple[Layer, ...]) -> str:
     """Draw what can be drawn cheaply; nothing where that fails, since a table is better than an error."""
     try:
-        if not layers or not any(_is_cheap(layer) for layer in layers):
+        volumes = {layer.category: volume for layer in reversed(layers) if (volume := _small_volume(layer)) is not None}
+        datasource = read_datasource(dataset)
+        if not volumes or datasource is None:
             return ""
-        chosen = [name] if name is not None else [layer.name for layer in layers if _is_cheap(layer)]
         buffer = io.BytesIO()
-        draw(path, chosen, size=_PIXELS, coarsest=True).save(buffer, format="PNG")
+        draw(volumes.get("color"), volumes.get("segmentation"), datasource.voxel_size_nm, _PIXELS).save(buffer, format="PNG")
     except Exception:  # whatever is wrong with files, opening or reading them says it
         return ""
     data = base64.b64encode(buffer.getvalue()).decode()
     return f"<img alt='three slices' src='data:image/png;base64,{data}'>"
 
 
-def _is_cheap(layer: Layer) -> bool:
-    """Tell whether three slices of the coarsest mag that has files are few bytes."""
+def _small_volume(layer: Layer) -> WkwVolume | None:
+    """Open the coarsest mag that has files, None where three slices of it are many bytes."""
     if layer.problem or layer.data_format != "wkw" or not layer.listed:
-        return False
+        return None
     stored = stored_layer(layer.dataset, layer.name)
     for mag in reversed(stored.mags):
         if is_readable(stored, mag):
             volume = stored.volume(mag)
-            size, block = volume.box.size, volume.header.block_len
-            voxels = sum(block * int(np.prod([size[n] for n in range(3) if n != axis])) for axis in range(3))
-            return voxels * volume.header.voxel_nbytes <= _MOST_NBYTES
-    return False
+            (x, y, z), edge = volume.box.size, volume.header.block_len
+            is_small = edge * (x * y + x * z + y * z) * volume.header.voxel_nbytes <= _MOST_NBYTES
+            return volume if is_small else None
+    return None

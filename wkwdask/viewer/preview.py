@@ -99,42 +99,13 @@ def preview(
     FormatError
         A file is broken.
     """
+    image, segmentation, voxel_size = _found(url, layer, None if mag is None else Mag.parse(mag), size)
     path = Path(output)
-    draw(url, None if layer is None else [layer], None if mag is None else Mag.parse(mag), size=size).save(path)
+    draw(image, segmentation, voxel_size, size).save(path)
     return path
 
 
-def draw(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mag: Mag | None = None, *, size: int = 640, coarsest: bool = False) -> Image.Image:
-    """Draw three orthogonal slices through the middle of a dataset, layer or mag.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset, a layer or a mag.
-    layers : sequence of str, optional
-        The layers of which the first image and the first segmentation are drawn, by default all.
-    mag : Mag, optional
-        The mag to draw; by default one that is just fine enough.
-    size : int
-        Longest edge of the largest panel [pixels].
-    coarsest : bool
-        Draw the coarsest mag, however few voxels it has.
-
-    Returns
-    -------
-    Image
-
-    Raises
-    ------
-    MissingError
-        There is no such layer or mag, or it has no files.
-    FormatError
-        A file is broken.
-    """
-    return draw_volumes(*_found(url, layers, mag, size, coarsest=coarsest), size)
-
-
-def draw_volumes(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Image.Image:
+def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Image.Image:
     """Draw three orthogonal slices through the middle of an image, a segmentation, or one over the other.
 
     Parameters
@@ -161,16 +132,14 @@ def draw_volumes(image: Sliceable | None, segmentation: Sliceable | None, voxel_
     return picture
 
 
-def _found(
-    url: str | os.PathLike[str], names: Sequence[str] | None, mag: Mag | None, size: int, *, coarsest: bool
-) -> tuple[WkwVolume | None, WkwVolume | None, Sequence[float] | None]:
+def _found(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, size: int) -> tuple[WkwVolume | None, WkwVolume | None, Sequence[float] | None]:
     """Find the image and the segmentation to draw, and the voxel size [nm]."""
     located = locate(url)
-    layers = list(located.layers) if names is None else [choose_layer(located, name) for name in names]
+    layers = [choose_layer(located, layer)] if layer is not None or len(located.layers) == 1 else list(located.layers)
     image = segmentation = None
     voxel_size: Sequence[float] | None = None
     for candidate in layers:
-        volume = _volume(candidate, mag if mag is not None else located.mag, 0 if coarsest else size)
+        volume = _volume(candidate, mag if mag is not None else located.mag, size)
         if volume is None:
             continue
         voxel_size = voxel_size or (candidate.datasource.voxel_size_nm if candidate.datasource is not None else None)

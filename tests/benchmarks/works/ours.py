@@ -248,3 +248,29 @@ class Histogram(Work):
     def digests(self) -> list[str]:
         """Hash the counts."""
         return [digest(self._found.to_numpy()[0])]
+
+
+class Components(Rechunk):
+    """``wkwdask.connected_components`` from a mag to a mag; its options are those of the call."""
+
+    def run(self) -> None:
+        """Label."""
+        wkwdask.connected_components(self._path, self._target, **self._options)
+
+    def digests(self) -> list[str]:
+        """Hash the components, whatever their ids."""
+        from .whole_array import partition
+
+        return [partition(np.asfortranarray(read_mag(self._target, self._size)[0]))]
+
+
+class Remap(Rechunk):
+    """``wkwdask.remap`` from a mag to a mag; its options are those of the call."""
+
+    def run(self) -> None:
+        """Map."""
+        wkwdask.remap(self._path, self._target, **self._options)
+
+    def digests(self) -> list[str]:
+        """Hash the new mag."""
+        return [digest(read_mag(self._target, self._size)[0])]

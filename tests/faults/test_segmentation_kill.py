@@ -1,0 +1,64 @@
+"""Jobs that make segmentations are killed at steps of each stage: nothing half-made is visible, and the same call completes."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+import dask
+import numpy as np
+import pytest
+from faults.drivers import journaled, killed_at, logged, regions_of, runs
+from faults.trees import contents, differences, lay_out, leftovers, make_dataset
+
+import wkwdask
+from wkwdask.plans import apply, components
+
+pytestmark = pytest.mark.faults
+
+SHAPE = (64, 64, 32)
+
+
+def small():
+    """Let there be many tasks."""
+    return mock.patch.multiple(components, BRICK_NBYTES=16**3 * 8), mock.patch.multiple(apply, BRICK_NBYTES=16**3 * 8), regions_of(32)
+
+
+def find_components(folder):
+    labels, other, regions = small()
+    with labels, other, regions:
+        wkwdask.connected_components(folder / "seg" / "1", folder / "cc" / "1", min_voxels=2)
+
+
+def map_ids(folder):
+    labels, other, regions = small()
+    with labels, other, regions:
+        wkwdask.remap(folder / "seg" / "1", folder / "cc" / "1", {1: 7, 2: 7})
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("job", [find_components, map_ids])
+def test_killed_at_steps_of_all_stages(tmp_path, job):
+    made = make_dataset(tmp_path / "made", (4, 4, 4))
+    random = np.random.default_rng(1)
+    values = np.where(random.random(SHAPE) < 0.4, random.integers(1, 3, SHAPE), 0).astype(np.uint32)
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.to_wkw(values, made / "seg" / "1", offset=(5, 0, 9), block_len=8, file_len=2, compression="lz4")
+        before = contents(made)
+        job(made)
+    after = contents(made)
+    changes, publishing = killed_at(0, job, lay_out(before, tmp_path / "whole"))
+    assert contents(tmp_path / "whole") == after
+    for step in sorted({*range(1, changes, max(1, changes // 14)), *range(publishing - 1, changes, 4), changes}):
+        folder = lay_out(before, tmp_path / str(step))
+        assert killed_at(step, job, folder) is None
+        seen = {name: content for name, content in contents(folder).items() if name.startswith("cc/")}
+        assert seen in ({}, {name: content for name, content in after.items() if name.startswith("cc/")}), step
+        done, log = journaled(folder), tmp_path / f"{step}.log"
+        with dask.config.set(scheduler="synchronous"), logged(log):
+            try:
+                job(folder)
+            except wkwdask.ExistsError:
+                assert seen
+        assert not done & set(runs(log)), step
+        assert differences(contents(folder), after) == [], step
+        assert leftovers(folder) == []
