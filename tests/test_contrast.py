@@ -240,6 +240,14 @@ def test_a_range_of_one_value(dataset):
     ]
 
 
+def test_the_command_prints_what_it_writes(tmp_path):
+    make_dataset(tmp_path / "ds", color=np.full((1, 8, 8, 8), 5230632, np.uint32))
+    with many_regions():
+        done = CliRunner().invoke(cli, ["contrast", str(tmp_path / "ds"), "--write"])
+    shown = json.loads((tmp_path / "ds" / FILE_NAME).read_text())["dataLayers"][0]["defaultViewConfiguration"]["intensityRange"]
+    assert done.output.splitlines()[-1] == f"intensityRange {shown[0]!r}, {shown[1]!r} is written"
+
+
 def test_a_box_without_slices(dataset):
     folder, *_ = dataset
     nothing = (5, 0, 12, 40, 30, 0)

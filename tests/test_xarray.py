@@ -471,6 +471,8 @@ class TestAccessor:
             assert array.wkw.voxel_size == VOXEL_SIZE
         with pytest.raises(ValueError, match="powers of two, got 6-2-1"):
             _ = opened[::3].wkw.mag
+        with pytest.raises(ValueError, match="coordinate x: has no values"):
+            _ = opened[:0].wkw.mag
         with pytest.raises(ValueError, match=r"a spacing of 28\.1 is that of no mag"):
             _ = opened.assign_coords(x=("x", np.arange(opened.sizes["x"]) * 28.1, opened.x.attrs)).wkw.mag
         with pytest.raises(ValueError, match="no coordinate x"):
@@ -525,6 +527,10 @@ class TestAccessor:
         mask = (opened > 100).wkw.preview(size=60)
         assert len(mask.getcolors()) > 2
         opened.isel(z=3).wkw.preview(size=60)
+        turned = opened[::-1, [3, 9, 4]].wkw.preview(size=60)  # such coordinates say no length: it is drawn in voxels
+        np.testing.assert_array_equal(turned, opened[::-1, [3, 9, 4]].drop_vars(list("xyz")).wkw.preview(size=60))
+        with pytest.raises(ValueError, match="no voxels that could be drawn"):
+            opened[:0].wkw.preview()
         with pytest.raises(ValueError, match="dimensions must be named"):
             opened.rename(x="width").wkw.preview()
 

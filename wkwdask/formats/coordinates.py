@@ -53,11 +53,13 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
     Raises
     ------
     ValueError
-        These are no numbers, no even steps, or have another unit.
+        These are no numbers, none at all, no even steps, or have another unit.
     """
     if coordinate.dtype.kind not in "iuf":
         raise ValueError(f"coordinate {axis}: must be numbers, got {coordinate.dtype}; give offset= or drop it")
     values = np.atleast_1d(np.asarray(coordinate.values, np.float64))
+    if not values.size:
+        raise ValueError(f"coordinate {axis}: has no values, which could say where and how large voxels are")
     units = coordinate.attrs.get("units")
     scale = None if units in (None, VOXEL) else nm_per_unit(str(units))
     if units not in (None, VOXEL) and scale is None:
