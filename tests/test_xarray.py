@@ -455,6 +455,27 @@ class TestWriting:
         in_memory(EM, "em").wkw.to_wkw(tmp_path / "new" / "other" / "1", **OPTIONS)
         assert not (tmp_path / "new" / FILE_NAME).exists()
 
+    def test_two_mags_of_a_new_layer_at_once(self, tmp_path):
+        """Whoever comes second keeps the box of the first."""
+        far = in_memory(EM, "em", (2, 2, 1), (100, 3, 9))
+        jobs = [array.wkw.to_wkw(tmp_path / "new" / "em" / mag, compute=False, **OPTIONS) for array, mag in ((in_memory(EM, "em"), "1"), (far, "2-2-1"))]
+        for job in jobs:
+            job.compute()
+        assert wkwdask.info(tmp_path / "new").layers[0].bounding_box == BoundingBox((21, 3, 9), (279, 77, 23))
+        xr.testing.assert_equal(
+            xr.open_dataarray(tmp_path / "new" / "em" / "1", engine="wkw").wkw.crop_nm(x=(0, 71 * 11.24), y=(0, 40 * 11.24)), in_memory(EM, "em")
+        )
+
+    def test_two_voxel_sizes_at_once(self, tmp_path):
+        array = in_memory(EM, "em")
+        other = in_memory(EM, "em", (2, 2, 1))
+        jobs = [one.wkw.to_wkw(tmp_path / "new" / name / "1", compute=False, **OPTIONS) for one, name in ((array, "em"), (other, "half"))]
+        jobs[0].compute()
+        with pytest.raises(ValueError, match="was made meanwhile with voxels of"):
+            jobs[1].compute()
+        assert [layer.name for layer in wkwdask.info(tmp_path / "new").layers] == ["em"]
+        assert not (tmp_path / "new" / "half" / "1").exists()
+
     def test_later(self, tmp_path):
         array = in_memory(EM, "em")
         array.chunk(16).wkw.to_wkw(tmp_path / "new" / "em" / "1", compute=False, **OPTIONS).compute()
