@@ -23,7 +23,8 @@ from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_documen
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.graphs.read import box_reader
 from wkwdask.storage.layer_edit import LayerEdit
-from wkwdask.xarray_backend import WkwBackend, _preferred_chunks
+from wkwdask.xarray_backend import WkwBackend
+from wkwdask.xarray_variables import _preferred_chunks
 
 VOXEL_SIZE = (11.24, 11.24, 28.0)
 TOPLEFT = (21, 3, 9)
@@ -531,6 +532,8 @@ class TestAccessor:
         assert (left.sizes["x"], right.sizes["x"]) == (10, 40)
         xr.testing.assert_identical(xr.concat([left, right], "x"), array)
         xr.testing.assert_identical(array.wkw.crop_nm(y=(100, 200), z=(280, 285)), array[:, 6:15, 1:1])
+        with pytest.raises(ValueError, match="no axis z to crop"):
+            array.isel(z=0).wkw.crop_nm(z=(0, 1))
         xr.testing.assert_identical(array[::-1].wkw.crop_nm(x=(edge, edge + 30)), array[::-1].isel(x=slice(37, 40)))
 
     @pytest.mark.parametrize("layer", ["em", "rgb", "cells"])

@@ -113,7 +113,7 @@ class WkwAccessor:
             The array was computed, and not opened; or its coordinates were dropped.
         """
         from wkwdask.storage.dataset import choose_layer, locate
-        from wkwdask.xarray_backend import open_variables
+        from wkwdask.xarray_variables import open_variables
 
         source = self._array.encoding.get("source")
         if source is None:
@@ -212,6 +212,8 @@ class WkwAccessor:
         return slice(max(start, 0), min(stop, opened.sizes[axis]))
 
     def _within(self, axis: str, low: float | None, high: float | None) -> slice | npt.NDArray[np.int64]:
+        if axis not in self._array.dims:
+            raise ValueError(f"the array has no axis {axis} to crop: it was taken at one place")
         values = np.asarray(self._coordinate(axis).values, np.float64)
         inside = np.ones(values.shape, np.bool_)
         if low is not None:

@@ -191,7 +191,7 @@ def contrast(
     ignore_zero : bool
         Whether zeros, usually the empty margin, are left out.
     write : bool
-        Whether the range of the whole layer becomes the ``intensityRange`` with which WEBKNOSSOS shows the layer, and ``min`` and ``max`` the ends of its
+        Whether the range that is found becomes the ``intensityRange`` with which WEBKNOSSOS shows the layer, and ``min`` and ``max`` the ends of its
         slider; nothing else in ``datasource-properties.json`` changes.
 
     Returns
