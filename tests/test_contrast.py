@@ -24,7 +24,7 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import MissingError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.jobs.histogram import binned_percentiles, percentiles
+from wkwdask.jobs.histogram import Bins, binned_percentiles, percentiles
 from wkwdask.kernels.value_counts import count_values, counted_values
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -204,6 +204,57 @@ def test_what_makes_no_sense_is_refused(dataset, tmp_path):
     wkwdask.write(tmp_path / "lone" / "1", (0, 0, 0), np.ones((8, 8, 8), np.uint8), **SMALL)
     with pytest.raises(MissingError, match=r"no datasource-properties\.json that knows the layer"):
         wkwdask.contrast(tmp_path / "lone" / "1", write=True)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        ("float32", 1e4, 1e4 + 1), ("float32", 1e10, 1e10), ("float64", 1e300, 1e300), ("float64", -1e17, -1e17), ("uint64", 2**64 - 1, 2**64 - 1),
+        ("int64", -(2**63), -(2**63)), ("uint64", 2**64 - 3000, 2**64 - 1),
+    ],
+)  # fmt: skip
+def test_values_that_lie_close_together(tmp_path, dtype, low, high):
+    array = np.full((1, 16, 16, 16), low, dtype)
+    array[0, 3:] = high
+    url = make_dataset(tmp_path / "ds", color=array) / "color" / "1"
+    counts = wkwdask.histogram(url)
+    assert counts.sum() == array.size
+    assert [int(counts[name].sum()) for name in ("nan", "below", "above")] == [0, 0, 0]
+    least, greatest = np.percentile(array.astype(np.float64), [1, 99])
+    np.testing.assert_allclose(np.array(wkwdask.contrast(url).attrs["intensityRange"], np.float64), [least, greatest], rtol=1e-6)
+
+
+def test_a_range_of_one_value(dataset):
+    """numpy.histogram makes it one wide."""
+    folder, em, *_ = dataset
+    found = wkwdask.histogram(folder, layer="em", range=(90, 90), bins=4)
+    np.testing.assert_array_equal(found[0], np.histogram(em, 4, (90, 90))[0])
+    assert int(found.sum()) == (em == 90).sum()
+    assert [int(found.below.sum()), int(found.above.sum())] == [(em < 90).sum(), (em > 90).sum()]
+    floats = (em[0] / 3).astype(np.float32)
+    counts = Bins(2, 30.0, 30.0).fill(floats.ravel())
+    assert [int(n.sum()) for n in (counts.counts, counts.below, counts.above)] == [
+        (abs(floats - 30) <= 0.5).sum(),
+        (floats < 29.5).sum(),
+        (floats > 30.5).sum(),
+    ]
+
+
+def test_the_command_prints_what_it_writes(tmp_path):
+    make_dataset(tmp_path / "ds", color=np.full((1, 8, 8, 8), 5230632, np.uint32))
+    with many_regions():
+        done = CliRunner().invoke(cli, ["contrast", str(tmp_path / "ds"), "--write"])
+    shown = json.loads((tmp_path / "ds" / FILE_NAME).read_text())["dataLayers"][0]["defaultViewConfiguration"]["intensityRange"]
+    assert done.output.splitlines()[-1] == f"intensityRange {shown[0]!r}, {shown[1]!r} is written"
+
+
+def test_a_box_without_slices(dataset):
+    folder, *_ = dataset
+    nothing = (5, 0, 12, 40, 30, 0)
+    assert wkwdask.histogram(folder, layer="em", bounding_box=nothing, per_slice=True).shape == (1, 0, 256)
+    assert wkwdask.histogram(folder, layer="em", bounding_box=nothing, per_slice=True, bins=3).shape == (1, 0, 3)
+    with pytest.raises(ValueError, match="no voxel counts"):
+        wkwdask.contrast(folder, layer="em", bounding_box=nothing, per_slice=True)
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "processes", "cluster"])

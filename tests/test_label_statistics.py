@@ -25,7 +25,7 @@ from strategies import vectors, voxel_array
 
 import wkwdask
 from wkwdask.cli import cli
-from wkwdask.errors import BoundsError, MissingError, TaskFailedError
+from wkwdask.errors import BoundsError, ExistsError, MissingError, TaskFailedError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.graphs.surveys import count_labels, run_survey
 from wkwdask.jobs.label_columns import label_columns
@@ -276,6 +276,9 @@ def test_what_makes_no_sense_is_refused(floats, tmp_path):
         wkwdask.label_statistics(dataset, output=tmp_path / "table.xls")
     with pytest.raises(MissingError, match="no such folder"):
         wkwdask.label_statistics(dataset, output=tmp_path / "none" / "table.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(ExistsError, match="is a folder; name a file"):
+        wkwdask.label_statistics(dataset, output=tmp_path / "folder.csv")
     with pytest.raises(ValueError, match=r"mag 1, not mag 2"):
         wkwdask.label_statistics(dataset / "seg" / "1", mag=2)
 

@@ -22,6 +22,7 @@ import wkwdask
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.graphs.read import box_reader
+from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.xarray_backend import WkwBackend, _preferred_chunks
 
 VOXEL_SIZE = (11.24, 11.24, 28.0)
@@ -338,6 +339,12 @@ class TestChunks:
         xr.testing.assert_identical(opened.compute(), in_memory(EM, "em"))
 
 
+def _fail_at_an_end(block, block_info=None):
+    if block_info[None]["chunk-location"][0] == 0:
+        raise RuntimeError("an end")
+    return block
+
+
 class TestWriting:
     """Coordinates and voxel size stay."""
 
@@ -391,6 +398,17 @@ class TestWriting:
         half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
         xr.testing.assert_allclose(xr.open_dataarray(tmp_path / "new", engine="wkw"), half, rtol=1e-12)  # means of coordinates are rounded
 
+    @pytest.mark.parametrize("unit", ["nm", "voxel"])
+    def test_coarsened_between_voxels_is_refused(self, dataset, tmp_path, unit):
+        opened = xr.open_dataarray(dataset, engine="wkw", layer="cells")
+        if unit == "voxel":
+            wkwdask.to_wkw(opened, tmp_path / "cells" / "1", offset=TOPLEFT, **OPTIONS)
+            opened = xr.open_dataarray(tmp_path / "cells" / "1", engine="wkw")[TOPLEFT[0] :, TOPLEFT[1] :]
+        half = opened.coarsen(x=2, y=2, boundary="trim").max()  # from voxel 21, 3 on: these lie between those of the mag
+        with pytest.raises(ValueError, match=r"coordinate x: .* not the centre of a voxel"):
+            half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)
+        assert not (tmp_path / "new").exists()
+
     def test_into_a_dataset_that_is_there(self, dataset, tmp_path):
         array = in_memory(EM, "em")
         array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
@@ -410,6 +428,54 @@ class TestWriting:
         in_memory(EM, "em").wkw.to_wkw(tmp_path / "em" / "1", **OPTIONS)
         assert sorted(path.name for path in tmp_path.iterdir() if not path.name.startswith(".")) == ["em", "thesis.txt"]
 
+    def test_an_interrupted_one_still_becomes_a_dataset(self, tmp_path):
+        array = in_memory(EM, "em").chunk(16)
+        breaks = array.copy(data=array.data.map_blocks(_fail_at_an_end, dtype=EM.dtype, meta=array.data._meta))
+        with dask.config.set(scheduler="synchronous"):
+            with pytest.raises(Exception, match="an end"):
+                breaks.wkw.to_wkw(tmp_path / "new" / "em" / "1", token="em", **OPTIONS)
+            assert list((tmp_path / "new" / "em").iterdir())
+            array.wkw.to_wkw(tmp_path / "new" / "em" / "1", token="em", existing="resume", **OPTIONS)
+        xr.testing.assert_identical(xr.open_dataarray(tmp_path / "new", engine="wkw").compute(), array.compute())
+
+    def test_a_layer_that_appears_meanwhile(self, tmp_path, monkeypatch):
+        array, apply = in_memory(EM, "em"), LayerEdit.apply
+
+        def write_other_first(edit):
+            monkeypatch.undo()
+            array.wkw.to_wkw(tmp_path / "new" / "other" / "1", **OPTIONS)
+            apply(edit)
+
+        monkeypatch.setattr(LayerEdit, "apply", write_other_first)
+        array.wkw.to_wkw(tmp_path / "new" / "em" / "1", **OPTIONS)
+        assert set(xr.open_datatree(tmp_path / "new", engine="wkw").children) == {"em", "other"}
+
+    def test_no_dataset_is_made_of_layers_in_use(self, tmp_path):
+        wkwdask.to_wkw(EM, tmp_path / "new" / "em" / "1", **OPTIONS)
+        in_memory(EM, "em").wkw.to_wkw(tmp_path / "new" / "other" / "1", **OPTIONS)
+        assert not (tmp_path / "new" / FILE_NAME).exists()
+
+    def test_two_mags_of_a_new_layer_at_once(self, tmp_path):
+        """Whoever comes second keeps the box of the first."""
+        far = in_memory(EM, "em", (2, 2, 1), (100, 3, 9))
+        jobs = [array.wkw.to_wkw(tmp_path / "new" / "em" / mag, compute=False, **OPTIONS) for array, mag in ((in_memory(EM, "em"), "1"), (far, "2-2-1"))]
+        for job in jobs:
+            job.compute()
+        assert wkwdask.info(tmp_path / "new").layers[0].bounding_box == BoundingBox((21, 3, 9), (279, 77, 23))
+        xr.testing.assert_equal(
+            xr.open_dataarray(tmp_path / "new" / "em" / "1", engine="wkw").wkw.crop_nm(x=(0, 71 * 11.24), y=(0, 40 * 11.24)), in_memory(EM, "em")
+        )
+
+    def test_two_voxel_sizes_at_once(self, tmp_path):
+        array = in_memory(EM, "em")
+        other = in_memory(EM, "em", (2, 2, 1))
+        jobs = [one.wkw.to_wkw(tmp_path / "new" / name / "1", compute=False, **OPTIONS) for one, name in ((array, "em"), (other, "half"))]
+        jobs[0].compute()
+        with pytest.raises(ValueError, match="was made meanwhile with voxels of"):
+            jobs[1].compute()
+        assert [layer.name for layer in wkwdask.info(tmp_path / "new").layers] == ["em"]
+        assert not (tmp_path / "new" / "half" / "1").exists()
+
     def test_later(self, tmp_path):
         array = in_memory(EM, "em")
         array.chunk(16).wkw.to_wkw(tmp_path / "new" / "em" / "1", compute=False, **OPTIONS).compute()
@@ -426,6 +492,8 @@ class TestAccessor:
             assert array.wkw.voxel_size == VOXEL_SIZE
         with pytest.raises(ValueError, match="powers of two, got 6-2-1"):
             _ = opened[::3].wkw.mag
+        with pytest.raises(ValueError, match="coordinate x: has no values"):
+            _ = opened[:0].wkw.mag
         with pytest.raises(ValueError, match=r"a spacing of 28\.1 is that of no mag"):
             _ = opened.assign_coords(x=("x", np.arange(opened.sizes["x"]) * 28.1, opened.x.attrs)).wkw.mag
         with pytest.raises(ValueError, match="no coordinate x"):
@@ -480,6 +548,10 @@ class TestAccessor:
         mask = (opened > 100).wkw.preview(size=60)
         assert len(mask.getcolors()) > 2
         opened.isel(z=3).wkw.preview(size=60)
+        turned = opened[::-1, [3, 9, 4]].wkw.preview(size=60)  # such coordinates say no length: it is drawn in voxels
+        np.testing.assert_array_equal(turned, opened[::-1, [3, 9, 4]].drop_vars(list("xyz")).wkw.preview(size=60))
+        with pytest.raises(ValueError, match="no voxels that could be drawn"):
+            opened[:0].wkw.preview()
         with pytest.raises(ValueError, match="dimensions must be named"):
             opened.rename(x="width").wkw.preview()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +168,9 @@ class WkwAccessor:
         lengths = [1.0, 1.0, 1.0]
         for n, axis in enumerate("xyz"):
             if axis in self._array.coords:
-                lengths[n] = spacing_of(self._array.coords[axis], axis).length_nm or 0.0
+                lengths[n] = 0.0
+                with contextlib.suppress(ValueError):  # reversed, or out of order: drawn in voxels
+                    lengths[n] = spacing_of(self._array.coords[axis], axis).length_nm or 0.0
         in_nm = all(lengths) and any(axis in self._array.coords for axis in "xyz")
         is_segmentation = self._array.attrs.get("category", "segmentation" if volume.holds_ids else "color") == "segmentation"
         picture = draw(None if is_segmentation else volume, volume if is_segmentation else None, lengths if in_nm else None, size)
@@ -229,6 +232,8 @@ class _Shown:
         array = array.drop_vars([axis for axis in missing if axis in array.coords]).expand_dims(missing)
         if set(array.dims) != set("cxyz"):
             raise ValueError(f"the dimensions must be named x, y, z (and c), got {array.dims}")
+        if 0 in array.shape:
+            raise ValueError(f"the array has no voxels that could be drawn: {dict(array.sizes)}")
         self._array = array.transpose(*"cxyz")
         self.dtype = np.dtype(np.uint8) if array.dtype == np.bool_ else array.dtype
         self.num_channels = array.sizes["c"]

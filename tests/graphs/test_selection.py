@@ -91,6 +91,35 @@ def test_arrays_of_points_are_broadcast(volume):
     np.testing.assert_array_equal(found, ARRAY[0][x, y, 4])
 
 
+@given(data=st.data())
+@pytest.mark.parametrize(("axes", "channel"), [("cxyz", None), ("yzx", 1)])
+@pytest.mark.parametrize("absolute", [False, True])
+def test_points_of_boxes_are_read_as_boxes(volume, axes, channel, absolute, data):
+    """So come the points of transposed and sliced arrays."""
+    array = whole(axes, absolute, channel)
+    ndim = data.draw(st.integers(array.ndim, array.ndim + 1))
+    order = data.draw(st.permutations(range(ndim)))[: array.ndim]
+    lines = [data.draw(st.lists(st.integers(-n, n - 1), min_size=1, max_size=6) | st.just(range(n // 2, n))) for n in array.shape]
+    index = [np.array(line).reshape([-1 if n == axis else 1 for n in range(ndim)]) for axis, line in zip(order, lines, strict=True)]
+    if data.draw(st.booleans()):
+        index = list(np.broadcast_arrays(*index))
+    with mock.patch.object(selection, "sample_points", side_effect=AssertionError("point by point")):
+        found = read_points(reader_of(volume, axes, (0, 0, 0) if absolute else None, channel), index)
+    np.testing.assert_array_equal(found, array[tuple(index)])
+
+
+@given(data=st.data())
+def test_any_points_equal_numpy(volume, data):
+    """Also those that are nearly a box."""
+    shape = data.draw(st.sampled_from([(2, 2), (2, 3, 1), (3,)]))
+    index = []
+    for n in ARRAY[0].shape:
+        part = tuple(data.draw(st.sampled_from([size, 1])) for size in shape)
+        places = data.draw(st.lists(st.integers(0, 2) | st.integers(-n, n - 1), min_size=int(np.prod(part)), max_size=int(np.prod(part))))
+        index.append(np.array(places, np.int64).reshape(part))
+    np.testing.assert_array_equal(read_points(reader_of(volume, "xyz", channel=0), index), ARRAY[0][tuple(index)])
+
+
 @pytest.mark.parametrize("item", [np.array([50]), np.array([-51]), 50])
 def test_outside_is_an_error(volume, item):
     with pytest.raises(IndexError, match=r"out of (bounds|range)"):

@@ -10,7 +10,7 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.datasource import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, percentiles, plan_values
+from wkwdask.jobs.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
 from wkwdask.jobs.wkw_layers import Opened, open_layer
 from wkwdask.kernels.value_counts import counted_values, is_counted
 from wkwdask.storage.dataset import update_datasource
@@ -41,6 +41,13 @@ class _Counted(NamedTuple):
     slices: list[Counts]
     """One for each slice, or one for all."""
 
+    @property
+    def nothing(self) -> Counts:
+        """Counts of no voxel."""
+        number = len(self.edges) - 1 if self.edges is not None else len(self.values) if self.values is not None else 0
+        channels = self.opened.volume.num_channels
+        return Counts(np.zeros((channels, number), np.int64), *np.zeros((3, channels), np.int64))
+
     def percentiles(self, counts: npt.NDArray[np.int64], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         if self.edges is not None:
             return binned_percentiles(counts, self.edges, percents)
@@ -62,10 +69,12 @@ def _count(
     plan = plan_values(volume, box, per_slice=per_slice)
     chosen = None
     if bins is not None or limits is not None or not is_counted(volume.dtype):
+        is_open = limits is None and bins is None
         if limits is None:
             ranges = RangeSurvey(volume, plan, ignore_zero)
             limits = ranges.finished(run_survey(ranges, f"range of {volume.name}"))
-        chosen = Bins(_BINS if bins is None else bins, *limits)
+        low, high = limits
+        chosen = bins_between(_BINS, low, high, volume.dtype) if is_open else Bins(_BINS if bins is None else bins, low, high)
         chosen.edges(volume.dtype)  # a range or number that makes no sense is an error before anything is counted
     survey = HistogramSurvey(volume, plan, per_slice, chosen, ignore_zero)
     slices = list(survey.finished(run_survey(survey, f"histogram of {volume.name}")))
@@ -95,7 +104,8 @@ def histogram(
     mag : Mag, str, int or sequence of 3 int, optional
         The mag; by default that of the path, else the finest that has files. A coarser one is faster, and its values were averaged.
     bins : int, optional
-        Number of bins. By default each value of an integer type of 8 or 16 bits is counted, and all other types have 4096 bins.
+        Number of bins. By default each value of an integer type of 8 or 16 bits is counted, and all other types have 4096 bins, or fewer where the values
+        of a float type lie too close together for so many.
     range : pair of float, optional
         Lower edge of the first bin and upper edge of the last; by default the least and the greatest finite value, which takes a reading of its own.
     bounding_box : BoundingBox, str or sequence, optional
@@ -138,7 +148,7 @@ def histogram(
     from xarray import DataArray
 
     counted = _count(_open(url, layer, mag), bounding_box, bins, range, per_slice=per_slice, ignore_zero=ignore_zero)
-    parts = [np.stack(parts, axis=1) for parts in zip(*counted.slices, strict=True)]
+    parts = [np.stack(parts, axis=1)[:, 1:] for parts in zip(counted.nothing, *counted.slices, strict=True)]  # a box may have no slices
     dims: tuple[str, ...] = ("c", "z")
     if not per_slice:
         parts, dims = [part[:, 0] for part in parts], ("c",)
@@ -225,6 +235,9 @@ def contrast(
     counted = _count(opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero)
     percents = np.array([low, high, 0, 100], np.float64)
     first = counted.box.topleft[2]
+    whole = counted.percentiles(sum((counts.counts for counts in counted.slices), counted.nothing.counts).sum(axis=0), percents)
+    if np.isnan(whole[0]):
+        raise ValueError(f"{counted.opened.volume.name}: no voxel counts{' but zeros' if ignore_zero else ''}, so that there is no range of values")
     keys, rows = [], []
     for z, slice_counts in enumerate(counted.slices, first):
         for channel, counts in enumerate(slice_counts.counts):
@@ -232,9 +245,6 @@ def contrast(
             rows.append([*counted.percentiles(counts, percents), counts.sum()])
     index = pd.MultiIndex.from_tuples(keys, names=["z", "c"]) if per_slice else pd.Index(keys, name="c")
     frame = pd.DataFrame(rows, index, ["low", "high", "min", "max", "voxels"]).astype({"voxels": np.int64})
-    whole = counted.percentiles(sum(counts.counts.sum(axis=0) for counts in counted.slices), percents)
-    if np.isnan(whole[0]):
-        raise ValueError(f"{counted.opened.volume.name}: no voxel counts{' but zeros' if ignore_zero else ''}, so that there is no range of values")
     shown = [_plain(value) for value in whole]
     if shown[0] == shown[1]:  # such a range shows nothing
         shown[:2] = shown[2:] if shown[2] < shown[3] else [shown[0], shown[0] + 1]

@@ -106,7 +106,7 @@ def contrast(path: str, percentiles: str, with_zero: bool, write: bool, schedule
         table = find(path, _pair(percentiles, "--percentiles"), ignore_zero=not with_zero, write=write, **options)
     click.echo(table.to_string())
     low, high = table.attrs["intensityRange"]
-    click.echo(f"intensityRange {low:g}, {high:g}{' is written' if write else ''}")
+    click.echo(f"intensityRange {low}, {high}{' is written' if write else ''}")
 
 
 def _pair(text: str | None, option: str) -> Any:

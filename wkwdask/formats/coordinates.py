@@ -32,6 +32,8 @@ class Spacing:
     """Length of a voxel in the unit of the coordinate, None where a single value does not tell it."""
     length_nm: float | None
     """The same in nanometers, None where there is no unit of length."""
+    is_opened: bool = False
+    """Whether these are values of an opened array, or come from them: centres of voxels, never corners."""
 
 
 def spacing_of(coordinate: Any, axis: str) -> Spacing:
@@ -51,11 +53,13 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
     Raises
     ------
     ValueError
-        These are no numbers, no even steps, or have another unit.
+        These are no numbers, none at all, no even steps, or have another unit.
     """
     if coordinate.dtype.kind not in "iuf":
         raise ValueError(f"coordinate {axis}: must be numbers, got {coordinate.dtype}; give offset= or drop it")
     values = np.atleast_1d(np.asarray(coordinate.values, np.float64))
+    if not values.size:
+        raise ValueError(f"coordinate {axis}: has no values, which could say where and how large voxels are")
     units = coordinate.attrs.get("units")
     scale = None if units in (None, VOXEL) else nm_per_unit(str(units))
     if units not in (None, VOXEL) and scale is None:
@@ -71,7 +75,7 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
     if step is not None and (not step > 0 or not np.allclose(values, values[0] + step * np.arange(len(values)), rtol=0, atol=_TOLERANCE * step)):
         raise ValueError(f"coordinate {axis}: must rise in even steps{' of 1 voxel' if units is None else ''}, got {values[:4]}...; give offset= and drop it")
     in_nm = None if scale is None or step is None else _exact(length_nm(step, str(units)), known)
-    return Spacing(units, float(values[0]), float(values[-1]), step, in_nm)
+    return Spacing(units, float(values[0]), float(values[-1]), step, in_nm, known is not None and "mag" in coordinate.attrs)
 
 
 def first_voxel(spacing: Spacing, axis: str) -> int:
@@ -80,16 +84,17 @@ def first_voxel(spacing: Spacing, axis: str) -> int:
     Raises
     ------
     ValueError
-        It is neither the corner nor the centre of a voxel, or nothing says how long a voxel is.
+        It is neither the corner nor the centre of a voxel, or no centre in an array that was opened, or nothing says how long a voxel is.
     """
     if spacing.step is None:
         raise ValueError(f"coordinate {axis}: one value in {spacing.units} does not tell how long a voxel is; give offset=")
     first = spacing.first / spacing.step
     tolerance = min(_LARGEST_TOLERANCE, _TOLERANCE * max(1.0, abs(first) * 1e-3))  # steps of floats add up
-    for shift in (0.0, 0.5):  # corners of voxels, or their centres
+    for shift in (0.5,) if spacing.is_opened else (0.0, 0.5):  # centres of voxels, or their corners
         if abs(first - shift - round(first - shift)) < tolerance:
             return round(first - shift)
-    raise ValueError(f"coordinate {axis}: starts at {spacing.first:g}, which is {first:g} voxels: neither the corner nor the centre of a voxel; give offset=")
+    expected = "not the centre" if spacing.is_opened else "neither the corner nor the centre"
+    raise ValueError(f"coordinate {axis}: starts at {spacing.first:g}, which is {first:g} voxels: {expected} of a voxel; give offset=")
 
 
 def same_length(length: float, other: float) -> bool:

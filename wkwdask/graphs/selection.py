@@ -68,7 +68,7 @@ def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any
 
 
 def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] | slice]) -> npt.NDArray[Any]:
-    """Read the values at points, as xarray's pointwise indexing understands it.
+    """Read the values at points, as xarray's pointwise indexing understands it: also where it transposes an array that was not read yet.
 
     Parameters
     ----------
@@ -83,6 +83,9 @@ def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] 
         The axes of the arrays come first, then those of the slices.
     """
     shape = np.broadcast_shapes(*(item.shape for item in items if isinstance(item, np.ndarray)))
+    lines = _lines(items, len(shape))
+    if lines is not None:
+        return _read_product(reader, lines, shape)
     spans = [_places(item, n) for item, n in zip(items, reader.shape, strict=True) if isinstance(item, slice)]
     whole = (*shape, *(len(span) for span in spans))
     full: dict[str, Any] = {"c": np.int64(reader.channel or 0)}
@@ -103,6 +106,42 @@ def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] 
         values[inside] = sample_points(reader.volume, points[inside])
         out.reshape(-1)[part] = np.take_along_axis(values, order["c"].flat[part][:, np.newaxis], axis=1)[:, 0]
     return out
+
+
+def _lines(items: Sequence[npt.NDArray[np.integer[Any]] | slice], ndim: int) -> list[tuple[int, npt.NDArray[np.integer[Any]]]] | None:
+    """Find the axis along which each array varies, and its values there; None where two vary along the same axis, or one along several.
+
+    Such points are all those of a box, or what is selected of one along each axis.
+    """
+    lines = []
+    for item in items:
+        if isinstance(item, slice) or item.size == 0:
+            return None
+        at = item.reshape((1,) * (ndim - item.ndim) + item.shape)
+        for axis in sorted(range(ndim), key=lambda n: -at.shape[n]):
+            line = at[tuple(slice(None) if n == axis else slice(0, 1) for n in range(ndim))]
+            if at.size == line.size or (at == line).all():
+                break
+        else:
+            return None
+        is_one = bool((line == line.flat[0]).all())
+        lines.append((-1, line.reshape(-1)[:1]) if is_one else (axis, line.reshape(-1)))
+    used = [axis for axis, _ in lines if axis >= 0]
+    return lines if len(used) == len(set(used)) else None
+
+
+def _read_product(reader: BoxReader, lines: Sequence[tuple[int, npt.NDArray[np.integer[Any]]]], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Read what lies on lines along axes of the result, each of which is that of one axis of the reader."""
+    voxels = np.asarray(read_orthogonal(reader, [_span(line) if axis >= 0 else int(line[0]) for axis, line in lines]))
+    kept = [axis for axis, _ in lines if axis >= 0]
+    ordered = voxels.transpose(sorted(range(len(kept)), key=kept.__getitem__))
+    found = ordered.reshape([n if axis in kept else 1 for axis, n in enumerate(shape)])
+    return found if found.shape == shape else np.broadcast_to(found, shape).copy()
+
+
+def _span(line: npt.NDArray[np.integer[Any]]) -> slice | npt.NDArray[np.integer[Any]]:
+    """Write neighbours as a slice, which is read at once."""
+    return slice(int(line[0]), int(line[-1]) + 1) if line[0] >= 0 and (np.diff(line) == 1).all() else line
 
 
 def _places(item: Item, length: int) -> npt.NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,14 +56,41 @@ class Bins(NamedTuple):
     """Upper edge of the last, which belongs to it."""
 
     def fill(self, values: npt.NDArray[Any]) -> Counts:
-        """Count the values of each bin, shape (n,), by the rule of ``numpy.histogram``."""
+        """Count the values of each bin, shape (n,), by the rule of ``numpy.histogram``, which makes the bins of a single value one wide."""
         counts, _ = np.histogram(values, self.number, (self.low, self.high))
-        sides = (np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, np.bool_), values < self.low, values > self.high)
+        low, high = (self.low, self.high) if self.low != self.high else (self.low - 0.5, self.high + 0.5)
+        sides = (np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, np.bool_), values < low, values > high)
         return Counts(counts.astype(np.int64)[np.newaxis], *(np.array([side.sum()]) for side in sides))
 
     def edges(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         """Give the borders of the bins for values of a type."""
         return np.histogram_bin_edges(np.empty(0, dtype), self.number, (self.low, self.high))
+
+
+def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins:
+    """Choose bins for the values of a type from the least to the greatest: fewer of them where floats lie too far apart for so many.
+
+    Parameters
+    ----------
+    number : int
+        How many at most.
+    low, high : scalar
+        The least and the greatest value, of the type.
+    dtype : dtype
+        Type of the values.
+
+    Examples
+    --------
+    >>> bins_between(4096, np.float32(10000), np.float32(10001), np.dtype(np.float32)).number
+    1024
+    """
+    while number:
+        with contextlib.suppress(ValueError):
+            bins = Bins(number, low, high)
+            bins.edges(dtype)
+            return bins
+        number //= 2
+    return Bins(1, *np.nextafter(np.float64(low), [-np.inf, np.inf]))  # the two are one value, so large that half of one is nothing
 
 
 @dataclass(frozen=True, slots=True)

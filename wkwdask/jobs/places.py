@@ -12,7 +12,7 @@ from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datas
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, layer_in, read_datasource, with_external
-from wkwdask.storage.job_folder import is_taken
+from wkwdask.storage.job_folder import is_taken, targets_of_jobs
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote, local_path
 
@@ -110,7 +110,32 @@ def in_new_dataset(place: Place, voxel_size_nm: tuple[float, float, float]) -> P
     return replace(place, layer=layer)
 
 
-def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float]) -> tuple[float, float, float] | None:
+def is_room_for_dataset(url: str | os.PathLike[str]) -> bool:
+    """Tell whether the folder in which a new mag's layer is to be holds nothing but what jobs make there.
+
+    Ask it before :func:`place_of`, which reads the JSON: a job that ends in between has written one by then.
+
+    Parameters
+    ----------
+    url : str or path
+        The mag's folder.
+    """
+    dataset = os.path.dirname(os.path.dirname(local_path(url)))
+    return not os.path.isdir(dataset) or all(_is_made_by_jobs(f"{dataset}/{name}") for name in os.listdir(dataset) if not name.startswith("."))
+
+
+def _is_made_by_jobs(layer_folder: str) -> bool:
+    """Tell whether all that is in a layer's folder are mags of jobs that run, were interrupted, or are just ending."""
+    try:
+        names = [name for name in os.listdir(layer_folder) if not name.startswith(".")]
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:
+        return False
+    return not names or {f"{layer_folder}/{name}" for name in names} <= targets_of_jobs(layer_folder)
+
+
+def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float], *, is_room: bool) -> tuple[float, float, float] | None:
     """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none.
 
     Parameters
@@ -119,6 +144,8 @@ def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float]) -> 
         Where the mag goes.
     lengths_nm : tuple of 3 float
         Edge lengths of the array's voxels along x, y, z [nm].
+    is_room : bool
+        Whether there is room for a dataset, see :func:`is_room_for_dataset`.
 
     Returns
     -------
@@ -144,10 +171,7 @@ def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float]) -> 
         return None
     if place.mag.name != os.path.basename(place.folder) and place.mag.long_name != os.path.basename(place.folder):
         return None
-    dataset = os.path.dirname(place.layer.folder)
-    if os.path.isdir(dataset) and any(not name.startswith(".") for name in os.listdir(dataset)):
-        return None
-    return size[0], size[1], size[2]
+    return (size[0], size[1], size[2]) if is_room else None
 
 
 def other_layers_with(layer: Layer, folder: str) -> list[str]:

@@ -182,9 +182,13 @@ class StagedMags:
         ------
         IncompleteWriteError
             A file is missing, or was written twice.
+        ValueError
+            A new dataset appeared meanwhile with another voxel size.
         """
         for tally in tallies:
             tally.check()
+        if self.edit is not None:
+            self.edit.check_voxel_size()
         rows_of_all = ladder_records(tallies) if self.is_ladder else [tally.shards for tally in tallies]
         for tally, rows in zip(tallies, rows_of_all, strict=True):
             for name in (RECORD_NAME, PROVENANCE_NAME):  # of an attempt that was killed right here

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs.places import dataset_of_lengths, edit_for, in_new_dataset, place_of
+from wkwdask.jobs.places import dataset_of_lengths, edit_for, in_new_dataset, is_room_for_dataset, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, check_same_settings, settings_of
 from wkwdask.storage.job_folder import find_left
 from wkwdask.storage.locks import locks_of
@@ -158,8 +158,9 @@ def stage_write(
     check_existing(existing, EXISTING)
     check_category(category)
     header = encoding.header(content.dtype, content.shape[0])
+    is_room = lengths_nm is not None and is_room_for_dataset(url)
     place = place_of(url, allow_external=allow_external)
-    voxel_size = None if lengths_nm is None else dataset_of_lengths(place, lengths_nm)
+    voxel_size = None if lengths_nm is None else dataset_of_lengths(place, lengths_nm, is_room=is_room)
     if voxel_size is not None:
         place = in_new_dataset(place, voxel_size)
     box = BoundingBox(topleft, content.shape[1:], place.mag)

@@ -437,6 +437,11 @@ def is_untouched(parent: str, targets: Sequence[str]) -> bool:
     return next(_job_folders(parent), None) is None and not any(locks_of(target) for target in targets)
 
 
+def targets_of_jobs(parent: str) -> set[str]:
+    """Give the folders that jobs in a layer write, whatever became of them."""
+    return {target for root, _ in _job_folders(parent) for target in _targets_of(root)}
+
+
 def check_targets(targets: Sequence[str], existing: str) -> None:
     """Make sure that folders are free, or are mags that may be replaced.
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from wkwdask.formats.datasource import new_document, with_layer, with_mags, without_mags
+from wkwdask.formats.datasource import format_datasource, new_document, parse_datasource, with_layer, with_mags, without_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import update_datasource
+from wkwdask.storage.dataset import read_datasource, update_datasource
+
+_SAME_LENGTH = 1e-5  # of itself: written down in text, or measured by large coordinates
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +37,36 @@ class LayerEdit:
 
         def change(document: dict[str, Any]) -> dict[str, Any]:
             if self.new_layer is not None:
-                document = with_layer(document, self.layer, *self.new_layer, self.attributes)
+                category, box, elements, num_channels = self.new_layer
+                document = with_layer(document, self.layer, category, self._grown(box, document), elements, num_channels, self.attributes)
             return with_mags(document, self.layer, self.mags)
 
         new = None if self.voxel_size_nm is None else new_document(os.path.basename(self.dataset_folder), self.voxel_size_nm)
         update_datasource(self.dataset_folder, change, new)
+
+    def check_voxel_size(self) -> None:
+        """Make sure that nobody made the dataset meanwhile with voxels of another size.
+
+        Raises
+        ------
+        ValueError
+            Somebody did.
+        """
+        source = None if self.voxel_size_nm is None else read_datasource(self.dataset_folder)
+        if self.voxel_size_nm is None or source is None or source.voxel_size_nm is None:
+            return
+        if not all(math.isclose(ours, theirs, rel_tol=_SAME_LENGTH) for ours, theirs in zip(self.voxel_size_nm, source.voxel_size_nm, strict=True)):
+            raise ValueError(
+                f"{self.dataset_folder}: was made meanwhile with voxels of {source.voxel_size_nm} nm, those of layer {self.layer} are {self.voxel_size_nm} nm"
+            )
+
+    def _grown(self, box: BoundingBox, document: dict[str, Any]) -> BoundingBox:
+        """Give the box of the layer with that of mags of it which are there and stay, such as those that appeared while these were made."""
+        known = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
+        ours = {mag for mag, _, _ in self.mags}
+        if known is None or all(record.mag in ours for record in known.mags):
+            return box
+        return box.union(known.bounding_box)
 
     def to_json(self) -> dict[str, Any]:
         """Give the form that a publish record holds."""

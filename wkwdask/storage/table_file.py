@@ -6,7 +6,7 @@ import io
 import os
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import ExistsError, MissingError
 from wkwdask.storage.extras import need
 from wkwdask.storage.local import NewFile, local_path
 
@@ -47,6 +47,8 @@ def table_path(url: str | os.PathLike[str]) -> str:
 
     Raises
     ------
+    ExistsError
+        It is a folder.
     MissingError
         Its folder is not there.
     ModuleNotFoundError
@@ -59,6 +61,8 @@ def table_path(url: str | os.PathLike[str]) -> str:
         raise ValueError(f"{path}: a table is written as {' or '.join(SUFFIXES)}")
     if not os.path.isdir(os.path.dirname(path) or "."):
         raise MissingError(f"{path}: no such folder")
+    if os.path.isdir(path):
+        raise ExistsError(f"{path}: is a folder; name a file")
     if path.endswith(".parquet"):
         need("pyarrow", path, "analysis")
     return path
