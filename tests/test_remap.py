@@ -418,6 +418,24 @@ def test_a_npy_that_changes_meanwhile(dataset, tmp_path):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "a.npy")
 
 
+def test_a_npy_that_is_moved_or_replaced(dataset, tmp_path):
+    """What counts is its content, even where another file has the same length and time."""
+    first, second = np.arange(300)[::-1], np.arange(300)[::-1].copy()
+    second[5] = 1
+    np.save(tmp_path / "map.npy", first)
+    with pytest.raises(StopError), stopping(tmp_path / "log", 5, StopError()):
+        wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "map.npy")
+    (tmp_path / "map.npy").rename(tmp_path / "moved.npy")
+    os.utime(tmp_path / "moved.npy", (5, 5))
+    assert "had been finished before" in wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "moved.npy").note
+    np.testing.assert_array_equal(result(dataset / "m" / "1"), first[labels()])
+    np.save(tmp_path / "new.npy", second)
+    os.utime(tmp_path / "new.npy", (5, 5))
+    (tmp_path / "new.npy").replace(tmp_path / "moved.npy")
+    wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "moved.npy", existing="overwrite")
+    np.testing.assert_array_equal(result(dataset / "m" / "1"), second[labels()])
+
+
 def test_a_second_run_is_refused(dataset):
     run = build._run_from_journal
 
