@@ -235,6 +235,14 @@ def test_types(dataset, dtype):
         assert_same_components(result(dataset / "labels" / "1"), of_labels(voxels, 6))
 
 
+@pytest.mark.parametrize("threshold", [2**63 + 1, np.uint64(2**63 + 1), (np.uint64(2**63 + 1), 2**64 - 1), (float(2**63 + 2048), np.inf)])
+def test_thresholds_beyond_what_floats_hold(dataset, threshold):
+    voxels = np.where(blobs(5) > 125, np.uint64(2**63 + (1 if np.ndim(threshold) == 0 or threshold[1] < 2**64 else 2048)), np.uint64(2**63))
+    wkwdask.write(dataset / "raw" / "1", OFFSET, voxels, **SMALL)
+    wkwdask.connected_components(dataset / "raw" / "1", dataset / "cc" / "1", threshold=threshold)
+    assert_same_components(result(dataset / "cc" / "1"), of_mask(voxels > 2**63, 26))
+
+
 def test_only_a_part(dataset):
     labels = snake()
     wkwdask.write(dataset / "seg" / "1", OFFSET, labels, **SMALL)
@@ -370,6 +378,20 @@ def test_damaged_scratch_files_are_made_again(dataset, tmp_path):
     assert stored(dataset / "once") == stored(dataset / "cc")
 
 
+def test_damaged_pairs_are_made_again(dataset, tmp_path):
+    wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
+    wkwdask.connected_components(dataset / "seg", dataset / "once" / "1")
+    with pytest.raises(StopError), stopping(tmp_path / "log", 85, StopError()):
+        wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
+    first, second, third, fourth = sorted(dataset.rglob("*.pairs"), key=lambda path: -path.stat().st_size)[:4]
+    first.write_bytes(first.read_bytes()[:-16])
+    second.write_bytes(b"")
+    third.write_bytes(bytes([third.read_bytes()[0] ^ 1]) + third.read_bytes()[1:])
+    fourth.unlink()
+    wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
+    assert stored(dataset / "once") == stored(dataset / "cc")
+
+
 # ----------------------------------------------------------------------------- types of ids, errors, the command
 
 
@@ -395,7 +417,11 @@ def test_what_makes_no_sense(dataset):
         (ValueError, "connectivity must be 6, 18 or 26, got 4", lambda: wkwdask.connected_components(source, target, connectivity=4)),
         (ValueError, "min_voxels must not be negative", lambda: wkwdask.connected_components(source, target, min_voxels=-1)),
         (ValueError, "the lower one first", lambda: wkwdask.connected_components(source, target, threshold=(3, 2))),
+        (ValueError, r"a number or two, .* got \(1, 2, 3\)", lambda: wkwdask.connected_components(source, target, threshold=(1, 2, 3))),
+        (ValueError, "a number or two, .* got '5'", lambda: wkwdask.connected_components(source, target, threshold="5")),
+        (ValueError, "a number or two, .* got array", lambda: wkwdask.connected_components(source, target, threshold=np.array([1, 2]))),
         (ValueError, "is the source", lambda: wkwdask.connected_components(source, source)),
+        (ValueError, "lies inside the source", lambda: wkwdask.connected_components(source, source / "1")),
         (ValueError, "is mag 2, but", lambda: wkwdask.connected_components(source, dataset / "cc" / "2")),
         (ValueError, "has 3 channels, expected one", lambda: wkwdask.connected_components(dataset / "rgb", target)),
         (TypeError, "only of integers, give threshold=", lambda: wkwdask.connected_components(dataset / "float", target)),
@@ -418,5 +444,8 @@ def test_the_command(dataset):
         assert done.exit_code == 0, done.output
         assert f"{len(np.unique(expected)) - 1} components" in done.output
         assert_same_components(result(dataset / "cells" / "1"), expected)
+    wkwdask.write(dataset / "wide" / "1", OFFSET, np.arange(2**63, 2**63 + 8, dtype=np.uint64).reshape(2, 2, 2), **SMALL)
+    done = CliRunner().invoke(cli, ["components", str(dataset / "wide"), str(dataset / "w" / "1"), "--threshold", f"{2**63 + 3},{2**63 + 5}"])
+    assert np.count_nonzero(wkwdask.read(dataset / "w" / "1")) == 3, done.output
     done = CliRunner().invoke(cli, ["components", str(dataset / "color"), str(dataset / "x" / "1"), "--threshold", "1,2,3"])
     assert "--threshold takes one number or two" in done.output

@@ -268,6 +268,17 @@ def test_nodes_are_in_voxels_of_mag_1(dataset, tmp_path):
 # ----------------------------------------------------------------------------- what is no mapping
 
 
+@pytest.mark.parametrize(
+    "text", ["\ufeff7,3\n8,1\n", "\ufeffold,new\r\n7,3\r\n8,1\r\n", '"7","3"\n"8","1"\n', "+7, 3\n 8 ,1", ",0\n7,3\n8,1\n", "7,3\n8,1\n7,3\n"],
+    ids=["mark", "mark-header", "quotes", "spaces", "series", "again"],
+)  # fmt: skip
+def test_forms_of_csv(dataset, tmp_path, text):
+    """What programs write; no form loses its first line."""
+    (tmp_path / "map.csv").write_bytes(text.encode())
+    wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "map.csv")
+    np.testing.assert_array_equal(result(dataset / "m" / "1"), mapped(labels(), [(7, 3), (8, 1)]))
+
+
 def test_what_is_no_mapping(dataset, tmp_path):
     def written(name, text):
         (tmp_path / name).write_text(text)
@@ -280,6 +291,8 @@ def test_what_is_no_mapping(dataset, tmp_path):
     pq.write_table(pa.table({"a": [1], "b": [2], "c": [3]}), tmp_path / "three.parquet")
     pq.write_table(pa.table({"a": [1, 2], "b": [2, None]}), tmp_path / "null.parquet")
     pq.write_table(pa.table({"a": [1, 2], "b": [2, -1]}), tmp_path / "negative.parquet")
+    with (tmp_path / "archive.npy").open("wb") as file:
+        np.savez(file, np.zeros((3, 2), int))
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["data"] = np.zeros((3, 3))
     cases = [
@@ -292,6 +305,15 @@ def test_what_is_no_mapping(dataset, tmp_path):
         (FormatError, r"f\.csv: line 2: found '8,18446744073709551616'", written("f.csv", f"7,3\n8,{2**64}\n")),
         (FormatError, r"g\.csv: line 2: found '', expected two ids", written("g.csv", "7,3\n\n8,1\n")),
         (FormatError, r"h\.csv: line 2: found '8,abc'", written("h.csv", "7,3\n8,abc\n")),
+        *(
+            (FormatError, rf"first{n}\.csv: line 1: found '{line}', expected two ids", written(f"first{n}.csv", f"{line}\n8,1\n"))
+            for n, line in enumerate(["7.0,3", "1.5,3", "7,", "7,nan", "7,3x", "7,True", "1e1,3", "-7,3"])
+        ),
+        (FormatError, r"exponent\.csv: line 2: found '1e1,3'", written("exponent.csv", "7,3\n1e1,3\n")),
+        (FormatError, r"true\.csv: line 2: found '8,True'", written("true.csv", "old,new\n8,True\n")),
+        (FormatError, r"empty\.npy: no \.npy file", written("empty.npy", "")),
+        (FormatError, r"archive\.npy: no \.npy file", tmp_path / "archive.npy"),
+        (FormatError, r"nan\.nml: node 1 lies at nan, 1, 2", written("nan.nml", '<things><thing><nodes><node x="nan" y="1" z="2"/></nodes></thing></things>')),
         (FormatError, r"float\.npy: holds float64 of shape \(3,\)", tmp_path / "float.npy"),
         (FormatError, r"wide\.npy: holds int64 of shape \(3, 3\)", tmp_path / "wide.npy"),
         (FormatError, r"x\.npy: no \.npy file", written("x.npy", "nothing")),
@@ -394,6 +416,24 @@ def test_a_npy_that_changes_meanwhile(dataset, tmp_path):
 
     with mock.patch.object(build, "_run_from_journal", changed), pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "a.npy")
+
+
+def test_a_npy_that_is_moved_or_replaced(dataset, tmp_path):
+    """What counts is its content, even where another file has the same length and time."""
+    first, second = np.arange(300)[::-1], np.arange(300)[::-1].copy()
+    second[5] = 1
+    np.save(tmp_path / "map.npy", first)
+    with pytest.raises(StopError), stopping(tmp_path / "log", 5, StopError()):
+        wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "map.npy")
+    (tmp_path / "map.npy").rename(tmp_path / "moved.npy")
+    os.utime(tmp_path / "moved.npy", (5, 5))
+    assert "had been finished before" in wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "moved.npy").note
+    np.testing.assert_array_equal(result(dataset / "m" / "1"), first[labels()])
+    np.save(tmp_path / "new.npy", second)
+    os.utime(tmp_path / "new.npy", (5, 5))
+    (tmp_path / "new.npy").replace(tmp_path / "moved.npy")
+    wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "moved.npy", existing="overwrite")
+    np.testing.assert_array_equal(result(dataset / "m" / "1"), second[labels()])
 
 
 def test_a_second_run_is_refused(dataset):

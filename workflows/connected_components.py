@@ -21,7 +21,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", help="a mag or a layer")
     parser.add_argument("target", help="the new mag, DATASET/LAYER/MAG")
-    parser.add_argument("--threshold", type=float, help="voxels count that are at least this (default: equal labels are joined)")
+    parser.add_argument("--threshold", type=_number, help="voxels count that are at least this (default: equal labels are joined)")
     parser.add_argument("--connectivity", type=int, choices=(6, 18, 26), default=26, help="neighbours of a voxel (default 26)")
     parser.add_argument("--min-voxels", type=int, default=0, help="smaller components become 0")
     parser.add_argument("--pyramid", action="store_true", help="make the coarser mags too")
@@ -35,6 +35,14 @@ def main() -> None:
         if options.pyramid:
             layer = os.path.dirname(os.path.abspath(options.target))
             print(wkwdask.build_pyramid(os.path.dirname(layer), os.path.basename(layer), existing="resume"))
+
+
+def _number(text: str) -> float:
+    """Read a number; a float cannot tell ids beyond 2^53 apart."""
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _cluster(address: str | None) -> AbstractContextManager[Any]:

@@ -13,6 +13,7 @@ import wkwdask
 
 LABELS = "connectomics_seg"
 L4 = "l4_sample"
+OFFSET = (101, 190, 170)
 
 
 def assert_same_components(found, expected, expected_count):
@@ -26,24 +27,42 @@ def assert_same_components(found, expected, expected_count):
 
 
 @pytest.fixture(scope="module")
-def labels(shared_data):
-    return np.asfortranarray(wkwdask.read(shared_data / LABELS)[0])
+def neurons(shared_data, tmp_path_factory):
+    """A part of the neurons that begins and ends anywhere in its files."""
+    folder = tmp_path_factory.mktemp("neurons") / "1"
+    part = wkwdask.read(shared_data / LABELS, wkwdask.BoundingBox(OFFSET, (160, 150, 140)))
+    wkwdask.write(folder, OFFSET, part, file_len=2)
+    return folder
 
 
-@pytest.mark.parametrize("connectivity", [6, 18, 26])
-def test_neurons_equal_cc3d(shared_data, labels, tmp_path, connectivity):
+@pytest.fixture(scope="module")
+def labels(neurons):
+    return np.asfortranarray(wkwdask.read(neurons)[0])
+
+
+def test_all_neurons_equal_cc3d(shared_data, tmp_path):
     cc3d = pytest.importorskip("cc3d")
-    expected, count = cc3d.connected_components(labels, connectivity=connectivity, return_N=True)
-    report = wkwdask.connected_components(shared_data / LABELS, tmp_path / "cc" / "1", connectivity=connectivity)
+    labels = np.asfortranarray(wkwdask.read(shared_data / LABELS)[0])
+    expected, count = cc3d.connected_components(labels, connectivity=26, return_N=True)
+    report = wkwdask.connected_components(shared_data / LABELS, tmp_path / "cc" / "1")
     assert report.note == f"{count} components"
     assert_same_components(wkwdask.read(tmp_path / "cc" / "1")[0], expected, count)
 
 
-def test_dust_equals_cc3d(shared_data, labels, tmp_path):
+@pytest.mark.parametrize("connectivity", [6, 18])
+def test_neurons_equal_cc3d(neurons, labels, tmp_path, connectivity):
+    cc3d = pytest.importorskip("cc3d")
+    expected, count = cc3d.connected_components(labels, connectivity=connectivity, return_N=True)
+    report = wkwdask.connected_components(neurons, tmp_path / "cc" / "1", connectivity=connectivity)
+    assert report.note == f"{count} components"
+    assert_same_components(wkwdask.read(tmp_path / "cc" / "1")[0], expected, count)
+
+
+def test_dust_equals_cc3d(neurons, labels, tmp_path):
     cc3d = pytest.importorskip("cc3d")
     kept = cc3d.dust(labels, threshold=500, connectivity=26, in_place=False)
     expected, count = cc3d.connected_components(kept, connectivity=26, return_N=True)
-    report = wkwdask.connected_components(shared_data / LABELS, tmp_path / "cc" / "1", min_voxels=500)
+    report = wkwdask.connected_components(neurons, tmp_path / "cc" / "1", min_voxels=500)
     assert report.note.startswith(f"{count} components, ")
     assert_same_components(wkwdask.read(tmp_path / "cc" / "1")[0], expected, count)
 
@@ -105,22 +124,22 @@ def test_merger_mode_of_webknossos(l4, tmp_path):
     assert json.loads((l4 / "datasource-properties.json").read_text())["dataLayers"][-1]["largestSegmentId"] == expected.max()
 
 
-def test_agglomerates_on_neurons(shared_data, labels, tmp_path):
+def test_agglomerates_on_neurons(neurons, labels, tmp_path):
     h5py = pytest.importorskip("h5py")
     table = np.random.default_rng(7).integers(1, 300, int(labels.max()) + 1).astype(np.uint64)
     table[0] = 0
     with h5py.File(tmp_path / "view_70.hdf5", "w") as file:
         file["segment_to_agglomerate"] = table
-    wkwdask.remap(shared_data / LABELS, tmp_path / "neurons" / "1", tmp_path / "view_70.hdf5")
+    wkwdask.remap(neurons, tmp_path / "neurons" / "1", tmp_path / "view_70.hdf5")
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "neurons" / "1")[0], table[labels])
 
 
-def test_compact_ids_and_dust_on_neurons(shared_data, labels, tmp_path):
+def test_compact_ids_and_dust_on_neurons(neurons, labels, tmp_path):
     counts = np.bincount(labels.ravel("K"))
     new_ids = np.cumsum(counts[1:] > 0, dtype=np.uint16)
-    report = wkwdask.renumber(shared_data / LABELS, tmp_path / "compact" / "1", dtype="uint16")
+    report = wkwdask.renumber(neurons, tmp_path / "compact" / "1", dtype="uint16")
     assert report.note == f"{new_ids[-1]} segments"
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "compact" / "1")[0], np.where(labels > 0, np.append(np.uint16(0), new_ids)[labels], 0))
-    wkwdask.remove_dust(shared_data / LABELS, tmp_path / "clean" / "1", 10_000)
+    wkwdask.remove_dust(neurons, tmp_path / "clean" / "1", 10_000)
     keeps = (counts >= 10_000)[labels]
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "clean" / "1")[0], np.where(keeps, labels, 0))

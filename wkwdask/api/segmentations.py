@@ -56,8 +56,8 @@ def connected_components(
     target : str or path
         The mag that is made, such as ``dataset/components/1``: the same mag as the source.
     threshold : number or tuple of 2 numbers, optional
-        Voxels count that are at least this number, or that lie between the two (both included). Without it, the source holds labels: neighbours are joined
-        that have the same label, and 0 is background.
+        Voxels count that are at least this number, or that lie between the two (both included); where 0 counts, all that is not stored counts too. Without
+        it, the source holds labels: neighbours are joined that have the same label, and 0 is background.
     connectivity : {6, 18, 26}
         Voxels are neighbours that share a face (6), a face or an edge (18), a face, an edge or a corner (26, as cc3d has it by default).
     min_voxels : int
@@ -167,7 +167,8 @@ def remap(
         In memory: ``{id: id}``, an array of shape (n, 2), a tuple of ids and what they become, a Series by ids, a DataFrame of two columns, or an array of
         shape (n,) with an entry for each id from 0 on. Or a file:
 
-        - ``.csv`` or ``.parquet`` with two columns, ids and what they become; a CSV with or without a header;
+        - ``.csv`` or ``.parquet`` with two columns, ids and what they become; a CSV with or without a header, which does not begin with a
+          number;
         - ``.npy`` of shape (n, 2), or (n,) with an entry for each id from 0 on, which is used where it is;
         - ``.hdf5`` or ``.h5``: an agglomerate file of WEBKNOSSOS (its ``segment_to_agglomerate``);
         - ``.nml``: a merger-mode annotation. The segments under the nodes of one tree become the smallest of their ids; trees that share a segment are one.

@@ -54,12 +54,19 @@ def _limits(text: str | None) -> Any:
     if text is None:
         return None
     try:
-        numbers = [float(part) for part in text.split(",")]
+        numbers = [_number(part) for part in text.split(",")]
     except ValueError:
         numbers = []
     if not 1 <= len(numbers) <= 2:
         raise click.UsageError(f"--threshold takes one number or two, LEAST,GREATEST, got {text!r}")
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
+
+
+def _number(text: str) -> float:
+    try:
+        return int(text)  # a float cannot tell ids beyond 2^53 apart
+    except ValueError:
+        return float(text)
 
 
 @click.command(short_help="Give ids other ids: merge, rename, remove segments.")

@@ -27,7 +27,6 @@ from wkwdask.storage.faces import (
     FacesFile,
     faces_path,
     load_table,
-    pairs_path,
     read_ids,
     read_pairs,
     write_faces,
@@ -344,7 +343,11 @@ def faces_job(labelling: Labelling) -> ScratchJob:
     """Make the job that pairs components across faces."""
 
     def is_there(task: FacesTask, result: Result) -> bool:
-        return os.path.exists(pairs_path(labelling.folder, task.region))
+        try:
+            read_pairs(labelling.folder, task.region)
+        except (CorruptError, FileNotFoundError):
+            return False
+        return True
 
     return ScratchJob([FacesTask(labelling, region) for region in labelling.regions()], is_there)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -138,11 +139,15 @@ def place_like(target: str | os.PathLike[str], source: Volume, *, allow_external
     Raises
     ------
     ValueError
-        It is the source, or another mag.
+        It is the source or lies inside it, or is another mag.
     """
     place = place_of(target, allow_external=allow_external)
-    if isinstance(source, WkwVolume) and os.path.realpath(source.folder) == os.path.realpath(place.folder):
-        raise ValueError(f"{place.folder}: is the source; name another place")
+    if isinstance(source, WkwVolume):
+        folder, outer = os.path.realpath(place.folder), os.path.realpath(source.folder)
+        if folder == outer:
+            raise ValueError(f"{place.folder}: is the source; name another place")
+        if folder.startswith(outer + os.sep):
+            raise ValueError(f"{place.folder}: lies inside the source {source.folder}; name another place")
     if place.mag != source.box.mag:
         raise ValueError(f"{place.folder}: is mag {place.mag}, but {source.name} is mag {source.box.mag}; name it {source.box.mag.name}")
     return place
@@ -221,9 +226,10 @@ def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tu
         if source.dtype.kind not in "iu":
             raise TypeError(f"{source.name}: holds {source.dtype.name}; equal labels are joined only of integers, give threshold=")
         return None
-    low, high = threshold if isinstance(threshold, (tuple, list)) else (threshold, math.inf)
-    if not low <= high:
-        raise ValueError(f"threshold must be a number or two, the lower one first, got {threshold}")
+    given = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold, math.inf)
+    if len(given) != 2 or not all(isinstance(value, Real) for value in given) or not given[0] <= given[1]:
+        raise ValueError(f"threshold must be a number or two, the lower one first, got {threshold!r}")
+    low, high = (int(value) if isinstance(value, Integral) else float(value) for value in given)  # NumPy rounds its own integers as floats
     if source.dtype.kind in "iu":
         low, high = (value if math.isinf(value) else rounded(value) for value, rounded in ((low, math.ceil), (high, math.floor)))
     return low, high

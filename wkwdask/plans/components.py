@@ -1,4 +1,4 @@
-"""How a volume is cut up to label it: larger bricks than for other work, since what has to be joined grows with their faces."""
+"""How a volume is cut up to label it: a worker holds a brick several times, as voxels, labels, runs and ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
-BRICK_NBYTES = 128 << 20
+BRICK_NBYTES = 32 << 20
 _LABEL_NBYTES = 4
 
 
@@ -39,7 +39,7 @@ def plan_components(box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxe
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
     >>> plan_components(BoundingBox((0, 0, 0), (4096, 4096, 4096)), (32,) * 3, (1024,) * 3, 4, 2).brick_shape
-    (256, 256, 256)
+    (128, 128, 128)
     """
     brick = chunk_shape
     while math.prod(brick) * 8 * (voxel_nbytes + _LABEL_NBYTES) <= BRICK_NBYTES:

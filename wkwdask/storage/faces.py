@@ -215,8 +215,9 @@ def _loaded(path: str, *_: int) -> BrickTable:
 
 
 def write_pairs(folder: str, region: Vec3, pairs: npt.NDArray[np.int64]) -> None:
-    """Store the pairs of nodes that the faces of a region join, shape (n, 2); doing it again changes nothing."""
-    publish_bytes(pairs_path(folder, region), np.ascontiguousarray(pairs).tobytes())
+    """Store the pairs of nodes that the faces of a region join, shape (n, 2), and a checksum; doing it again changes nothing."""
+    data = np.ascontiguousarray(pairs).tobytes()
+    publish_bytes(pairs_path(folder, region), data + np.int64(zlib.crc32(data)).tobytes())
 
 
 def pairs_path(folder: str, region: Vec3) -> str:
@@ -225,8 +226,18 @@ def pairs_path(folder: str, region: Vec3) -> str:
 
 
 def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
-    """Read the pairs of a region, shape (n, 2)."""
-    return np.fromfile(pairs_path(folder, region), np.int64).reshape(-1, 2)
+    """Read the pairs of a region, shape (n, 2).
+
+    Raises
+    ------
+    CorruptError
+        The file is damaged.
+    """
+    path = pairs_path(folder, region)
+    data = np.fromfile(path, np.int64)
+    if os.path.getsize(path) % 16 != 8 or zlib.crc32(data[:-1].tobytes()) != data[-1]:
+        raise CorruptError(f"{path}: {os.path.getsize(path)} bytes are not the pairs that were set aside, and their checksum")
+    return data[:-1].reshape(-1, 2)
 
 
 def write_ids(folder: str, ids: npt.NDArray[np.uint64]) -> None:

@@ -48,8 +48,8 @@ class IdMap:
     """First byte of the values."""
     keys_path: str | None = None
     """File with the ids, uint64, ascending; None where the values are those of the ids 0, 1, 2..."""
-    state: tuple[int, int] | None = None
-    """Size and time of modification of a file that is not the job's own."""
+    state: tuple[int, int, int] | None = None
+    """Size, time of modification and inode of a file that is not the job's own."""
 
     def arrays(self) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
         """Map the table into memory.
@@ -83,14 +83,18 @@ class IdMap:
 
 
 def saved_map(folder: str) -> IdMap | None:
-    """Find the table that an earlier start completed."""
+    """Find the table that an earlier start completed; None where it is to be made anew, as its file of a user was moved or touched meanwhile."""
     try:
         with open(f"{folder}/{_RECORD_NAME}", "rb") as file:
             record = json.load(file)
     except FileNotFoundError:
         return None
     record["state"] = None if record["state"] is None else tuple(record["state"])
-    return IdMap(**record)
+    table = IdMap(**record)
+    try:
+        return table if table.state is None or table.state == _state(table.values_path) else None
+    except FileNotFoundError:
+        return None
 
 
 @lru_cache(maxsize=4)
@@ -105,9 +109,9 @@ def _memory(path: str, dtype: np.dtype[Any], offset: int, count: int) -> npt.NDA
     return np.memmap(path, dtype, "r", offset, (count,)).view(np.ndarray)
 
 
-def _state(path: str) -> tuple[int, int]:
+def _state(path: str) -> tuple[int, int, int]:
     status = os.stat(path)
-    return status.st_size, status.st_mtime_ns
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 # ------------------------------------------------------------------------------------------------ dense

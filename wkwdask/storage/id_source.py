@@ -32,6 +32,7 @@ AGGLOMERATE_DATASET = "segment_to_agglomerate"
 SUFFIXES = (".csv", ".parquet", ".npy", ".nml", *AGGLOMERATE_SUFFIXES)
 _MOST = 2**64 - 1
 _HASHED_NBYTES = 8 << 20
+_ENCODING = "utf-8-sig"  # some programs begin a file with a mark of the order of its bytes
 
 
 class IdSource(Protocol):
@@ -160,41 +161,53 @@ class CsvFile(_File):
                 header=None,
                 skiprows=int(has_header),
                 chunksize=ROWS,
-                dtype=np.uint64,
                 skip_blank_lines=False,
-                encoding="utf-8",
-                float_precision=None,
+                encoding=_ENCODING,
+                encoding_errors="replace",
+                low_memory=False,  # else parts of a chunk may get types of their own
             )
             with reader:
                 for frame in reader:
                     if frame.shape[1] != 2:
                         self._refuse(has_header)
-                    yield first, frame.iloc[:, 0].to_numpy(), frame.iloc[:, 1].to_numpy()
+                    # A type that is asked for would let 1.5 and True pass.
+                    keys, values = (as_ids(frame.iloc[:, n].to_numpy(), f"column {n + 1}") for n in range(2))
+                    yield first, keys, values
                     first += len(frame)
         except pd.errors.EmptyDataError:
             return
-        except (ValueError, OverflowError, pd.errors.ParserError) as error:
+        except (TypeError, ValueError, OverflowError, pd.errors.ParserError) as error:
             self._refuse(has_header)
             raise FormatError(f"{self.path}: {error}") from None
 
     def _has_header(self) -> bool:
-        with open(self.path, encoding="utf-8") as file:
-            parts = file.readline().strip().split(",")
-        return not all(part.strip().removeprefix("-").isdecimal() for part in parts)
+        """Tell whether the first line names columns: it does not begin with a number. One that begins with a number is never passed over."""
+        with open(self.path, encoding=_ENCODING, errors="replace") as file:
+            line = file.readline().strip()
+        try:
+            float(_unquoted(line.split(",")[0]))
+        except ValueError:
+            return bool(line)
+        return False
 
     def _refuse(self, has_header: bool) -> None:
         """Find the line that is no pair of ids."""
-        with open(self.path, encoding="utf-8") as file:
+        with open(self.path, encoding=_ENCODING, errors="replace") as file:
             for number, line in enumerate(file, 1):
                 if number == 1 and has_header:
                     continue
-                parts = [part.strip() for part in line.strip("\r\n").split(",")]
-                if len(parts) != 2 or not all(part.isdecimal() and int(part) <= _MOST for part in parts):
+                parts = [_unquoted(part).removeprefix("+") for part in line.strip("\r\n").split(",")]
+                if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and int(part) <= _MOST for part in parts):
                     raise FormatError(f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids from 0 to 2^64 - 1, such as 12,7")
 
     def describe(self, row: int) -> str:
         """Say where a row is."""
         return f"{self.path}: line {row}"
+
+
+def _unquoted(part: str) -> str:
+    part = part.strip()
+    return part[1:-1] if len(part) > 1 and part[0] == part[-1] == '"' else part
 
 
 class ParquetFile(_File):
@@ -238,12 +251,12 @@ class NpyFile(_File):
 
     def _opened(self) -> np.memmap[Any, Any]:
         try:
-            found = np.load(self.path, mmap_mode="r", allow_pickle=False)
+            found = np.lib.format.open_memmap(self.path, mode="r")  # np.load takes archives too
         except ValueError as error:
             raise FormatError(f"{self.path}: no .npy file that can be read: {error}") from None
         if found.dtype.kind not in "iu" or not (found.ndim == 1 or (found.ndim == 2 and found.shape[1] == 2)):
             raise FormatError(f"{self.path}: holds {found.dtype.name} of shape {found.shape}, expected integers of shape (n,), one for each id, or (n, 2)")
-        return found  # type: ignore[no-any-return]
+        return found
 
     def chunks(self) -> Iterator[Chunk]:
         """Go through its pairs."""

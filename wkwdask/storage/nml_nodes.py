@@ -9,6 +9,8 @@ import numpy.typing as npt
 
 from wkwdask.errors import FormatError
 
+_FARTHEST = 2**53
+
 
 def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Read where the nodes of all trees are.
@@ -47,4 +49,8 @@ def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
         raise FormatError(f"{path}: no NML: {type(error).__name__}: {error}, in node {len(positions) + 1}") from None
     if root is None or root.tag != "things":
         raise FormatError(f"{path}: begins with <{'' if root is None else root.tag}>, expected <things>, as an NML does")
-    return np.array(trees, np.int64), np.floor(np.array(positions, np.float64)).astype(np.int64).reshape(-1, 3)
+    places = np.array(positions, np.float64).reshape(-1, 3)
+    far = np.flatnonzero(~(np.abs(places) < _FARTHEST).all(axis=1))  # not a number is not less either
+    if len(far):
+        raise FormatError(f"{path}: node {far[0] + 1} lies at {', '.join(f'{n:g}' for n in places[far[0]])}, which no volume reaches")
+    return np.array(trees, np.int64), np.floor(places).astype(np.int64)

@@ -99,14 +99,16 @@ class Components(_Whole):
 
 
 class Remap(_Whole):
-    """fastremap, or numpy by an entry for each id."""
+    """fastremap by a dict, or numpy by an entry for each id up to the largest."""
 
     def __init__(self, tool: str, mapping: str, **options: object) -> None:
         self.package = tool
-        self._tool, self._table = tool, np.load(mapping)
+        self._tool, pairs = tool, np.load(mapping)
         super().__init__(**options)
-        ids = np.unique(self._voxels)
-        self._pairs = dict(zip(ids.tolist(), self._table[ids].tolist(), strict=True))
+        self._pairs = dict(pairs.tolist())
+        self._table = np.zeros(int(pairs[:, 0].max()) + 1 if tool == "numpy" else 0, np.uint32)
+        if tool == "numpy":
+            self._table[pairs[:, 0]] = pairs[:, 1]
 
     def _compute(self, voxels: np.ndarray) -> np.ndarray:
         if self._tool == "numpy":
