@@ -90,12 +90,12 @@ def dtype_of(element_class: str, num_channels: int) -> np.dtype[Any] | None:
 
     Examples
     --------
-    >>> dtype_of("uint24", 3), dtype_of("float", 1), dtype_of("uint80", 5)
-    (dtype('uint8'), dtype('float32'), dtype('uint16'))
+    >>> [str(dtype_of(*given)) for given in (("uint24", 3), ("float", 1), ("uint80", 5))]
+    ['uint8', 'float32', 'uint16']
     """
     for voxel_type in VOXEL_TYPES:
         stem = voxel_type.dtype.name.rstrip("0123456789")
         names = [f"{stem}{voxel_type.dtype.itemsize * 8 * num_channels}", *([voxel_type.element_class] if num_channels == 1 else [])]
         if element_class in names:
-            return voxel_type.dtype
+            return voxel_type.dtype.newbyteorder("=")
     return None
