@@ -85,10 +85,10 @@ def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins
     1024
     """
     while number:
-        with contextlib.suppress(ValueError):
-            bins = Bins(number, low, high)
-            bins.edges(dtype)
-            return bins
+        bins = Bins(number, low, high)
+        with contextlib.suppress(ValueError), np.errstate(all="ignore"):  # numpy 2 refuses bins without width
+            if (np.diff(bins.edges(dtype)) > 0).all():
+                return bins
         number //= 2
     return Bins(1, *np.nextafter(np.float64(low), [-np.inf, np.inf]))  # the two are one value, so large that half of one is nothing
 
