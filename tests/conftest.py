@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from private_slurm import missing_programs, private_slurm
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -36,3 +39,27 @@ def shared_data():
     if not folder.is_dir():
         pytest.skip(f"real data is absent: no folder {folder}; set WKWDASK_TEST_DATA to its place")
     return folder
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster():
+    """A private SLURM of three virtual nodes, where SLURM is installed; tests that use it carry the marker ``slurm``."""
+    missing = missing_programs()
+    if missing:
+        pytest.skip(f"SLURM is absent: no {', '.join(missing)}; apt-get install slurm-wlm munge")
+    folder = Path(tempfile.mkdtemp(prefix="wkwdask-slurm-", dir="/tmp"))  # a short path, for the socket
+    try:
+        with private_slurm(folder) as cluster:
+            yield cluster
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def slurm(slurm_cluster, monkeypatch):
+    """The private SLURM with no job in it, reached by this process and those that it starts."""
+    for name, value in slurm_cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    slurm_cluster.make_idle()
+    yield slurm_cluster
+    slurm_cluster.end_jobs()

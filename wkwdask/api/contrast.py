@@ -34,25 +34,23 @@ class _Counted(NamedTuple):
 
     opened: Opened
     box: BoundingBox
-    values: npt.NDArray[Any] | None
-    """Each value, None with bins."""
-    edges: npt.NDArray[Any] | None
-    """Borders of the bins, None without."""
+    is_binned: bool
+    """Whether values are counted in bins, and not each by itself."""
+    values: npt.NDArray[Any]
+    """Each value, or the borders of the bins."""
     slices: list[Counts]
     """One for each slice, or one for all."""
 
     @property
     def nothing(self) -> Counts:
         """Counts of no voxel."""
-        number = len(self.edges) - 1 if self.edges is not None else len(self.values) if self.values is not None else 0
+        number = len(self.values) - self.is_binned
         channels = self.opened.volume.num_channels
         return Counts(np.zeros((channels, number), np.int64), *np.zeros((3, channels), np.int64))
 
     def percentiles(self, counts: npt.NDArray[np.int64], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        if self.edges is not None:
-            return binned_percentiles(counts, self.edges, percents)
-        assert self.values is not None
-        return percentiles(counts, self.values, percents)
+        find = binned_percentiles if self.is_binned else percentiles
+        return find(counts, self.values, percents)
 
 
 def _open(url: str | os.PathLike[str], layer: str | None, mag: MagLike | None) -> Opened:
@@ -76,10 +74,10 @@ def _count(
         low, high = limits
         chosen = bins_between(_BINS, low, high, volume.dtype) if is_open else Bins(_BINS if bins is None else bins, low, high)
         chosen.edges(volume.dtype)  # a range or number that makes no sense is an error before anything is counted
-    survey = HistogramSurvey(volume, plan, per_slice, chosen, ignore_zero)
+    survey = HistogramSurvey(volume, plan, ignore_zero, per_slice, chosen)
     slices = list(survey.finished(run_survey(survey, f"histogram of {volume.name}")))
-    values, edges = (counted_values(volume.dtype), None) if chosen is None else (None, chosen.edges(volume.dtype))
-    return _Counted(opened, box, values, edges, slices)
+    values = counted_values(volume.dtype) if chosen is None else chosen.edges(volume.dtype)
+    return _Counted(opened, box, chosen is not None, values, slices)
 
 
 def histogram(
@@ -156,10 +154,10 @@ def histogram(
     coords["c"] = np.arange(len(parts[0]))
     if per_slice:
         coords["z"] = np.arange(counted.box.topleft[2], counted.box.bottomright[2])
-    if counted.edges is None:
+    if not counted.is_binned:
         coords["value"] = np.asarray(counted.values, np.int64)  # sums over values of 8 bits would overflow
     else:
-        left, right = counted.edges[:-1], counted.edges[1:]
+        left, right = counted.values[:-1], counted.values[1:]
         coords |= {"value": left + (right - left) / 2, "left": ("value", left), "right": ("value", right)}
     attributes = {"source": counted.opened.volume.name, "mag": counted.box.mag.name}
     return DataArray(parts[0], dims=(*dims, "value"), coords=coords, name="count", attrs=attributes)

@@ -7,10 +7,9 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from wkwdask.api.layers import Layer, layer_of, odd_layer
 from wkwdask.errors import ExistsError, MissingError
+from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import (
     FILE_NAME,
     LayerRecord,
@@ -213,7 +212,7 @@ class Dataset:
         source = stored_layer(other.dataset, other.name) if isinstance(other, Layer) else choose_layer(locate(other), None)
         theirs = None if source.datasource is None else source.datasource.voxel_size_nm
         ours = datasource_of(self.path).voxel_size_nm
-        if not any_voxel_size and theirs is not None and ours is not None and not np.allclose(ours, theirs, rtol=1e-6, atol=0):
+        if not any_voxel_size and theirs is not None and ours is not None and not same_lengths(ours, theirs):
             raise ValueError(
                 f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True (--any-voxel-size) lists it nevertheless"
             )
@@ -457,7 +456,7 @@ def create_dataset(
     update_datasource(path, check, new)
     dataset = open_dataset(path)
     known, asked = dataset.voxel_size_nm, tuple(length_nm(length, unit) for length in voxel_size)
-    if known is not None and not np.allclose(known, asked, rtol=1e-6, atol=0):
+    if known is not None and not same_lengths(known, asked):
         raise ValueError(f"{path}: voxels are {known} nm there, not {asked} nm")
     return dataset
 

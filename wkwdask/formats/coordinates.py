@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.formats.datasource import length_nm, nm_per_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 VOXEL = "voxel"
 """Unit of coordinates in voxels of mag 1, where nobody says how long these are."""
@@ -97,9 +100,15 @@ def first_voxel(spacing: Spacing, axis: str) -> int:
     raise ValueError(f"coordinate {axis}: starts at {spacing.first:g}, which is {first:g} voxels: {expected} of a voxel; give offset=")
 
 
-def same_length(length: float, other: float) -> bool:
-    """Tell whether two lengths of a voxel are the same, but for how they were written down."""
-    return math.isclose(length, other, rel_tol=10 * _SAME_LENGTH)
+def same_lengths(lengths: Sequence[float], others: Sequence[float]) -> bool:
+    """Tell whether the edge lengths of two voxels are the same, but for how they were written down or measured.
+
+    Examples
+    --------
+    >>> same_lengths((11.24, 11.24, 28), (11.239999771118164, 11.239999771118164, 28))
+    True
+    """
+    return all(math.isclose(length, other, rel_tol=10 * _SAME_LENGTH) for length, other in zip(lengths, others, strict=True))
 
 
 def _known_length(attrs: dict[str, Any], scale: float | None) -> float | None:

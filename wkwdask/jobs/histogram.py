@@ -94,17 +94,13 @@ def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins
 
 
 @dataclass(frozen=True, slots=True)
-class HistogramSurvey:
-    """What is to be counted."""
+class _ValueSurvey:
+    """What is to be found out about the values of a volume."""
 
     volume: Volume
     """The voxels."""
     plan: BrickPlan
     """Regions and bricks."""
-    per_slice: bool
-    """Whether each slice along z is counted by itself."""
-    bins: Bins | None
-    """The bins; None counts each value of an integer type of 8 or 16 bits."""
     ignore_zero: bool
     """Whether zeros do not count."""
 
@@ -121,6 +117,16 @@ class HistogramSurvey:
     def occupied(self) -> npt.NDArray[np.bool_]:
         """Tell which regions are stored, shape (x, y, z): how many zeros the others have is known."""
         return stored_regions(self.volume, self.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSurvey(_ValueSurvey):
+    """What is to be counted."""
+
+    per_slice: bool
+    """Whether each slice along z is counted by itself."""
+    bins: Bins | None
+    """The bins; None counts each value of an integer type of 8 or 16 bits."""
 
     def start(self) -> HistogramFindings:
         """Give counts of nothing."""
@@ -203,29 +209,8 @@ class Range(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class RangeSurvey:
+class RangeSurvey(_ValueSurvey):
     """The range of the finite values of a volume."""
-
-    volume: Volume
-    """The voxels."""
-    plan: BrickPlan
-    """Regions and bricks."""
-    ignore_zero: bool
-    """Whether zeros do not count."""
-
-    @property
-    def name(self) -> str:
-        """What an error or a progress line calls it."""
-        return self.volume.name
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether the order makes no difference: always."""
-        return True
-
-    def occupied(self) -> npt.NDArray[np.bool_]:
-        """Tell which regions are stored, shape (x, y, z)."""
-        return stored_regions(self.volume, self.plan)
 
     def start(self) -> RangeFindings:
         """Give the range of nothing."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.storage.locks import ShardBox
-
-_SAME_LENGTH = 1e-5  # of itself: written down in text, or measured by large coordinates
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +163,7 @@ def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float], *, 
     datasource = place.layer.datasource
     if datasource is not None:
         known = datasource.voxel_size_nm
-        if known is not None and not all(math.isclose(a, b, rel_tol=_SAME_LENGTH) for a, b in zip(size, known, strict=True)):
+        if known is not None and not same_lengths(size, known):
             here = ", ".join(f"{a * factor:g}" for a, factor in zip(known, place.mag.factors, strict=True))
             there = ", ".join(f"{length:g}" for length in lengths_nm)
             raise ValueError(

@@ -7,9 +7,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from wkwdask.errors import BoundsError, IncompleteWriteError
+from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.mag import Mag, vec3
@@ -85,25 +84,19 @@ class StagedImport:
     """Token of what is read."""
     notes: tuple[str, ...]
     """What a user should know."""
-    voxel_size_nm: VoxelSize | None = None
-    """Edge lengths of a voxel of mag 1, as a user says [nm]."""
 
     def job(self) -> ConvertJob:
         """Make the job."""
         return ConvertJob(self.source, self.target, self.plan)
 
     def check_unchanged(self) -> None:
-        """Make sure that the files that were read are still those that were found, and that nobody made the dataset meanwhile with another voxel size.
+        """Make sure that the files that were read are still those that were found.
 
         Raises
         ------
         IncompleteWriteError
             Files were replaced.
-        ValueError
-            The voxel size is another one.
         """
-        if self.voxel_size_nm is not None:
-            voxel_size_of_new(self.place, None, self.voxel_size_nm)
         if _token(self.source) != self.input:
             raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" (--overwrite) starts anew')
 
@@ -238,7 +231,7 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     staged = StagedMags(owner, parent, (target,), (place.folder,), nbytes_in, edit, settings, existing, record)
     if options.fill:
         source = _with_notes(source, _notes_folder(staged))
-    return StagedImport(source, plan, target, staged, place, token, foreign.notes, options.voxel_size_nm)
+    return StagedImport(source, plan, target, staged, place, token, foreign.notes)
 
 
 def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | None) -> VoxelSize | None:
@@ -262,7 +255,7 @@ def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | 
     datasource = read_datasource(dataset)
     if datasource is not None:
         known = datasource.voxel_size_nm
-        if given is not None and known is not None and not np.allclose(given, known, rtol=1e-6, atol=0):
+        if given is not None and known is not None and not same_lengths(given, known):
             raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
         return None
     factors = place.mag.factors

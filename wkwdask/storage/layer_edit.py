@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from wkwdask.formats.datasource import format_datasource, new_document, parse_datasource, with_layer, with_mags, without_mags
+from wkwdask.formats.coordinates import same_lengths
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document, parse_datasource, with_layer, with_mags, without_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import read_datasource, update_datasource
-
-_SAME_LENGTH = 1e-5  # of itself: written down in text, or measured by large coordinates
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,10 @@ class LayerEdit:
         source = None if self.voxel_size_nm is None else read_datasource(self.dataset_folder)
         if self.voxel_size_nm is None or source is None or source.voxel_size_nm is None:
             return
-        if not all(math.isclose(ours, theirs, rel_tol=_SAME_LENGTH) for ours, theirs in zip(self.voxel_size_nm, source.voxel_size_nm, strict=True)):
+        if not same_lengths(self.voxel_size_nm, source.voxel_size_nm):
             raise ValueError(
-                f"{self.dataset_folder}: was made meanwhile with voxels of {source.voxel_size_nm} nm, those of layer {self.layer} are {self.voxel_size_nm} nm"
+                f"{self.dataset_folder}/{FILE_NAME}: the voxel size is {source.voxel_size_nm} nm, not {self.voxel_size_nm} nm: "
+                f"the dataset was made meanwhile with voxels of another size than those of layer {self.layer}"
             )
 
     def _grown(self, box: BoundingBox, document: dict[str, Any]) -> BoundingBox:

@@ -1,0 +1,227 @@
+"""A private SLURM on one machine: munged, slurmctld and several virtual nodes, with all of their files in one folder. Ended by process id.
+
+It needs Debian's ``slurm-wlm`` and ``munge``, no root, no systemd and no cgroups, and leaves /etc/slurm and /etc/munge alone. Jobs find it by the
+variable ``SLURM_CONF``. ``JobAcctGatherParams=OverMemoryKill`` enforces ``--mem`` where there are no cgroups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
+_SEARCHED = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
+_UP_SECONDS = 60
+_END_SECONDS = 10
+
+_CONFIGURATION = """\
+ClusterName=wkwdask
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+AuthInfo=socket={folder}/run/munge.sock
+CredType=cred/munge
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+SlurmdParameters=config_overrides
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=2,batch_sched_delay=0,sched_min_interval=0
+ReturnToService=2
+MpiDefault=none
+SwitchType=switch/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+KillWait=2
+MinJobAge=600
+WaitTime=0
+InactiveLimit=0
+SlurmctldTimeout=30
+SlurmdTimeout=20
+ResumeTimeout=10
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/run/slurmctld.pid
+SlurmdPidFile={folder}/run/slurmd.%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd.%n.log
+PlugStackConfig=/dev/null
+{nodes}
+PartitionName=debug Nodes=ALL Default=YES MaxTime=01:00:00 State=UP OverSubscribe=NO
+"""
+
+
+def missing_programs() -> list[str]:
+    """List the programs of SLURM and MUNGE that are not installed."""
+    return [name for name in _PROGRAMS if shutil.which(name, path=_SEARCHED) is None]
+
+
+@dataclass(frozen=True)
+class PrivateSlurm:
+    """A cluster that runs."""
+
+    folder: Path
+    """Where its files are; ``SLURM_CONF`` names ``slurm.conf`` in it."""
+    nodes: tuple[str, ...]
+    """Names of its nodes."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process must have in its environment to reach it."""
+        return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _SEARCHED}
+
+    def run(self, *command: str, check: bool = True) -> str:
+        """Run a command of SLURM and give what it printed."""
+        done = subprocess.run(command, env={**os.environ, **self.environment}, capture_output=True, text=True, timeout=60)
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout.strip()
+
+    def state(self, job: str) -> str:
+        """Give the state of a job or of an element of an array, such as RUNNING; empty where SLURM knows none."""
+        return self.run("squeue", "-h", "-t", "all", "-r", "-o", "%T", "-j", job, check=False).partition("\n")[0]
+
+    def wait_for(self, job: str, *states: str, seconds: float = 60) -> str:
+        """Wait until a job is in one of some states.
+
+        Raises
+        ------
+        TimeoutError
+            It is not in time.
+        """
+        until = time.monotonic() + seconds
+        while (state := self.state(job)) not in states:
+            if time.monotonic() > until:
+                raise TimeoutError(f"job {job} is {state or 'unknown'} after {seconds} s, not {' or '.join(states)}")
+            time.sleep(0.1)
+        return state
+
+    def jobs(self, name: str | None = None) -> list[str]:
+        """List the ids of the jobs that wait or run, of those with a name if one is given."""
+        wanted = ["-n", name] if name else []
+        return self.run("squeue", "-h", "-r", "-o", "%i", *wanted).split()
+
+    def end_jobs(self) -> None:
+        """Cancel every job of this cluster and wait until all are gone."""
+        until = time.monotonic() + _END_SECONDS
+        while ids := self.jobs():
+            self.run("scancel", "--full", *ids, check=False)
+            if time.monotonic() > until:
+                raise TimeoutError(f"jobs {ids} do not end")
+            time.sleep(0.2)
+
+    def make_idle(self) -> None:
+        """Bring nodes back that a test took down."""
+        for node in self.nodes:
+            if self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T").rstrip("*") not in ("idle", "mixed", "allocated", "completing"):
+                self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+
+
+@contextlib.contextmanager
+def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb: int = 8000):
+    """Start a cluster in a folder that is there, and end it in any case.
+
+    A short path: that of a socket in it must stay below 108 characters.
+    """
+    with contextlib.ExitStack() as stack:
+        started: list[Path] = []
+        stack.callback(_end_all, started)
+        for name in ("munge", "state", "spool", "log", "run"):
+            (folder / name).mkdir(mode=0o700 if name == "munge" else 0o755)
+        folder.chmod(0o755)
+        _start_munge(folder, started)
+        nodes = tuple(f"n{i}" for i in range(num_nodes))
+        port = _free_ports(num_nodes + 1)
+        host = socket.gethostname().partition(".")[0]
+        lines = [
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN"
+            for i, node in enumerate(nodes)
+        ]
+        text = _CONFIGURATION.format(host=host, port=port, user=getpass.getuser(), folder=folder, nodes="\n".join(lines))
+        (folder / "slurm.conf").write_text(text)
+        slurm = PrivateSlurm(folder, nodes)
+        _start(folder, started, "slurmctld.pid", "slurmctld", "-c", "-f", str(folder / "slurm.conf"))
+        for node in nodes:
+            (folder / "spool" / node).mkdir()
+            _start(folder, started, f"slurmd.{node}.pid", "slurmd", "-c", "-N", node, "-f", str(folder / "slurm.conf"))
+        _wait_until_idle(slurm)
+        stack.callback(slurm.end_jobs)
+        yield slurm
+
+
+def _start_munge(folder: Path, started: list[Path]) -> None:
+    key = folder / "munge" / "key"
+    key.write_bytes(os.urandom(1024))
+    key.chmod(0o400)
+    _start(
+        folder, started, "munged.pid", "munged", "--force", f"--key-file={key}", f"--socket={folder}/run/munge.sock", f"--pid-file={folder}/run/munged.pid",
+        f"--seed-file={folder}/munge/seed", f"--log-file={folder}/munge/munged.log",
+    )  # fmt: skip
+
+
+def _start(folder: Path, started: list[Path], pid_file: str, *command: str) -> None:
+    """Start a daemon; what must be ended later is noted before."""
+    started.append(folder / "run" / pid_file)
+    environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": _SEARCHED}
+    subprocess.run(command, env=environment, check=True, timeout=30, stdin=subprocess.DEVNULL)
+
+
+def _free_ports(count: int) -> int:
+    """Find the first of some consecutive ports that nobody listens on."""
+    for first in range(20000 + os.getpid() % 10000, 60000, count):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+    raise RuntimeError("no free ports")
+
+
+def _wait_until_idle(slurm: PrivateSlurm) -> None:
+    until = time.monotonic() + _UP_SECONDS
+    while (states := slurm.run("sinfo", "-h", "-N", "-o", "%T", check=False).split()) != ["idle"] * len(slurm.nodes):
+        if time.monotonic() > until:
+            raise TimeoutError(f"nodes are {states}; see {slurm.folder}/log")
+        time.sleep(0.1)
+
+
+def _end_all(pid_files: list[Path]) -> None:
+    for pid_file in reversed(pid_files):
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            _end(int(pid_file.read_text()), pid_file.name.partition(".")[0])
+
+
+def _end(pid: int, program: str) -> None:
+    """End a daemon, if the number still is that of the daemon."""
+    if not _is_running(pid, program):
+        return
+    os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + _END_SECONDS
+    while _is_running(pid, program):
+        if time.monotonic() > until:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(0.05)
+
+
+def _is_running(pid: int, program: str) -> bool:
+    """Tell whether a process is there and is the program; the first process of a container may never collect one that has ended."""
+    try:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+    except FileNotFoundError:
+        return False
+    return name.startswith(program) and rest.split()[0] not in ("Z", "X")
