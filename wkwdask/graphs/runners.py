@@ -26,6 +26,7 @@ import dask.system
 import dask.threaded
 
 from wkwdask.errors import TaskFailedError
+from wkwdask.graphs.batch import current_batch, hand_out
 from wkwdask.jobs.job import run_serially, run_task
 from wkwdask.jobs.progress import Progress
 
@@ -63,6 +64,9 @@ def available_cores() -> int:
 
 def num_workers() -> int:
     """Count the tasks that will run at once."""
+    batch = current_batch()
+    if batch is not None:
+        return batch.planned_workers or _WORKERS_TO_COME
     client = active_client()
     if client is not None:
         return int(sum(client.nthreads().values())) or _WORKERS_TO_COME
@@ -74,7 +78,9 @@ def num_workers() -> int:
 
 def memory_per_task() -> int:
     """Tell how much memory there is for each task that runs at once [bytes]."""
-    client = active_client()
+    batch, client = current_batch(), active_client()
+    if batch is not None:
+        return batch.size.memory_nbytes or _MEMORY_NBYTES
     if client is not None:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers), default=_MEMORY_NBYTES)
@@ -97,10 +103,14 @@ def run_job(job: Job, title: str, *, here: bool = False) -> None:
 
     Raises
     ------
+    HandedOver
+        The batch system goes on with it, see :mod:`wkwdask.graphs.batch`.
     TaskFailedError
         A cluster gave a task up. An error that a task raised itself comes through as it is, with a note that names the task.
     """
-    client = active_client()
+    batch, client = current_batch(), active_client()
+    if batch is not None:
+        job = hand_out(job, batch)
     scheduler = dask.base.get_scheduler()
     with Progress(title, job.num_tasks) as progress:
         counted = _Counted(job, progress)
@@ -111,7 +121,7 @@ def run_job(job: Job, title: str, *, here: bool = False) -> None:
         elif scheduler is dask.multiprocessing.get and not here:
             _run_on_executor(counted, lambda: _process_pool(num_workers()), num_workers())
         else:
-            cores = num_workers() if client is None else available_cores()
+            cores = num_workers() if client is None and batch is None else available_cores()
             _run_on_executor(counted, lambda: ThreadPoolExecutor(cores, thread_name_prefix="wkwdask"), cores)
 
 
