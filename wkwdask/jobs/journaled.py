@@ -37,9 +37,19 @@ class JournaledJob:
         Entries of earlier starts.
     targets : sequence of Target
         What the receipts' indices speak of.
+    folder : str, optional
+        The job's folder, where it has one.
     """
 
-    def __init__(self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target]) -> None:
+    def __init__(
+        self,
+        job: ResumableJob,
+        append: Callable[[dict[str, Any]], None],
+        lines: Iterable[bytes],
+        targets: Sequence[Target],
+        folder: str | None = None,
+    ) -> None:
+        self.folder = folder
         self._job = job
         self._append = append
         self._targets = targets

@@ -156,7 +156,8 @@ class StagedMags:
 
     def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
         """Let a job go on from where its journal ends."""
-        return JournaledJob(job, journal.append, read_journal(self._job_folder().root), self.targets)
+        root = self._job_folder().root
+        return JournaledJob(job, journal.append, read_journal(root), self.targets, root)
 
     def known_shards(self) -> dict[Vec3, Receipt]:
         """List the shards of the one target that the journal tells of and that are there; header, table and size of each are checked."""
