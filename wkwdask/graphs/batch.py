@@ -92,7 +92,7 @@ def hand_out(job: Job, batch: Batch) -> Job:
     BatchError
         SLURM refused the job.
     """
-    if not isinstance(job, JournaledJob) or not can_be_handed_over(job.folder):
+    if not isinstance(job, JournaledJob) or job.folder is None or not can_be_handed_over(job.folder):
         raise UnsupportedError(
             f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; submit it with --cluster slurm-allocation"
         )

@@ -37,8 +37,8 @@ class JournaledJob:
         Entries of earlier starts.
     targets : sequence of Target
         What the receipts' indices speak of.
-    folder : str
-        The job's folder, if it has one.
+    folder : str, optional
+        The job's folder, where it has one.
     nbytes_in : int
         Decoded voxel bytes that the job reads.
     task_nbytes : int
@@ -46,7 +46,7 @@ class JournaledJob:
     """
 
     def __init__(
-        self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target], *, folder: str = "",
+        self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target], *, folder: str | None = None,
         nbytes_in: int = 0, task_nbytes: int = 0,
     ) -> None:  # fmt: skip
         self._job = job
