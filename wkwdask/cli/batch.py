@@ -103,6 +103,29 @@ def _going_on(arguments: Sequence[str]) -> list[str]:
     return [*(argument for argument in arguments if argument not in ("--overwrite", "--resume")), "--resume"]
 
 
+@click.command(short_help="Cancel the SLURM jobs that write a dataset, a layer or a mag.")
+@click.argument("path")
+def cancel(path: str) -> None:
+    """Cancel the SLURM jobs that write PATH. What they finished is kept: the same command goes on from there.
+
+    \b
+    Example:
+      wkwdask cancel dataset/color
+    """
+    from wkwdask.jobs.status import jobs_of
+    from wkwdask.storage.slurm import cancel_jobs
+
+    found = [job for job in jobs_of(path) if job.is_running]
+    if not found:
+        raise click.ClickException(f"{path}: no job runs here")
+    for job in found:
+        numbers = job.slurm_jobs()
+        if not numbers:
+            raise click.ClickException(f"{job.root}: {job.owner}: is no SLURM job; end its process there")
+        cancel_jobs(numbers)
+        click.echo(f"cancelled {', '.join(numbers)}: {job.owner}")
+
+
 def _seconds(walltime: str | None) -> float | None:
     """Read a walltime in any of SLURM's forms: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
     if walltime is None:
@@ -127,7 +150,7 @@ def _nbytes(memory: str | None) -> int | None:
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
-COMMANDS = (submit, batch_element, batch_finish)
+COMMANDS = (submit, cancel, batch_element, batch_finish)
 
 
 def _script_of(config: str) -> str:

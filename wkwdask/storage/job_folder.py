@@ -451,10 +451,7 @@ def _age_seconds(root: str) -> float:
 def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
     """Go through the folders of all jobs in a layer, and tell what became of each; nothing is changed."""
     for root, job in _job_folders(parent):
-        try:
-            owner = read_owner(f"{root}/{_OWNER_NAME}")
-        except LockedError:
-            owner = None
+        owner = job_owner(root)
         if owner is not None and not owner.is_gone() and _holds_locks(root, job):
             yield root, JobState.RUNNING
         elif os.path.exists(f"{root}/{_RECORD_NAME}"):
@@ -465,6 +462,19 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
             yield root, JobState.RUNNING  # it may be about to say whose it is
         else:
             yield root, JobState.DEAD
+
+
+def job_owner(root: str) -> Owner | None:
+    """Read who runs a job, or ran it last; None where that cannot be read."""
+    try:
+        return read_owner(f"{root}/{_OWNER_NAME}")
+    except LockedError:
+        return None
+
+
+def job_targets(root: str) -> tuple[str, ...]:
+    """Give the folders that a job writes."""
+    return tuple(_targets_of(root))
 
 
 def is_untouched(parent: str, targets: Sequence[str]) -> bool:
