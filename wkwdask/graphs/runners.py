@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 
     from wkwdask.jobs.job import Job
 
+EXPECTED_WORKERS = "wkwdask.expected-workers"
+"""Setting of dask: how many tasks will run at once on a cluster whose workers are still to come."""
+EXPECTED_MEMORY = "wkwdask.expected-memory"
+"""Setting of dask: memory of each of them [bytes]."""
+
 _WORKERS_TO_COME = 100  # what is planned for where a cluster has none yet
 _MEMORY_NBYTES = 2 << 30  # what a task is given where nobody tells
 
@@ -51,7 +56,7 @@ def num_workers() -> int:
         return batch.planned_workers or _WORKERS_TO_COME
     client = active_client()
     if client is not None:
-        return int(sum(client.nthreads().values())) or _WORKERS_TO_COME
+        return max(int(sum(client.nthreads().values())), int(dask.config.get(EXPECTED_WORKERS, 0))) or _WORKERS_TO_COME
     if dask.base.get_scheduler() is dask.local.get_sync:
         return 1
     configured: Any = dask.config.get("num_workers", None)
@@ -65,10 +70,18 @@ def memory_per_task() -> int:
         return batch.size.memory_nbytes or _MEMORY_NBYTES
     if client is not None:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers), default=_MEMORY_NBYTES)
-    from distributed.system import MEMORY_LIMIT  # what the machine, the cgroup or the resource limit leaves
+        expected = int(dask.config.get(EXPECTED_MEMORY, _MEMORY_NBYTES))
+        return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers), default=expected)
+    return available_memory() // num_workers()
 
-    return int(MEMORY_LIMIT) // num_workers()
+
+def available_memory() -> int:
+    """Tell how much memory machine, cgroup, resource limit and SLURM leave to this process [bytes]."""
+    from distributed.system import MEMORY_LIMIT
+
+    per_node, per_cpu = (os.environ.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"))
+    slurm = int(per_node) if per_node.isdecimal() else int(per_cpu) * available_cores() if per_cpu.isdecimal() else 0
+    return min(int(MEMORY_LIMIT), slurm << 20) if slurm else int(MEMORY_LIMIT)
 
 
 def run_job(job: Job, title: str, *, here: bool = False, tolerance: Tolerance | None = None, folder: str | None = None) -> None:
