@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 # Name and module; a module is imported when one of its names is first used, so that ``import wkwdask`` takes no time.
 _NAMES = {
     "AlignmentError": "errors",
+    "BatchError": "errors",
     "BoundingBox": "geometry.bounding_box",
     "BoundsError": "errors",
     "CorruptError": "errors",
@@ -39,6 +40,7 @@ _NAMES = {
     "apply": "api.functions",
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
+    "cluster": "clusters.connect",
     "compress": "api.reshape",
     "connected_components": "api.segmentations",
     "contrast": "api.contrast",
@@ -73,6 +75,7 @@ _NAMES = {
 
 __all__ = [
     "AlignmentError",
+    "BatchError",
     "BoundingBox",
     "BoundsError",
     "CorruptError",
@@ -102,6 +105,7 @@ __all__ = [
     "apply",
     "build_pyramid",
     "check_manifest",
+    "cluster",
     "compress",
     "connected_components",
     "contrast",
@@ -148,8 +152,10 @@ if TYPE_CHECKING:
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
+    from wkwdask.clusters.connect import cluster
     from wkwdask.errors import (
         AlignmentError,
+        BatchError,
         BoundsError,
         CorruptError,
         ExistsError,

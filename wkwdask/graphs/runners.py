@@ -13,6 +13,7 @@ import dask.multiprocessing
 import dask.system
 import dask.threaded
 
+from wkwdask.graphs.batch import current_batch, hand_out
 from wkwdask.graphs.client_run import ClientRun
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
 from wkwdask.graphs.task_queue import TaskQueue
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wkwdask.jobs.job import Job
+
+EXPECTED_WORKERS = "wkwdask.expected-workers"
+"""Setting of dask: how many tasks will run at once on a cluster whose workers are still to come."""
+EXPECTED_MEMORY = "wkwdask.expected-memory"
+"""Setting of dask: memory of each of them [bytes]."""
 
 _WORKERS_TO_COME = 100  # what is planned for where a cluster has none yet
 _MEMORY_NBYTES = 2 << 30  # what a task is given where nobody tells
@@ -45,9 +51,12 @@ def available_cores() -> int:
 
 def num_workers() -> int:
     """Count the tasks that will run at once."""
+    batch = current_batch()
+    if batch is not None:
+        return batch.planned_workers or _WORKERS_TO_COME
     client = active_client()
     if client is not None:
-        return int(sum(client.nthreads().values())) or _WORKERS_TO_COME
+        return max(int(sum(client.nthreads().values())), int(dask.config.get(EXPECTED_WORKERS, 0))) or _WORKERS_TO_COME
     if dask.base.get_scheduler() is dask.local.get_sync:
         return 1
     configured: Any = dask.config.get("num_workers", None)
@@ -56,13 +65,23 @@ def num_workers() -> int:
 
 def memory_per_task() -> int:
     """Tell how much memory there is for each task that runs at once [bytes]."""
-    client = active_client()
+    batch, client = current_batch(), active_client()
+    if batch is not None:
+        return batch.size.memory_nbytes or _MEMORY_NBYTES
     if client is not None:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers), default=_MEMORY_NBYTES)
-    from distributed.system import MEMORY_LIMIT  # what the machine, the cgroup or the resource limit leaves
+        expected = int(dask.config.get(EXPECTED_MEMORY, _MEMORY_NBYTES))
+        return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers), default=expected)
+    return available_memory() // num_workers()
 
-    return int(MEMORY_LIMIT) // num_workers()
+
+def available_memory() -> int:
+    """Tell how much memory machine, cgroup, resource limit and SLURM leave to this process [bytes]."""
+    from distributed.system import MEMORY_LIMIT
+
+    per_node, per_cpu = (os.environ.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_MEM_PER_CPU"))
+    slurm = int(per_node) if per_node.isdecimal() else int(per_cpu) * available_cores() if per_cpu.isdecimal() else 0
+    return min(int(MEMORY_LIMIT), slurm << 20) if slurm else int(MEMORY_LIMIT)
 
 
 def run_job(job: Job, title: str, *, here: bool = False, tolerance: Tolerance | None = None, folder: str | None = None) -> None:
@@ -83,9 +102,14 @@ def run_job(job: Job, title: str, *, here: bool = False, tolerance: Tolerance | 
 
     Raises
     ------
+    HandedOver
+        The batch system goes on with it, see :mod:`wkwdask.graphs.batch`.
     TaskFailedError
         Several tasks failed, or a cluster gave one up; the message lists them. Where one failed, or all for the same reason, their own error is raised.
     """
+    batch = current_batch()
+    if batch is not None:
+        job = hand_out(job, batch)
     folder = folder or getattr(job, "folder", None)
     runner, workers = _runner(here)
     with (
@@ -106,7 +130,7 @@ def _runner(here: bool) -> tuple[Callable[[TolerantJob], None], int]:
         return _run_in_this_thread, 1
     if scheduler is dask.multiprocessing.get and not here:
         return lambda job: run_on_processes(job, num_workers()), num_workers()
-    cores = num_workers() if client is None else available_cores()
+    cores = num_workers() if client is None and current_batch() is None else available_cores()
     return lambda job: run_on_threads(job, cores), cores
 
 

@@ -40,22 +40,24 @@ class JournaledJob:
         What the receipts' indices speak of.
     folder : str, optional
         The job's folder, where it has one.
+    nbytes_in : int
+        Decoded voxel bytes that the job reads.
+    task_nbytes : int
+        Memory of one task, about.
     """
 
     def __init__(
-        self,
-        job: ResumableJob,
-        append: Callable[[dict[str, Any]], None],
-        lines: Iterable[bytes],
-        targets: Sequence[Target],
-        folder: str | None = None,
-    ) -> None:
-        self.folder = folder
+        self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target], *, folder: str | None = None,
+        nbytes_in: int = 0, task_nbytes: int = 0,
+    ) -> None:  # fmt: skip
         self._job = job
         self._append = append
         self._targets = targets
         self._lines = {key: zlib.compress(line, 1) for key, line in _keyed(lines)}  # a third of the memory, for jobs of a million tasks
         self.num_known = 0
+        self.folder = folder
+        self.nbytes_in = nbytes_in
+        self.task_nbytes = task_nbytes
 
     @property
     def num_tasks(self) -> int:
@@ -97,6 +99,11 @@ def entry_of(key: str, result: Result) -> dict[str, Any]:
     if result.nbytes_in:
         entry["nbytes_in"] = result.nbytes_in
     return entry
+
+
+def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
+    """Go through the tasks that a journal tells of."""
+    return (key for key, _ in _keyed(lines))
 
 
 def receipts_of(lines: Iterable[bytes], targets: Sequence[Target]) -> Iterator[tuple[int, Receipt]]:

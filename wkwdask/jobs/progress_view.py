@@ -41,7 +41,12 @@ def format_line(record: dict[str, Any]) -> str:
     >>> format_line(record | {"seconds": 30, "workers": 8})
     'pyramid of ds/color: 120/800 tasks, 14.0 GiB in, 3.0 GiB out, 501 MB/s, 2 failed, 8 workers, ETA 00:03:02'
     """
-    return ", ".join([f"{record['title']}: {record['done'] + record['known']}/{record['total']} tasks", *describe(record)])
+    return ", ".join([f"{record['title']}: {describe_count(record)}", *describe(record)])
+
+
+def describe_count(record: dict[str, Any]) -> str:
+    """Say how many tasks are done."""
+    return f"{record['done'] + record['known']}/{record['total']} tasks"
 
 
 def seconds_left(record: dict[str, Any]) -> float | None:
