@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -27,8 +28,9 @@ with wkwdask.cluster() as client:
     def memory():
         return [dask.config.get(f"distributed.worker.memory.{name}") for name in ("target", "spill", "pause", "terminate")]
     workers = client.scheduler_info()["workers"].values()
+    told = {"names": sorted(worker["name"] for worker in workers), "memory": list(client.run(memory).values())}
     with open(sys.argv[1], "w") as file:
-        json.dump({"names": sorted(worker["name"] for worker in workers), "memory": list(client.run(memory).values()), "limits": [worker["memory_limit"] for worker in workers]}, file)
+        json.dump({**told, "limits": [worker["memory_limit"] for worker in workers]}, file)
     wkwdask.build_pyramid(sys.argv[2])
 """
 
@@ -39,15 +41,13 @@ def submitted(slurm, tmp_path, monkeypatch):
     monkeypatch.setenv("WKWDASK_INTERFACE", "lo")
     monkeypatch.chdir(tmp_path)
 
-    def submit(*command, script="slurm-allocation", **_):
+    def submit(*command, script="slurm-allocation"):
         return slurm.run("sbatch", "--parsable", *SMALL, "--output", str(tmp_path / "job.out"), str(find_config(script)), *map(str, command))
 
     return submit
 
 
 def test_pyramid(slurm, submitted, tmp_path):
-    import json
-
     folder = tmp_path / "ds"
     folder.mkdir()
     (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (8, 8, 8))))

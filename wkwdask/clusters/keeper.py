@@ -142,7 +142,9 @@ class Keeper(Adaptive):
         waiting = Counter(reason for number, (state, reason) in states.items() if number in numbers and state == "PENDING")
         if waiting and not self._workers_here() and set(waiting) != self._told:
             self._told = set(waiting)
-            click.echo(f"dask cluster: {waiting.total()} {'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue ({', '.join(sorted(waiting))})", err=True)
+            click.echo(
+                f"dask cluster: {waiting.total()} {'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue ({', '.join(sorted(waiting))})", err=True
+            )
 
     async def _states(self) -> dict[str, tuple[str, str]] | None:
         """Ask the queue for the states of this user's jobs and the reasons for them; None where it cannot be asked or does not answer."""

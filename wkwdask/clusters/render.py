@@ -29,4 +29,4 @@ def render(config: ClusterConfig) -> str:
         return job_script(config)
     import yaml
 
-    return yaml.safe_dump({name: value for name, value in config.values.items() if value not in (None, {}, [])}, sort_keys=False)
+    return str(yaml.safe_dump({name: value for name, value in config.values.items() if value not in (None, {}, [])}, sort_keys=False))
