@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import ndimage
 
 import wkwdask
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
@@ -62,3 +63,22 @@ def test_import_image_stack(tmp_path):
     assert "color: uint8 of shape (c, x, y, z) = (1, 60, 50, 40)" in printed
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", mag=1)[0].T, np.rint(array / 2))
     assert len(wkwdask.info(tmp_path / "ds").layers[0].mags) > 1
+
+
+def test_pyramid(dataset):
+    assert "files" in run("pyramid.py", dataset, "--coarsest", "4-4-2")
+    assert [str(mag.mag) for mag in wkwdask.info(dataset).layers[0].mags] == ["1", "2-2-1", "4-4-2"]
+    assert "nothing to do" in run("pyramid.py", dataset, "--coarsest", "4-4-2")
+
+
+def test_apply_on_a_local_cluster(dataset, tmp_path):
+    """Worker processes get the function of a script; the result is that of scipy."""
+    (tmp_path / "two.yaml").write_text("kind: local\nworkers: 2\nmemory-limit: 1GiB\n")
+    printed = run("apply.py", dataset / "color" / "1", dataset / "smooth" / "1", "--radius", 2, "--pyramid", "--cluster", tmp_path / "two.yaml")
+    assert "files" in printed
+    padded = ndimage.uniform_filter(np.pad(ARRAY, 2).astype(float), 5, mode="constant")
+    counts = ndimage.uniform_filter(np.pad(np.ones(ARRAY.shape), 2), 5, mode="constant")
+    inside = (slice(2, -2),) * 3
+    difference = wkwdask.read(dataset / "smooth", mag=1)[0] - (padded / counts)[inside]
+    assert np.abs(difference).max() < 0.5 + 1e-4  # rounded to the nearer whole number
+    assert len(wkwdask.info(dataset / "smooth").layers[0].mags) > 1

@@ -1,7 +1,7 @@
 """Label the connected components of a layer, leave out the small ones, and make the coarser mags of the new segmentation.
 
     python workflows/connected_components.py DATASET/color/1 DATASET/cells/1 --threshold 180 --min-voxels 100
-    python workflows/connected_components.py DATASET/segmentation/1 DATASET/split/1 --scheduler tcp://host:8786
+    python workflows/connected_components.py DATASET/segmentation/1 DATASET/split/1 --cluster slurm-jobqueue
 
 Without a threshold, neighbours with the same label are joined. Interrupted, the same command goes on.
 """
@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import wkwdask
 
@@ -25,9 +23,9 @@ def main() -> None:
     parser.add_argument("--connectivity", type=int, choices=(6, 18, 26), default=26, help="neighbours of a voxel (default 26)")
     parser.add_argument("--min-voxels", type=int, default=0, help="smaller components become 0")
     parser.add_argument("--pyramid", action="store_true", help="make the coarser mags too")
-    parser.add_argument("--scheduler", help="address of a dask cluster (default: the cores of this machine)")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
-    with _cluster(options.scheduler):
+    with wkwdask.cluster(options.cluster):
         report = wkwdask.connected_components(
             options.source, options.target, threshold=options.threshold, connectivity=options.connectivity, min_voxels=options.min_voxels, existing="resume"
         )
@@ -43,15 +41,6 @@ def _number(text: str) -> float:
         return int(text)
     except ValueError:
         return float(text)
-
-
-def _cluster(address: str | None) -> AbstractContextManager[Any]:
-    """Connect to a cluster, if there is one."""
-    if address is None:
-        return nullcontext()
-    from distributed import Client
-
-    return Client(address)
 
 
 if __name__ == "__main__":  # processes of a pool import this file again

@@ -1,7 +1,7 @@
 """Set the contrast of all color layers of a dataset, and list the slices that are darker or brighter than the others.
 
     python workflows/contrast.py DATASET
-    python workflows/contrast.py DATASET --percentiles 0.5,99.5 --mag 4 --scheduler tcp://host:8786
+    python workflows/contrast.py DATASET --percentiles 0.5,99.5 --mag 4 --cluster slurm-jobqueue
 
 WEBKNOSSOS shows each layer by the range of values that is written into datasource-properties.json.
 """
@@ -9,8 +9,6 @@ WEBKNOSSOS shows each layer by the range of values that is written into datasour
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import wkwdask
 
@@ -21,25 +19,16 @@ def main() -> None:
     parser.add_argument("dataset", help="the dataset")
     parser.add_argument("--percentiles", default="1,99", help="the two percentiles that become black and white (default: 1,99)")
     parser.add_argument("--mag", help="a coarser mag, which is faster (default: the finest)")
-    parser.add_argument("--scheduler", help="address of a dask cluster (default: the cores of this machine)")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
     low, high = map(float, options.percentiles.split(","))
-    with _cluster(options.scheduler):
+    with wkwdask.cluster(options.cluster):
         for layer in wkwdask.info(options.dataset).layers:
             if layer.category == "color":
                 table = wkwdask.contrast(options.dataset, (low, high), layer=layer.name, mag=options.mag, per_slice=True, write=True)
                 print(f"{layer.name}: {table.attrs['intensityRange']}")
                 outside = (table.low - table.low.median()).abs() > 3 * table.low.std()
                 print(table[outside].to_string() if outside.any() else "no slice stands out")
-
-
-def _cluster(address: str | None) -> AbstractContextManager[Any]:
-    """Connect to a cluster, if there is one."""
-    if address is None:
-        return nullcontext()
-    from distributed import Client
-
-    return Client(address)
 
 
 if __name__ == "__main__":  # processes of a pool import this file again

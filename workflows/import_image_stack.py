@@ -2,14 +2,12 @@
 
     python workflows/import_image_stack.py 'raw/section_*.tif' dataset --voxel-size 4,4,35 --range 0,4095
 
-Start it again after an interruption: it goes on. With --scheduler it runs on a dask cluster, else on all cores of this machine.
+Start it again after an interruption: it goes on. With --cluster it runs on a cluster, else on all cores of this machine.
 """
 
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import wkwdask
 
@@ -28,23 +26,14 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--voxel-size", type=numbers, help="size of a voxel along x, y, z [nm], for a new dataset")
     parser.add_argument("--range", type=numbers, help="values that become 0 and 255; by default values stay what they are")
     parser.add_argument("--fill", action="store_true", help="put zeros in the place of bad and missing sections")
-    parser.add_argument("--scheduler", help="address of a dask cluster, such as tcp://host:8786")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
     return parser.parse_args(arguments)
-
-
-def connect(address: str | None) -> AbstractContextManager[Any]:
-    """Connect to a cluster, or to nothing."""
-    if address is None:
-        return nullcontext()
-    from distributed import Client
-
-    return Client(address)
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Import, then print what the dataset holds."""
     options = parse_arguments(arguments)
-    with connect(options.scheduler):
+    with wkwdask.cluster(options.cluster):
         report = wkwdask.convert(
             options.source, options.dataset, layer=options.layer, voxel_size=options.voxel_size, dtype=None if options.range is None else "uint8",
             value_range=options.range, on_error="fill" if options.fill else "fail", pyramid=True,

@@ -1,7 +1,7 @@
 """Measure all labels of a segmentation: size, bounding box, centroid, and the mean of a color layer inside each.
 
     python workflows/label_statistics.py DATASET table.csv --layer segmentation --color color
-    python workflows/label_statistics.py DATASET table.parquet --scheduler tcp://host:8786
+    python workflows/label_statistics.py DATASET table.parquet --cluster slurm-jobqueue
 
 Voxels are streamed: memory grows with the number of labels, not with the volume.
 """
@@ -9,8 +9,6 @@ Voxels are streamed: memory grows with the number of labels, not with the volume
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import wkwdask
 
@@ -23,21 +21,12 @@ def main() -> None:
     parser.add_argument("--layer", help="the layer with the labels (default: the one segmentation)")
     parser.add_argument("--mag", help="its mag (default: the finest)")
     parser.add_argument("--color", help="a layer of which the mean inside each label is wanted")
-    parser.add_argument("--scheduler", help="address of a dask cluster (default: the cores of this machine)")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
-    with _cluster(options.scheduler):
+    with wkwdask.cluster(options.cluster):
         table = wkwdask.label_statistics(options.dataset, options.color, layer=options.layer, mag=options.mag, output=options.table)
     print(f"{len(table)} labels; the largest are")
     print(table.nlargest(5, "voxels").T.to_string())
-
-
-def _cluster(address: str | None) -> AbstractContextManager[Any]:
-    """Connect to a cluster, if there is one."""
-    if address is None:
-        return nullcontext()
-    from distributed import Client
-
-    return Client(address)
 
 
 if __name__ == "__main__":  # processes of a pool import this file again

@@ -1,7 +1,7 @@
 """Store a dataset with larger files, so that a cluster's file system has fewer of them, and check that every voxel stayed.
 
     python workflows/rechunk.py DATASET TARGET --file-len 32
-    python workflows/rechunk.py DATASET TARGET --file-len 32 --scheduler tcp://host:8786
+    python workflows/rechunk.py DATASET TARGET --file-len 32 --cluster slurm-jobqueue
 
 Interrupted, the same command goes on. Mags of the target that are finished are left alone.
 """
@@ -9,8 +9,6 @@ Interrupted, the same command goes on. Mags of the target that are finished are 
 from __future__ import annotations
 
 import argparse
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import wkwdask
 
@@ -22,20 +20,11 @@ def main() -> None:
     parser.add_argument("target", help="the new dataset")
     parser.add_argument("--file-len", type=int, default=32, help="edge of a file in blocks (default 32)")
     parser.add_argument("--block-len", type=int, help="edge of a block in voxels (default: as it is)")
-    parser.add_argument("--scheduler", help="address of a dask cluster (default: the cores of this machine)")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
-    with _cluster(options.scheduler):
+    with wkwdask.cluster(options.cluster):
         report = wkwdask.rechunk(options.dataset, options.target, file_len=options.file_len, block_len=options.block_len, existing="resume", verify=True)
     print(report)
-
-
-def _cluster(address: str | None) -> AbstractContextManager[Any]:
-    """Connect to a cluster, if there is one."""
-    if address is None:
-        return nullcontext()
-    from distributed import Client
-
-    return Client(address)
 
 
 if __name__ == "__main__":  # processes of a pool import this file again

@@ -2,7 +2,7 @@
 
     python workflows/remap.py DATASET/segmentation/1 DATASET/merged/1 merges.csv
     python workflows/remap.py DATASET/segmentation/1 DATASET/neurons/1 agglomerates/view_70.hdf5 --dtype uint64 --min-voxels 1000
-    python workflows/remap.py DATASET/segmentation/1 DATASET/proofread/1 merger_mode.nml --scheduler tcp://host:8786
+    python workflows/remap.py DATASET/segmentation/1 DATASET/proofread/1 merger_mode.nml --cluster slurm-jobqueue
 
 Where small segments are removed, the layers DATASET/LAYER-clean and DATASET/LAYER-compact come beside the target, and ids.csv in the current folder tells the
 last ids. Interrupted, the same command goes on.
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import wkwdask
 
@@ -27,23 +25,14 @@ def main() -> None:
     parser.add_argument("--default", choices=("keep", "zero"), default="keep", help="what becomes of ids that the mapping does not name (default keep)")
     parser.add_argument("--dtype", help="type of the new ids (default: as in the source)")
     parser.add_argument("--min-voxels", type=int, help="remove smaller segments, and number the rest from 1")
-    parser.add_argument("--scheduler", help="address of a dask cluster (default: the cores of this machine)")
+    parser.add_argument("--cluster", metavar="FILE|NAME", help="where it runs: wkwdask cluster list (default: the cores of this machine)")
     options = parser.parse_args()
-    with _cluster(options.scheduler):
+    with wkwdask.cluster(options.cluster):
         print(wkwdask.remap(options.source, options.target, options.mapping, default=options.default, dtype=options.dtype, existing="resume"))
         if options.min_voxels is not None:
             layer, mag = os.path.split(os.path.abspath(options.target))
             print(wkwdask.remove_dust(options.target, f"{layer}-clean/{mag}", options.min_voxels, existing="resume"))
             print(wkwdask.renumber(f"{layer}-clean/{mag}", f"{layer}-compact/{mag}", mapping="ids.csv", existing="resume"))
-
-
-def _cluster(address: str | None) -> AbstractContextManager[Any]:
-    """Connect to a cluster, if there is one."""
-    if address is None:
-        return nullcontext()
-    from distributed import Client
-
-    return Client(address)
 
 
 if __name__ == "__main__":  # processes of a pool import this file again

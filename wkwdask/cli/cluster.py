@@ -56,4 +56,48 @@ def render(config: str) -> None:
     click.echo(write(load_config(config)).rstrip("\n"))
 
 
+@cluster.command(short_help="Start one worker, look whether all is well there, stop it.")
+@click.argument("config")
+@click.option("--folder", required=True, type=click.Path(exists=True, file_okay=False), help="A folder that workers have to see, such as that of the data.")
+@click.option("--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, help="How long to wait for the worker [s].")
+def check(config: str, folder: str, seconds: float) -> None:
+    """Start one worker, compare its versions with those here, try the shared folder from both sides, look at scratch and memory, and stop everything.
+
+    Exit code 1: something is wrong.
+
+    \b
+    Example:
+      wkwdask cluster check slurm-jobqueue --folder /shared/folder
+    """
+    from wkwdask.clusters.check import check_cluster
+    from wkwdask.clusters.config import load_config
+
+    found = check_cluster(load_config(config), folder, seconds)
+    widths = [max(len(text) for text in column) for column in zip(*((one.what, one.found) for one in found), strict=True)]
+    for one in found:
+        click.echo(f"{'fine ' if one.is_fine else 'WRONG'}  {one.what:{widths[0]}}  {one.found:{widths[1]}}  {one.remedy}".rstrip())
+    if not all(one.is_fine for one in found):
+        click.get_current_context().exit(1)
+
+
+@cluster.command(hidden=True)
+@click.option("--folder", required=True)
+@click.option("--token", required=True)
+@click.option("--output", required=True)
+def probe(folder: str, token: str, output: str) -> None:
+    """Look around inside a job, on one of its workers where it has some, and write what was found as JSON."""
+    import json
+    import os
+
+    from wkwdask.clusters import check
+    from wkwdask.clusters.connect import cluster as connect
+    from wkwdask.clusters.probe import probe as look
+
+    with connect() as client:
+        facts = look(folder, token) if client is None else check.on_worker(client, folder, token, 300)
+    with open(f"{output}.part", "w", encoding="utf-8") as file:
+        json.dump(facts, file)
+    os.replace(f"{output}.part", output)
+
+
 COMMANDS = (cluster,)

@@ -94,8 +94,7 @@ def jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
                 raise TaskFailedError(f"{config.name}: {keeper.failure}") from error
             raise
     finally:
-        with suppress(TimeoutError):
-            cluster.close(timeout=_CLOSE_SECONDS)
+        _close(cluster)
 
 
 def _submit(cluster: Any, config: ClusterConfig) -> Any:
@@ -104,12 +103,13 @@ def _submit(cluster: Any, config: ClusterConfig) -> Any:
 
     least, most = job_limits(config)
 
-    async def settle() -> None:
+    async def submit() -> None:
+        while len(cluster.worker_spec) < least:
+            cluster.worker_spec.update(cluster.new_worker_spec())
         await cluster
 
-    cluster.scale(jobs=least)
     try:
-        cluster.sync(settle)
+        cluster.sync(submit)
     except RuntimeError as error:
         raise TaskFailedError(f"{config.name}: a job was refused: {refusal(error)}") from error
     values = config.values
@@ -122,3 +122,13 @@ def _submit(cluster: Any, config: ClusterConfig) -> Any:
     if (values["processes"] or values["cores"]) > 1:  # a job is given back when all of its processes are idle
         options["worker_key"] = job_of
     return start_keeper(cluster, (least, most), **options)
+
+
+def _close(cluster: Any) -> None:
+    """Cancel all jobs, those that wait in the queue too, and end the scheduler."""
+    from distributed import Status
+
+    for job in list(cluster.workers.values()):
+        job.status = Status.closing  # jobs of dask-jobqueue do not say so themselves, and dask insists on it
+    with suppress(TimeoutError):
+        cluster.close(timeout=_CLOSE_SECONDS)

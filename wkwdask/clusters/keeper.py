@@ -13,6 +13,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import click
+from distributed import Status
 from distributed.deploy.adaptive import Adaptive
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ class Keeper(Adaptive):
             self._absent_since.pop(name, None)
             self._seen.discard(name)
             await job.close()
+            job.status = Status.closed
         worst = max(lost, key=lambda name: self._failed[name], default=None)
         if worst is not None and self._failed[worst] >= _TRIES and not self._workers_here():
             await self._give_up(f"{self._failed[worst]} jobs in a row ended before their worker came")
@@ -140,7 +142,9 @@ class Keeper(Adaptive):
         waiting = Counter(reason for number, (state, reason) in states.items() if number in numbers and state == "PENDING")
         if waiting and not self._workers_here() and set(waiting) != self._told:
             self._told = set(waiting)
-            click.echo(f"dask cluster: {waiting.total()} jobs wait in the queue ({', '.join(sorted(waiting))})", err=True)
+            click.echo(
+                f"dask cluster: {waiting.total()} {'job waits' if waiting.total() == 1 else 'jobs wait'} in the queue ({', '.join(sorted(waiting))})", err=True
+            )
 
     async def _states(self) -> dict[str, tuple[str, str]] | None:
         """Ask the queue for the states of this user's jobs and the reasons for them; None where it cannot be asked or does not answer."""

@@ -29,5 +29,4 @@ def render(config: ClusterConfig) -> str:
         return job_script(config)
     import yaml
 
-    text: str = yaml.safe_dump({name: value for name, value in config.values.items() if value not in (None, {}, [])}, sort_keys=False)
-    return text
+    return str(yaml.safe_dump({name: value for name, value in config.values.items() if value not in (None, {}, [])}, sort_keys=False))

@@ -1,0 +1,211 @@
+"""Does a cluster work: one worker is started, looks around, and is stopped; what it found is compared with what is here."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from dask.utils import format_bytes
+
+from wkwdask.clusters.config import SCRIPT_KINDS, ClusterConfig
+from wkwdask.clusters.probe import FROM_DRIVER, FROM_WORKER, probe, versions, wait_for_token
+from wkwdask.errors import TaskFailedError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_LEAST_SCRATCH_NBYTES = 1 << 30
+_LEAST_MEMORY_NBYTES = 1 << 30
+_ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    """Its name."""
+    found: str
+    """How it is."""
+    is_fine: bool
+    """It is as it has to be."""
+    remedy: str = ""
+    """What to do where it is not, or what to know."""
+
+
+def check_cluster(config: ClusterConfig, folder: str, seconds: float = 600.0) -> list[Finding]:
+    """Start one worker of a cluster, let it look around, and stop everything.
+
+    Parameters
+    ----------
+    config : ClusterConfig
+        The configuration.
+    folder : str
+        A folder that this process and the workers share, such as that of the data.
+    seconds : float
+        How long to wait for the worker: it may stand in a queue.
+
+    Returns
+    -------
+    list of Finding
+
+    Raises
+    ------
+    UnsupportedError
+        The configuration is for Kubernetes, which only kubectl reaches.
+    TaskFailedError
+        No worker came in time, or its job failed.
+    """
+    if config.kind == "kubernetes":
+        raise UnsupportedError(f"{config.name}: manifests are not checked from here: kubectl apply --dry-run=server -f {config.path}")
+    token = uuid4().hex
+    with _own_folder(folder) as place:
+        with open(os.path.join(place, FROM_DRIVER), "w", encoding="ascii") as file:
+            file.write(token)
+        look = _by_script if config.kind in SCRIPT_KINDS else _by_client
+        facts = look(config, place, token, seconds)
+        comes_back = wait_for_token(os.path.join(place, FROM_WORKER), token)
+    return findings(facts, comes_back=comes_back, folder=folder)
+
+
+@contextmanager
+def _own_folder(folder: str) -> Iterator[str]:
+    place = tempfile.mkdtemp(prefix=".wkwdask-check-", dir=folder)
+    os.chmod(place, 0o777 & ~_umask())
+    try:
+        yield os.path.abspath(place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _umask() -> int:
+    now = os.umask(0o077)
+    os.umask(now)
+    return now
+
+
+def _by_client(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
+    from wkwdask.clusters.connect import cluster
+
+    small: dict[str, Any] = {"jobqueue": {"jobs": 1}, "local": {"workers": 1}}.get(config.kind, {})
+    source: Any = config.path or dict(config.values)
+    with cluster(source, **small) as client:
+        return on_worker(client, place, token, seconds)
+
+
+def on_worker(client: Any, place: str, token: str, seconds: float) -> dict[str, Any]:
+    """Let one worker of a cluster look around.
+
+    Raises
+    ------
+    TaskFailedError
+        None came in time.
+    """
+    try:
+        client.wait_for_workers(1, timeout=seconds)
+    except TimeoutError:
+        raise TaskFailedError(f"no worker came within {seconds:g} s: see the queue and the output of the job (log-directory)") from None
+    found: dict[str, Any] = client.submit(probe, place, token, pure=False).result(timeout=seconds)
+    return found
+
+
+def _by_script(config: ClusterConfig, place: str, token: str, seconds: float) -> dict[str, Any]:
+    """Submit the batch script with a small command that looks around from inside."""
+    program = [shutil.which("wkwdask") or sys.executable, *([] if shutil.which("wkwdask") else ["-m", "wkwdask"])]
+    output, answer = os.path.join(place, "job.out"), os.path.join(place, "answer.json")
+    small = ["--nodes=1", "--ntasks=1", "--ntasks-per-node=1", "--time=00:10:00", f"--output={output}"]
+    small += ["--array=0"] if config.kind == "array" else []
+    command = ["sbatch", "--parsable", *small, str(config.path), *program, "cluster", "probe", "--folder", place, "--token", token, "--output", answer]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise TaskFailedError(f"{config.name}: there is no sbatch here: check it where jobs are submitted") from None
+    if done.returncode:
+        raise TaskFailedError(f"{config.name}: the job was refused: {' '.join(done.stderr.split())}")
+    job = done.stdout.strip().partition(";")[0]
+    try:
+        return _answer(config, job, answer, output, seconds)
+    finally:
+        with suppress(OSError):
+            subprocess.run(["scancel", job], capture_output=True, check=False)
+
+
+def _answer(config: ClusterConfig, job: str, answer: str, output: str, seconds: float) -> dict[str, Any]:
+    until = time.monotonic() + seconds
+    while True:
+        state = subprocess.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", job], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+        with suppress(OSError), open(answer, encoding="utf-8") as file:
+            found: dict[str, Any] = json.load(file)
+            return found
+        if state in _ENDED or time.monotonic() > until:
+            with suppress(OSError), open(output, encoding="utf-8", errors="replace") as file:
+                raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; its output ends with\n{file.read()[-2000:]}")
+            raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; no output is seen in the shared folder")
+        time.sleep(0.5)
+
+
+def findings(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> list[Finding]:
+    """Judge what a worker found."""
+    return [
+        Finding("worker", f"{facts['host']} {facts['address']}".strip(), *_of_address(facts["address"], facts["host"])),
+        *_of_versions(facts["versions"]),
+        *_of_folder(facts, comes_back=comes_back, folder=folder),
+        *_of_scratch(facts["scratch"], facts["scratch_folder"]),
+        *_of_memory(facts),
+    ]
+
+
+def _of_address(address: str, host: str) -> tuple[bool, str]:
+    import socket
+
+    is_loopback = "://127." in address or "[::1]" in address
+    if is_loopback and host != socket.gethostname():
+        return False, "it listens where no other machine reaches it: set interface (ip addr)"
+    return True, ""
+
+
+def _of_versions(there: Mapping[str, str]) -> Iterator[Finding]:
+    for name, here in versions().items():
+        other = there.get(name, "absent")
+        found = here if other == here else f"{other}, here {here}"
+        yield Finding(name, found, other == here, "" if other == here else "use the same environment on both sides: python, job-script-prologue")
+
+
+def _of_folder(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> Iterator[Finding]:
+    seen = facts["sees"]
+    yield Finding("shared folder, from here", "seen there" if seen else "not seen there", seen, "" if seen else f"{folder} is not the same on the node")
+    writes, remedy = not facts["writes"], facts["writes"] or f"{folder} is not the same on the node"
+    is_fine = writes and comes_back
+    yield Finding("shared folder, from there", "seen here" if is_fine else "not seen here" if writes else "not written", is_fine, "" if is_fine else remedy)
+
+
+def _of_scratch(scratch: Mapping[str, Any], folder: str) -> Iterator[Finding]:
+    if scratch["problem"]:
+        yield Finding("scratch", folder, False, f"{scratch['problem']}: set local-directory")
+        return
+    kind, free = scratch["kind"] or "unknown", scratch["free"]
+    found = f"{folder} ({kind}, {format_bytes(free)} free)"
+    if scratch["is_network"]:
+        yield Finding("scratch", found, False, "a network file system: set local-directory to a disk of the node")
+    elif free < _LEAST_SCRATCH_NBYTES:
+        yield Finding("scratch", found, False, f"less than {format_bytes(_LEAST_SCRATCH_NBYTES)} free: set local-directory")
+    else:
+        yield Finding("scratch", found, True, "it is memory: what is written there counts as the job's" if kind in ("tmpfs", "ramfs") else "")
+
+
+def _of_memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
+    limit, spills = facts["memory_limit"], bool(facts["spill"])
+    is_fine = not limit or limit >= _LEAST_MEMORY_NBYTES
+    yield Finding("memory of a worker", format_bytes(limit) if limit else "no limit", is_fine, "" if is_fine else "less than 1 GiB: raise memory")
+    if facts["address"]:
+        remedy = "it writes to scratch what would better wait: set distributed.worker.memory.spill and .target to false"
+        yield Finding("spilling", "on" if spills else "off", not spills, remedy if spills else "")
