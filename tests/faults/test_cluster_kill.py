@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import threading
 import time
 
 import dask
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from faults.cluster_processes import ClusterProcesses
 from faults.drivers import KILLS, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, logged, num_ended, runs, wait_until
+from faults.works import Meanwhile, num_repeated
 
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs import runners
@@ -69,37 +69,6 @@ def build(known, folder, log, **options):
     """Build with the active client."""
     with logged(log, SECONDS):
         known.case.build(folder, **options)
-
-
-class Meanwhile(threading.Thread):
-    """Does something as soon as so many tasks have ended."""
-
-    def __init__(self, log, num_tasks, action):
-        super().__init__(daemon=True)
-        self.log, self.num_tasks, self.action = log, num_tasks, action
-        self.done = False
-        self.stop = threading.Event()
-
-    def run(self):
-        while not self.stop.is_set():
-            if num_ended(self.log) >= self.num_tasks:
-                self.action()
-                self.done = True
-                return
-            time.sleep(0.002)
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop.set()
-        self.join()
-
-
-def num_repeated(log):
-    ran = runs(log)
-    return sum(ran.values()) - len(ran)
 
 
 def test_client_killed_again_and_again(tmp_path, known, cluster):
