@@ -30,6 +30,7 @@ BUILTIN_BASES = {
     "ResumeError": ValueError,
     "LockedError": OSError,
     "TaskFailedError": RuntimeError,
+    "BatchError": RuntimeError,
     "IncompleteWriteError": RuntimeError,
 }
 

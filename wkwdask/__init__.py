@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 # Name and module; a module is imported when one of its names is first used, so that ``import wkwdask`` takes no time.
 _NAMES = {
     "AlignmentError": "errors",
+    "BatchError": "errors",
     "BoundingBox": "geometry.bounding_box",
     "BoundsError": "errors",
     "CorruptError": "errors",
@@ -73,6 +74,7 @@ _NAMES = {
 
 __all__ = [
     "AlignmentError",
+    "BatchError",
     "BoundingBox",
     "BoundsError",
     "CorruptError",
@@ -150,6 +152,7 @@ if TYPE_CHECKING:
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
     from wkwdask.errors import (
         AlignmentError,
+        BatchError,
         BoundsError,
         CorruptError,
         ExistsError,

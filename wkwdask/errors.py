@@ -59,6 +59,10 @@ class TaskFailedError(WkwDaskError, RuntimeError):
     """Some tasks of a job failed; the message lists them with their reasons."""
 
 
+class BatchError(WkwDaskError, RuntimeError):
+    """A batch system refused a job, or is not there."""
+
+
 class IncompleteWriteError(WkwDaskError, RuntimeError):
     """The receipts of a job do not cover its plan."""
 

@@ -25,7 +25,7 @@ from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, m
 
 import wkwdask
 from wkwdask.errors import ExistsError
-from wkwdask.graphs import runners
+from wkwdask.graphs import client_run, runners
 from wkwdask.jobs import job as jobs
 from wkwdask.jobs import wkw_convert, wkw_rechunk
 from wkwdask.plans import apply, upsample
@@ -196,11 +196,11 @@ def stopping(log, num_tasks, error):
         return logged_run_task(log, 0, task)
 
     before = jobs.run_task
-    jobs.run_task = runners.run_task = stopped
+    jobs.run_task = runners.run_task = client_run.run_task = stopped
     try:
         yield
     finally:
-        jobs.run_task = runners.run_task = before
+        jobs.run_task = runners.run_task = client_run.run_task = before
 
 
 def write_down(log, text):
@@ -213,11 +213,11 @@ def write_down(log, text):
 def logged(log, seconds=0.0):
     """Let every task that this process runs or submits be written down."""
     before = jobs.run_task
-    jobs.run_task = runners.run_task = partial(logged_run_task, str(log), seconds)
+    jobs.run_task = runners.run_task = client_run.run_task = partial(logged_run_task, str(log), seconds)
     try:
         yield
     finally:
-        jobs.run_task = runners.run_task = before
+        jobs.run_task = runners.run_task = client_run.run_task = before
 
 
 def kept_tasks(monkeypatch):
@@ -311,7 +311,7 @@ class Driver:
             return
         import distributed
 
-        runners._POLL_SECONDS = 0.2
+        client_run._POLL_SECONDS = 0.2
         brief = dask.config.set({"distributed.comm.timeouts.connect": "2s"})  # how long a client looks for a scheduler that is gone
         with brief, distributed.Client(self.scheduler) as client:
             client.wait_for_workers(2, timeout=60)

@@ -17,7 +17,7 @@ from faults.drivers import KILLS, RESUME_NOTE, Driver, Undisturbed, job_folders,
 from faults.works import Meanwhile, num_repeated
 
 from wkwdask.errors import TaskFailedError
-from wkwdask.graphs import runners
+from wkwdask.graphs import client_run
 
 pytestmark = pytest.mark.faults
 
@@ -33,7 +33,7 @@ def known(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Nobody waits long for what is gone."""
-    monkeypatch.setattr(runners, "_POLL_SECONDS", 0.2)
+    monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
     with dask.config.set({"distributed.comm.timeouts.connect": "2s", "distributed.scheduler.allowed-failures": 20}):
         yield
 
@@ -202,7 +202,7 @@ def test_worker_killed_during_an_update(tmp_path, known, cluster):
 
 def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment, monkeypatch):
     """Its task runs somewhere else; when it comes back to life the job is over, and it changes nothing."""
-    monkeypatch.setattr(runners, "_LATE_SECONDS", 1.5)
+    monkeypatch.setattr(client_run, "_LATE_SECONDS", 1.5)
     folder = known.start(tmp_path / "ds")
     log = str(tmp_path / "log")
     victim = cluster.workers[0]

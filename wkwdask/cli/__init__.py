@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import analysis, apply, checks, commands, convert, copies, datasets, merging, reshape, segmentations
+from wkwdask.cli import analysis, apply, batch, checks, commands, convert, copies, datasets, merging, reshape, segmentations
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -38,7 +38,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for module in (commands, datasets, convert, reshape, copies, merging, apply, analysis, segmentations, checks):
+for module in (commands, datasets, convert, reshape, copies, merging, apply, analysis, segmentations, checks, batch):
     for command in module.COMMANDS:
         cli.add_command(command)
 

@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 
 from wkwdask.errors import SpaceWarning
+from wkwdask.graphs.batch import HandedOver
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
 from wkwdask.jobs.apply import ReduceJob
@@ -388,6 +389,8 @@ def _attempt(staged: StagedMags) -> Iterator[None]:
     """Leave what was finished for the next attempt, where this one fails."""
     try:
         yield
+    except HandedOver:
+        raise
     except BaseException as error:
         staged.leave(error)
         raise

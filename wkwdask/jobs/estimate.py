@@ -14,7 +14,6 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import borders, cell_range
 from wkwdask.jobs.report import format_nbytes
-from wkwdask.storage.pieces import MEMORY_NBYTES
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -179,8 +178,7 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
         nbytes_in=nbytes_in,
         voxel_nbytes_in=voxel_nbytes_in,
         scratch_nbytes=scratch,
-        memory_nbytes=_BASE_NBYTES
-        + max((one.memory_nbytes(source.header.voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in pyramid.passes), default=0),
+        memory_nbytes=_BASE_NBYTES + staged.task_nbytes,
         workers=workers,
         seconds=(voxel_nbytes_in * seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
         notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *_refusals(staged)),

@@ -37,14 +37,26 @@ class JournaledJob:
         Entries of earlier starts.
     targets : sequence of Target
         What the receipts' indices speak of.
+    folder : str, optional
+        The job's folder, where it has one.
+    nbytes_in : int
+        Decoded voxel bytes that the job reads.
+    task_nbytes : int
+        Memory of one task, about.
     """
 
-    def __init__(self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target]) -> None:
+    def __init__(
+        self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target], *, folder: str | None = None,
+        nbytes_in: int = 0, task_nbytes: int = 0,
+    ) -> None:  # fmt: skip
         self._job = job
         self._append = append
         self._targets = targets
         self._lines = {key: zlib.compress(line, 1) for key, line in _keyed(lines)}  # a third of the memory, for jobs of a million tasks
         self.num_known = 0
+        self.folder = folder
+        self.nbytes_in = nbytes_in
+        self.task_nbytes = task_nbytes
 
     @property
     def num_tasks(self) -> int:
@@ -80,6 +92,11 @@ class JournaledJob:
 def entry_of(key: str, result: Result) -> dict[str, Any]:
     """Write down the result of a task."""
     return {"task": key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]}
+
+
+def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
+    """Go through the tasks that a journal tells of."""
+    return (key for key, _ in _keyed(lines))
 
 
 def receipts_of(lines: Iterable[bytes], targets: Sequence[Target]) -> Iterator[tuple[int, Receipt]]:

@@ -66,6 +66,8 @@ class StagedMags:
     """Provenance of the voxels, where this job only stores them anew."""
     not_compared: tuple[str, ...] = ()
     """Settings that may differ where a job goes on."""
+    task_nbytes: int = 256 << 20
+    """Memory of one task, about."""
 
     @staticmethod
     def staged_folder(owner: Owner, parent: str, name: str) -> str:
@@ -156,7 +158,8 @@ class StagedMags:
 
     def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
         """Let a job go on from where its journal ends."""
-        return JournaledJob(job, journal.append, read_journal(self._job_folder().root), self.targets)
+        root = self._job_folder().root
+        return JournaledJob(job, journal.append, read_journal(root), self.targets, folder=root, nbytes_in=self.nbytes_in, task_nbytes=self.task_nbytes)
 
     def known_shards(self) -> dict[Vec3, Receipt]:
         """List the shards of the one target that the journal tells of and that are there; header, table and size of each are checked."""

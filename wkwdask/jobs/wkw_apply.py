@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -212,7 +213,15 @@ def stage_apply(
     nbytes = sum(volume.box.volume * volume.dtype.itemsize * volume.num_channels for volume in volumes)
     edit = edit_for(place, header, box, options.category)
     plan = {"region": application.plan.region_shape}
-    return StagedApply(application, made, StagedMags(owner, parent, (made,), (place.folder,), nbytes, edit, settings, existing, plan))
+    staged = StagedMags(owner, parent, (made,), (place.folder,), nbytes, edit, settings, existing, plan, task_nbytes=_task_nbytes(application, made))
+    return StagedApply(application, made, staged)
+
+
+def _task_nbytes(application: Application, made: WkwTarget) -> int:
+    """Estimate the memory of a task [bytes]: one brick of each source with its halo, and of the result, twice: the function has arrays of its own."""
+    grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
+    voxel_nbytes = made.dtype.itemsize * made.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)
+    return 2 * grown * voxel_nbytes
 
 
 def _token(volumes: Sequence[Volume]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -228,7 +229,8 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     plan = plan_slabs(box, (source.unit_shape, source.chunk_shape), target.chunk_shape, target.shard_shape, _memory_nbytes(source), workers, shapes)
     record = {"region": plan.region_shape, "reading": plan.reading_shape}
     nbytes_in = box.volume * header.voxel_nbytes
-    staged = StagedMags(owner, parent, (target,), (place.folder,), nbytes_in, edit, settings, existing, record)
+    task_nbytes = 2 * math.prod(plan.reading_shape) * (_memory_nbytes(source) + header.voxel_nbytes)
+    staged = StagedMags(owner, parent, (target,), (place.folder,), nbytes_in, edit, settings, existing, record, task_nbytes=task_nbytes)
     if options.fill:
         source = _with_notes(source, _notes_folder(staged))
     return StagedImport(source, plan, target, staged, place, token, foreign.notes)

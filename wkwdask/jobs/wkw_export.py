@@ -163,7 +163,7 @@ class StagedExport:
 
     def journaled(self, output: Output, journal: Journal) -> JournaledJob:
         """Make the job, which goes on from where its journal ends."""
-        return JournaledJob(ExportJob(self.source, output, self.form.box), journal.append, read_journal(self.root), ())
+        return JournaledJob(ExportJob(self.source, output, self.form.box), journal.append, read_journal(self.root), (), folder=self.root)
 
     def write_tiff(self, done: Any) -> None:
         """Write one TIFF file, section by section."""

@@ -17,6 +17,7 @@ from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
 from wkwdask.plans.pyramid import Pass, check_steps, plan_passes
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.pieces import MEMORY_NBYTES
 
 if TYPE_CHECKING:
     import os
@@ -148,7 +149,8 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     if interrupted is not None:
         check_presence(source, plan, interrupted.plan)
     nbytes_in = source.box.volume * header.voxel_nbytes
-    staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True)
+    task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
+    staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True, task_nbytes=task_nbytes)
     return StagedPyramid(source, method, options.ignore_zero, header, level, passes, staged)
 
 

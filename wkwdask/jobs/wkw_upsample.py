@@ -145,7 +145,9 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     if interrupted is not None:
         check_presence(source, plan, interrupted.plan)
     nbytes_in = len(mags) * source.box.volume * header.voxel_nbytes
-    staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit_of(layer, mags, folders, header), settings, existing, plan)
+    task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) for one in plans), default=0)
+    edit = edit_of(layer, mags, folders, header)
+    staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, task_nbytes=task_nbytes)
     return StagedUpsample(source, plans, staged)
 
 

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.geometry.mag import vec3
+from wkwdask.storage.batch_file import BATCH_NAME, read_batch
 from wkwdask.storage.journal import has_journal
 from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
 from wkwdask.storage.local import fsync_folder, inherit_permissions, publish_bytes, publish_folder, remove_tree
-from wkwdask.storage.locks import ShardBox, guarded, locked_folders, locks_of, read_owner, release_lock, release_locks_of, take_lock
+from wkwdask.storage.locks import ShardBox, guarded, hand_over_locks, locked_folders, locks_of, read_owner, release_lock, release_locks_of, take_lock
 from wkwdask.storage.removal import format_removal, is_removal, set_aside
 from wkwdask.storage.wkw import HEADER_NAME, is_mag, what_else
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from wkwdask.storage.owner import Owner
+    from wkwdask.storage.slurm import SlurmJob
 
 _FOLDER_PREFIX = ".wkwdask-job-"
 _OWNER_NAME = "owner.json"
@@ -228,7 +230,10 @@ class JobFolder:
             self._release()
 
     def started_at(self) -> float:
-        """Give the time at which this process made or took over the job's folder [seconds since the epoch]."""
+        """Give the time at which this process made or took over the job's folder, or an array was handed in [seconds since the epoch]."""
+        batch = read_batch(self.root)
+        if batch is not None:
+            return batch.rounds[0].time
         return os.stat(f"{self.root}/{_OWNER_NAME}").st_mtime
 
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
@@ -295,6 +300,36 @@ class JobFolder:
     def _release(self) -> None:
         for target in self.targets:
             release_lock(target, self.owner)
+
+
+def can_be_handed_over(root: str) -> bool:
+    """Tell whether a job says in its folder what another process must know to go on."""
+    return os.path.exists(f"{root}/{_PLAN_NAME}")
+
+
+def hand_over(root: str, batch: SlurmJob) -> None:
+    """Let a SLURM job own a running job from now on, in place of this process: its locks stay when this process ends.
+
+    Parameters
+    ----------
+    root : str
+        The job's folder.
+    batch : SlurmJob
+        Who goes on.
+
+    Raises
+    ------
+    LockedError
+        The job is not this process's any more.
+    """
+    with guarded(os.path.dirname(root)):
+        owner = read_owner(f"{root}/{_OWNER_NAME}")
+        if owner is None or owner.pid != os.getpid():
+            raise LockedError(f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed over")
+        new = owner.handed_to(batch)
+        for target in _targets_of(root):
+            hand_over_locks(target, new)
+        publish_bytes(f"{root}/{_OWNER_NAME}", json.dumps(asdict(new)).encode())
 
 
 def is_job_folder(name: str) -> bool:
@@ -416,10 +451,7 @@ def _age_seconds(root: str) -> float:
 def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
     """Go through the folders of all jobs in a layer, and tell what became of each; nothing is changed."""
     for root, job in _job_folders(parent):
-        try:
-            owner = read_owner(f"{root}/{_OWNER_NAME}")
-        except LockedError:
-            owner = None
+        owner = job_owner(root)
         if owner is not None and not owner.is_gone() and _holds_locks(root, job):
             yield root, JobState.RUNNING
         elif os.path.exists(f"{root}/{_RECORD_NAME}"):
@@ -430,6 +462,19 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
             yield root, JobState.RUNNING  # it may be about to say whose it is
         else:
             yield root, JobState.DEAD
+
+
+def job_owner(root: str) -> Owner | None:
+    """Read who runs a job, or ran it last; None where that cannot be read."""
+    try:
+        return read_owner(f"{root}/{_OWNER_NAME}")
+    except LockedError:
+        return None
+
+
+def job_targets(root: str) -> tuple[str, ...]:
+    """Give the folders that a job writes."""
+    return tuple(_targets_of(root))
 
 
 def is_untouched(parent: str, targets: Sequence[str]) -> bool:
@@ -523,8 +568,8 @@ def _job_folders(parent: str) -> Iterator[tuple[str, str]]:
 
 
 def _can_go_on(root: str) -> bool:
-    """Tell whether an interrupted job finished any task of which it took note."""
-    return os.path.exists(f"{root}/{_PLAN_NAME}") and has_journal(root)
+    """Tell whether an interrupted job finished any task of which it took note, or handed its tasks out."""
+    return os.path.exists(f"{root}/{_PLAN_NAME}") and (has_journal(root) or os.path.exists(f"{root}/{BATCH_NAME}"))
 
 
 def _read_plan(root: str) -> dict[str, Any] | None:

@@ -28,10 +28,12 @@ class Journal:
     ----------
     folder : str
         The job's folder.
+    number : int, optional
+        Where to begin to look for a free number; by default after the last one. Many processes that start at once look in different places.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._fd = _open_next(folder)
+    def __init__(self, folder: str, number: int | None = None) -> None:
+        self._fd = _open_next(folder, number)
         self._flushed = time.monotonic()
 
     def append(self, entry: dict[str, Any]) -> None:
@@ -52,14 +54,15 @@ class Journal:
         os.close(self._fd)
 
 
-def _open_next(folder: str) -> int:
+def _open_next(folder: str, number: int | None) -> int:
     """Make a journal file with the next free number."""
-    number = max((n for n, _ in numbered(folder, _PREFIX, _SUFFIX)), default=-1)
+    if number is None:
+        number = max((n for n, _ in numbered(folder, _PREFIX, _SUFFIX)), default=-1) + 1
     while True:
-        number += 1
         try:
             fd = os.open(f"{folder}/{_PREFIX}{number}{_SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except FileExistsError:
+            number += 1
             continue
         fsync_folder(folder)
         return fd

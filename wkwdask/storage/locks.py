@@ -273,6 +273,14 @@ def release_lock(target: str, owner: Owner) -> None:
     _remove(lock.path for lock in locks_of(target) if lock.owner == owner)
 
 
+def hand_over_locks(target: str, owner: Owner) -> None:
+    """Let the locks that a job holds on a folder name another owner of the same job; to be called inside :func:`guarded`."""
+    for lock in locks_of(target):
+        if lock.owner.job == owner.job:
+            region = {} if lock.region is None else {"region": [lock.region.low, lock.region.high]}
+            publish_bytes(lock.path, json.dumps({**asdict(owner), **region}).encode())
+
+
 def release_locks_of(job: str, targets: Iterable[str]) -> None:
     """Remove the locks that a dead job left on folders; to be called inside :func:`guarded`."""
     for target in targets:

@@ -7,7 +7,9 @@ import os
 import secrets
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from wkwdask.storage.slurm import SlurmJob
 
 _ALIVE = "alive"  # nobody can tell since when
 
@@ -34,6 +36,8 @@ class Owner:
     """When it started."""
     namespace: str = ""
     """What tells the process numbers of one container from those of another."""
+    batch: str = ""
+    """The SLURM job that the process runs in; with the process 0 the job itself is the owner, whichever processes it starts."""
 
     @classmethod
     def this_process(cls, command: str, job: str | None = None) -> Owner:
@@ -45,18 +49,38 @@ class Owner:
             user = f"uid {os.getuid()}"
         if job is None:
             job = f"{time.strftime('%Y%m%dT%H%M%S')}-{secrets.token_hex(4)}"
-        return cls(job, command, socket.gethostname(), _boot(), pid, _process_start(pid), user, since, _namespace())
+        return cls(job, command, socket.gethostname(), _boot(), pid, _process_start(pid), user, since, _namespace(), str(SlurmJob.of_this_process() or ""))
+
+    def handed_to(self, batch: SlurmJob) -> Owner:
+        """Describe a SLURM job, which may not have started, as the owner of this one's job."""
+        return replace(self, host="", boot="", pid=0, process_start="", namespace="", batch=str(batch))
 
     def is_gone(self) -> bool:
-        """Tell whether the process is known to have ended; on another machine or in another container that cannot be known."""
-        if self.host != socket.gethostname() and not (self.boot and self.boot == _boot()):
+        """Tell whether the process is known to have ended; on another machine or in another container only SLURM can know that."""
+        return not self._is_alive_here() if self._can_be_seen() else self._batch_is_gone()
+
+    def _can_be_seen(self) -> bool:
+        """Tell whether the process runs, or ran, where this one can see it."""
+        if self.pid == 0 or (self.host != socket.gethostname() and not (self.boot and self.boot == _boot())):
             return False
-        if self.boot == _boot() and self.namespace != _namespace():
+        return self.boot != _boot() or self.namespace == _namespace()
+
+    def _is_alive_here(self) -> bool:
+        return self.boot == _boot() and _process_start(self.pid) in (self.process_start, _ALIVE)
+
+    def _batch_is_gone(self) -> bool:
+        batch, mine = SlurmJob.parse(self.batch), SlurmJob.of_this_process()
+        if batch is None:
             return False
-        return self.boot != _boot() or _process_start(self.pid) not in (self.process_start, _ALIVE)
+        if mine is not None and (batch.cluster, batch.number) == (mine.cluster, mine.number):
+            return self.pid == 0 or batch.restarts != mine.restarts  # this process is what the job has started, or started anew
+        return batch.is_over()
 
     def __str__(self) -> str:
-        return f"{self.command} by {self.user}, process {self.pid} on {self.host}, since {self.since}"
+        batch = SlurmJob.parse(self.batch)
+        where = [f"process {self.pid} on {self.host}"] if self.pid else []
+        where += [f"SLURM job {batch.number}"] if batch is not None else []
+        return f"{self.command} by {self.user}, {', '.join(where)}, since {self.since}"
 
 
 def _boot() -> str:

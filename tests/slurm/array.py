@@ -1,0 +1,53 @@
+"""Commands that are submitted from a test, and their jobs awaited."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from faults.drivers import rechunks_of, regions_of
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.storage.slurm import count_states
+
+_PATHS = [str(Path(wkwdask.__file__).resolve().parent.parent), str(Path(__file__).resolve().parent.parent)]
+
+
+def prepare(monkeypatch, folder):
+    """Let jobs find this package, and give commands in a folder."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(_PATHS))
+    monkeypatch.chdir(folder)
+
+
+def submit(capsys, *arguments, config="slurm-array", elements=3):
+    """Submit a command; gives the ids of the array and of the job after it, None where it ended at once."""
+    capsys.readouterr()
+    with regions_of(32), rechunks_of(32):  # many tasks of little
+        cli.main(["submit", *map(str, arguments), "--cluster", config, "--elements", str(elements), "--memory", "1G"], standalone_mode=False)
+    return ids_in(capsys.readouterr().out)
+
+
+def ids_in(printed):
+    """Find the ids of an array and of the job after it in what was printed."""
+    found = re.search(r"^array (\d+), then job (\d+)", printed, re.MULTILINE)
+    return None if found is None else (found[1], found[2])
+
+
+def finished(slurm, jobs, logs="wkwdask-logs"):
+    """Wait for the job after an array, and for those after arrays that it submits; gives its state and all that it printed."""
+    state = ""
+    printed = ""
+    while jobs is not None:
+        last = jobs[1]
+        state = slurm.wait_for(last, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "OUT_OF_MEMORY")
+        (log,) = Path(logs).glob(f"*-{last}-finish.log")
+        printed += log.read_text()
+        jobs = ids_in(log.read_text())
+    return state, printed
+
+
+def element_states(array):
+    """States of all elements of an array."""
+    return count_states(array)

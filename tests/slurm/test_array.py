@@ -1,0 +1,102 @@
+"""Jobs as SLURM job arrays give the files of serial runs; lost elements are made up for, and what is cancelled goes on."""
+
+from __future__ import annotations
+
+import dask
+import numpy as np
+import pytest
+from faults.trees import contents, lay_out, leftovers, make_dataset
+from slurm.array import element_states, finished, prepare, submit
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import LockedError, UnsupportedError
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A dataset of a layer of labels, of 48 files of mag 1."""
+    folder = make_dataset(tmp_path_factory.mktemp("source") / "ds", (10, 10, 20))
+    random = np.random.default_rng(1)
+    coarse = random.integers(0, 3, (1, 16, 16, 12)) * random.integers(1, 500, (1, 16, 16, 12))
+    labels = np.kron(coarse, np.ones((1, 8, 8, 8), np.int64)).astype(np.uint32)
+    wkwdask.to_wkw(labels, folder / "seg" / "1", block_len=8, file_len=4, compression="lz4")
+    return contents(folder)
+
+
+@pytest.fixture
+def ds(source, tmp_path, monkeypatch):
+    prepare(monkeypatch, tmp_path)
+    return lay_out(source, tmp_path / "ds")
+
+
+@pytest.fixture(scope="module")
+def pyramid(source, tmp_path_factory):
+    """What a serial run makes of it."""
+    folder = lay_out(source, tmp_path_factory.mktemp("serial") / "ds")
+    with dask.config.set(scheduler="sync"):
+        wkwdask.build_pyramid(folder)
+    return contents(folder)
+
+
+def test_pyramid(slurm, ds, pyramid, capsys):
+    jobs = submit(capsys, "pyramid", ds)
+    state, printed = finished(slurm, jobs)
+    assert state == "COMPLETED", printed
+    assert contents(ds) == pyramid
+    assert not leftovers(ds)
+    assert element_states(jobs[0]) == {"COMPLETED": 3}
+
+
+def test_a_lost_element_is_made_up_for(slurm, ds, pyramid, capsys):
+    """The array waits for an hour, one of its elements is cancelled, and the others are let go."""
+    jobs = submit(capsys, "pyramid", ds, "--sbatch", "--begin=now+1hour")
+    slurm.run("scancel", f"{jobs[0]}_1")
+    with pytest.raises(LockedError, match=f"SLURM job {jobs[1]}"):
+        wkwdask.build_pyramid(ds)
+    slurm.run("scontrol", "update", f"jobid={jobs[0]}", "StartTime=now")
+    slurm.run("scontrol", "update", f"jobid={jobs[1]}", "StartTime=now")
+    state, printed = finished(slurm, jobs)
+    assert state == "COMPLETED", printed
+    assert element_states(jobs[0]) == {"COMPLETED": 2}  # one that never started leaves no trace
+    assert contents(ds) == pyramid
+    assert not leftovers(ds)
+
+
+def test_what_is_cancelled_goes_on(slurm, ds, pyramid, capsys):
+    jobs = submit(capsys, "pyramid", ds, "--sbatch", "--begin=now+1hour")
+    cli.main(["cancel", str(ds)], standalone_mode=False)
+    assert f"{jobs[0]}, {jobs[1]}" in capsys.readouterr().out
+    slurm.wait_for(jobs[1], "CANCELLED")
+    wkwdask.build_pyramid(ds)
+    assert contents(ds) == pyramid
+    assert not leftovers(ds)
+
+
+def test_jobs_of_several_phases(slurm, ds, capsys):
+    """Components are labelled, joined and numbered; each phase reads what the one before it left."""
+    wkwdask.connected_components(ds / "seg" / "1", ds / "serial" / "1")
+    jobs = submit(capsys, "components", ds / "seg" / "1", ds / "components" / "1")
+    state, printed = finished(slurm, jobs)
+    assert state == "COMPLETED", printed
+    np.testing.assert_array_equal(wkwdask.read(ds / "components" / "1"), wkwdask.read(ds / "serial" / "1"))
+
+
+def test_rechunk_and_a_function_of_a_file(slurm, ds, tmp_path, capsys):
+    (tmp_path / "mine.py").write_text("def double(x):\n    return x * 2\n")
+    rechunked = submit(capsys, "rechunk", ds, tmp_path / "other", "--file-len", "2")
+    applied = submit(capsys, "apply", "mine.py:double", ds / "seg" / "1", ds / "double" / "1")
+    for jobs in (rechunked, applied):
+        state, printed = finished(slurm, jobs)
+        assert state == "COMPLETED", printed
+    voxels = wkwdask.read(ds / "seg" / "1")
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "other" / "seg" / "1"), voxels)
+    np.testing.assert_array_equal(wkwdask.read(ds / "double" / "1"), voxels * 2)
+
+
+def test_what_keeps_no_journal_is_refused(slurm, ds, capsys):
+    with pytest.raises(UnsupportedError, match="slurm-allocation"):
+        submit(capsys, "verify", ds)
+    assert not slurm.jobs()

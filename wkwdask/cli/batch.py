@@ -1,0 +1,160 @@
+"""The commands that hand jobs to SLURM, and show and cancel them."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.graphs.batch import HandedOver
+    from wkwdask.storage.batch_file import Batch
+
+_UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": True}
+
+
+@click.command(short_help="Hand a command to SLURM.", context_settings=_VERBATIM)
+@click.argument("verb")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option("--cluster", "config", metavar="FILE|NAME", required=True, help="A batch script: slurm-array, slurm-allocation, or a file of your own.")
+@click.option("--elements", type=click.IntRange(1), help="Elements of the job array. Default: so that each has half an hour to do at least.")
+@click.option("--cpus", type=click.IntRange(1), help="Cores of each, and tasks that it runs at once. Default: as the script says, else 1.")
+@click.option("--walltime", metavar="HH:MM:SS", help="Default: as the script says, else proposed from the plan.")
+@click.option("--memory", metavar="SIZE", help="Memory of each element, such as 4G. Default: as the script says, else proposed from the plan.")
+@click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='Another option of sbatch, such as "--partition=short". Several times for several.')
+@click.option("--logs", default="wkwdask-logs", show_default=True, help="Folder for what the jobs print.")
+def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, logs: str, **options: Any) -> None:
+    """Hand the command VERB, with its ARGUMENTS, to SLURM, and print the ids of the jobs.
+
+    With a job array (slurm-array) this machine makes the plan; the elements share the tasks, and a job after them joins, checks and publishes. With an
+    allocation (slurm-allocation) the command, or a Python script, runs in a job with a dask cluster of its own.
+
+    \b
+    Examples:
+      wkwdask submit pyramid dataset --layer color --cluster slurm-array
+      wkwdask submit rechunk dataset other --file-len 32 --cluster slurm-array --elements 100 --sbatch --partition=short
+      wkwdask submit labels dataset --layer segmentation -o labels.parquet --cluster slurm-allocation
+    """
+    from wkwdask.plans.batch_size import ArraySize
+    from wkwdask.storage.batch_file import Batch
+
+    script = _script_of(config)
+    size = ArraySize(options["elements"], options["cpus"], _seconds(walltime), _nbytes(memory))
+    batch = Batch((verb, *arguments), os.getcwd(), script, os.path.abspath(logs), size, tuple(options["options"]))
+    _hand_over(batch, batch.arguments)
+
+
+def _hand_over(batch: Batch, arguments: Sequence[str]) -> None:
+    """Run a command up to the point where its tasks are handed to an array, or to its end where few are left."""
+    from wkwdask.cli import cli
+    from wkwdask.graphs.batch import HandedOver, shared_out
+
+    try:
+        with shared_out(batch):
+            cli.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
+    except HandedOver as handed:
+        _describe(handed)
+
+
+def _describe(handed: HandedOver) -> None:
+    last = handed.batch.rounds[-1]
+    parent = os.path.dirname(handed.root)
+    click.echo(f"{last.tasks:,} tasks shared out: {handed.size}")
+    click.echo(f"array {last.array}, then job {last.finish}; both print into {handed.batch.logs}")
+    click.echo(f"wkwdask status {parent}    shows how far it is; wkwdask cancel {parent} ends it, and what is finished is kept")
+
+
+@click.command("batch-element", hidden=True)
+@click.argument("root")
+@click.argument("number", type=int)
+def batch_element(root: str, number: int) -> None:
+    """Run the share of one element of an array."""
+    from wkwdask.graphs.batch import element_job
+    from wkwdask.graphs.runners import run_job
+
+    element = int(os.environ["SLURM_ARRAY_TASK_ID"])
+    with element_job(root, number, element, has_started_before=os.environ.get("SLURM_RESTART_COUNT", "0") != "0") as job:
+        if job is None:
+            click.echo(f"{root}: the job is over")
+        else:
+            run_job(job, f"element {element}")
+
+
+@click.command("batch-finish", hidden=True)
+@click.argument("root")
+def batch_finish(root: str) -> None:
+    """Go on with a job whose array has ended."""
+    from wkwdask.storage.batch_file import read_batch
+
+    batch = read_batch(root)
+    if batch is None:
+        click.echo(f"{root}: the job is over")
+    else:
+        _hand_over(batch, _going_on(batch.arguments))
+
+
+def _going_on(arguments: Sequence[str]) -> list[str]:
+    """Give the command that goes on with what a command has begun."""
+    return [*(argument for argument in arguments if argument not in ("--overwrite", "--resume")), "--resume"]
+
+
+@click.command(short_help="Cancel the SLURM jobs that write a dataset, a layer or a mag.")
+@click.argument("path")
+def cancel(path: str) -> None:
+    """Cancel the SLURM jobs that write PATH. What they finished is kept: the same command goes on from there.
+
+    \b
+    Example:
+      wkwdask cancel dataset/color
+    """
+    from wkwdask.jobs.status import jobs_of
+    from wkwdask.storage.slurm import cancel_jobs
+
+    found = [job for job in jobs_of(path) if job.is_running]
+    if not found:
+        raise click.ClickException(f"{path}: no job runs here")
+    for job in found:
+        numbers = job.slurm_jobs()
+        if not numbers:
+            raise click.ClickException(f"{job.root}: {job.owner}: is no SLURM job; end its process there")
+        cancel_jobs(numbers)
+        click.echo(f"cancelled {', '.join(numbers)}: {job.owner}")
+
+
+def _seconds(walltime: str | None) -> float | None:
+    """Read a walltime in any of SLURM's forms: minutes, M:S, H:M:S, D-H, D-H:M, D-H:M:S."""
+    if walltime is None:
+        return None
+    if not re.fullmatch(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}", walltime):
+        raise click.UsageError(f"--walltime takes HH:MM:SS, D-HH:MM:SS or minutes, got {walltime!r}")
+    days, dash, rest = walltime.rpartition("-")
+    numbers = [int(part) for part in rest.split(":")]
+    if dash or len(numbers) == 3:
+        hours, minutes, seconds = (*numbers, 0, 0)[:3]
+    else:
+        hours, (minutes, seconds) = 0, (*numbers, 0)[:2]
+    return float((int(days or 0) * 24 + hours) * 3600 + minutes * 60 + seconds)
+
+
+def _nbytes(memory: str | None) -> int | None:
+    if memory is None:
+        return None
+    found = re.fullmatch(r"(\d+)([KMGT]?)i?B?", memory, re.IGNORECASE)
+    if found is None:
+        raise click.UsageError(f"--memory takes a size such as 4G or 900M, got {memory!r}")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+COMMANDS = (submit, cancel, batch_element, batch_finish)
+
+
+def _script_of(config: str) -> str:
+    from pathlib import Path
+
+    path = Path(config) if os.path.exists(config) else Path(__file__).parents[2] / "cluster-configs" / f"{config}.sbatch"
+    return path.read_text()

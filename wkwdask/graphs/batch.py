@@ -1,0 +1,246 @@
+"""A job as a SLURM job array, without any scheduler of dask.
+
+The process that submits the job plans it, writes the tasks down in shares, one for each element of an array, and ends: from then on the job, and its
+locks, belong to a second SLURM job, which depends on the array by ``afterany``. Each element runs its share and keeps a journal of its own. The dependent
+job does what the same command does that goes on with an interrupted job: it takes the finished tasks from the journals, checks their receipts, runs what
+follows from them (joins) and what is missing, and publishes. Where much is left, such as the next pass of a pyramid, it hands that to another array.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from contextvars import ContextVar
+from dataclasses import replace
+from itertools import chain, islice
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import TaskFailedError, UnsupportedError
+from wkwdask.jobs.journaled import JournaledJob, entry_of, keys_of
+from wkwdask.plans.batch_size import Work, format_walltime, group_size, propose
+from wkwdask.storage.batch_file import BATCH_NAME, Batch, Round, read_batch, write_batch
+from wkwdask.storage.job_folder import can_be_handed_over, hand_over
+from wkwdask.storage.journal import Journal, read_journal
+from wkwdask.storage.local import publish_bytes
+from wkwdask.storage.shares import Share, write_shares
+from wkwdask.storage.slurm import SlurmJob, cancel_jobs, cluster_name, max_array_size, options_in, release_job, submit_job
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from wkwdask.jobs.job import Job, Result, Task
+    from wkwdask.plans.batch_size import ArraySize
+
+_FEW_TASKS = 64  # what the dependent job runs itself in place of another array
+_JOURNALS_PER_ROUND = 1_000_000
+_SCRIPT_NAME = "batch.sh"
+
+
+class HandedOver(BaseException):
+    """Not an error: the batch system goes on with the job, and nothing is left to do for this process."""
+
+    def __init__(self, root: str, batch: Batch, size: ArraySize) -> None:
+        super().__init__(root)
+        self.root = root
+        self.batch = batch
+        self.size = size
+
+
+_current: ContextVar[Batch | None] = ContextVar("wkwdask_batch", default=None)
+
+
+@contextlib.contextmanager
+def shared_out(batch: Batch) -> Iterator[None]:
+    """Let jobs that start in this block be handed to the batch system."""
+    token = _current.set(batch)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_batch() -> Batch | None:
+    """Give what jobs of this thread are handed to, None where they run here."""
+    return _current.get()
+
+
+def hand_out(job: Job, batch: Batch) -> Job:
+    """Hand the tasks of a job to an array, or give back a job of the few that are left.
+
+    Parameters
+    ----------
+    job : Job
+        The job, which must keep a journal.
+    batch : Batch
+        How to submit it.
+
+    Returns
+    -------
+    Job
+        What is to be run here: the job has been shared out before, and few tasks are left.
+
+    Raises
+    ------
+    HandedOver
+        The batch system goes on with it.
+    UnsupportedError
+        The job keeps no journal from which another process could go on.
+    TaskFailedError
+        The last array has finished no task at all.
+    BatchError
+        SLURM refused the job.
+    """
+    if not isinstance(job, JournaledJob) or job.folder is None or not can_be_handed_over(job.folder):
+        raise UnsupportedError(
+            f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; submit it with --cluster slurm-allocation"
+        )
+    batch = read_batch(job.folder) or replace(batch, rounds=())
+    waiting = iter(job.tasks())
+    first = list(islice(waiting, _FEW_TASKS + 1))
+    if not first or (batch.rounds and len(first) <= _FEW_TASKS):
+        return _Rest(job, first)
+    journaled = sum(1 for _ in keys_of(read_journal(job.folder)))
+    if batch.rounds and journaled == batch.rounds[-1].journaled:
+        raise TaskFailedError(f"no task of array {batch.rounds[-1].array} was finished: see what its elements printed, in {batch.logs}")
+    work = Work(max(job.num_tasks, len(first)), job.nbytes_in, job.task_nbytes)
+    size = propose(work, batch.size, max_array_size())
+    path = _tasks_path(job.folder, len(batch.rounds))
+    num_tasks = _write(path, chain(first, waiting), group_size(work.num_tasks, size.elements or 1))
+    size = replace(size, elements=min(size.elements or 1, num_tasks))
+    raise HandedOver(job.folder, _submit(job.folder, batch, size, num_tasks, journaled), size)
+
+
+def _write(path: str, tasks: Iterable[Task], group: int) -> int:
+    from distributed.protocol.pickle import dumps  # functions that are in no module go by value
+
+    return write_shares(path, tasks, group, dumps)
+
+
+def _submit(root: str, batch: Batch, size: ArraySize, num_tasks: int, journaled: int) -> Batch:
+    """Submit an array and the job after it, and hand the wkwdask job over to the latter."""
+    script, logs, number = f"{root}/{_SCRIPT_NAME}", batch.logs, len(batch.rounds)
+    publish_bytes(script, batch.script.encode())
+    os.makedirs(logs, exist_ok=True)
+    program, verb = (sys.executable, "-m", "wkwdask"), batch.arguments[0]
+    common = [f"--job-name=wkwdask-{verb}", *_size_options(batch, size)]
+    submitted: list[str] = []
+    try:
+        array = [f"--array=0-{(size.elements or 1) - 1}", "--hold", f"--output={logs}/{verb}-%A-%a.log", *common, *batch.options]
+        submitted.append(submit_job(script, [*program, "batch-element", root, str(number)], array, batch.folder))
+        finish = [f"--dependency=afterany:{submitted[0]}", f"--output={logs}/{verb}-%j-finish.log", *common, *batch.options]
+        submitted.append(submit_job(script, [*program, "batch-finish", root], finish, batch.folder))
+        one = Round(submitted[0], submitted[1], num_tasks, size.elements or 1, journaled, round(time.time(), 1))
+        batch = replace(batch, rounds=(*batch.rounds, one))
+        write_batch(root, batch)
+        hand_over(root, SlurmJob(cluster_name(), one.finish))
+        release_job(one.array)
+    except BaseException:
+        cancel_jobs(reversed(submitted))
+        raise
+    return batch
+
+
+def _size_options(batch: Batch, size: ArraySize) -> list[str]:
+    """Turn the proposal into options, but for what the script or the user says."""
+    said = {*options_in(batch.script), *options_in("#SBATCH " + " ".join(batch.options))}
+    options = [] if "cpus-per-task" in said and batch.size.cpus is None else [f"--cpus-per-task={size.cpus}"]
+    if batch.size.seconds is not None or "time" not in said:
+        options.append(f"--time={format_walltime(size.seconds or 0)}")
+    if batch.size.memory_nbytes is not None or not said & {"mem", "mem-per-cpu"}:
+        options.append(f"--mem={(size.memory_nbytes or 0) >> 20}M")
+    return options
+
+
+class _Rest:
+    """A job some of whose tasks have been asked for already."""
+
+    def __init__(self, job: JournaledJob, first: list[Task]) -> None:
+        self._job = job
+        self._first = first
+
+    @property
+    def num_tasks(self) -> int:
+        return self._job.num_tasks
+
+    def tasks(self) -> Iterator[Task]:
+        return iter(self._first)
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        return self._job.receive(task, result)
+
+
+class ElementJob:
+    """The share of one element of an array; what is finished goes to a journal of its own.
+
+    Parameters
+    ----------
+    root : str
+        The job's folder.
+    number : int
+        Which round.
+    element : int
+        Which element.
+    elements : int
+        Of how many.
+    journal : Journal
+        Takes what is finished.
+    known : set of str
+        Tasks that are finished already.
+    """
+
+    def __init__(self, root: str, number: int, element: int, elements: int, journal: Journal, known: set[str]) -> None:
+        self.folder = root
+        self._share = Share(_tasks_path(root, number), element, elements)
+        self._journal = journal
+        self._known = known
+        self._num_known = 0
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there are."""
+        return len(self._share) - self._num_known
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the tasks; none once the job was ended by somebody else."""
+        for task in self._share.tasks():
+            if not os.path.exists(f"{self.folder}/{BATCH_NAME}"):
+                return
+            if task.key in self._known:
+                self._num_known += 1
+            else:
+                yield task
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take note of a result; what follows from it is up to the dependent job."""
+        self._journal.append(entry_of(task.key, result))
+        return ()
+
+
+@contextlib.contextmanager
+def element_job(root: str, number: int, element: int, *, has_started_before: bool) -> Iterator[ElementJob | None]:
+    """Open the share of one element, None where the job is over.
+
+    Parameters
+    ----------
+    root : str
+        The job's folder.
+    number : int
+        Which round.
+    element : int
+        Which element.
+    has_started_before : bool
+        Whether the element was put back into the queue: what its journal tells is not done again.
+    """
+    batch = read_batch(root)
+    if batch is None:
+        yield None
+        return
+    known = set(keys_of(read_journal(root))) if has_started_before else set()
+    with Journal(root, (number + 1) * _JOURNALS_PER_ROUND + element) as journal:
+        yield ElementJob(root, number, element, batch.rounds[number].elements, journal, known)
+
+
+def _tasks_path(root: str, number: int) -> str:
+    return f"{root}/round-{number}.tasks"

@@ -1,0 +1,115 @@
+"""How many elements a job array gets, and what each asks of the batch system: arithmetic on what a plan says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+_ELEMENT_SECONDS = 1800.0  # what an element should have to do at least: its start costs seconds, and a queue likes short jobs
+_NBYTES_PER_SECOND = 20e6  # of a core, decoded voxels, LZ4HC on a busy file system
+_SECONDS_PER_TASK = 0.05
+_SAFETY = 3.0
+_LEAST_SECONDS = 600.0
+_STEP_SECONDS = 300.0
+_BASE_NBYTES = 400 << 20  # Python, numpy and the compiled kernels, twice what was measured
+_MEMORY_SAFETY = 1.5
+_LEAST_NBYTES = 1 << 30
+_STEP_NBYTES = 256 << 20
+_GROUPS_PER_ELEMENT = 8
+_MOST_IN_GROUP = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be shared out."""
+
+    num_tasks: int
+    """Tasks, as far as is known."""
+    nbytes: int
+    """Decoded voxel bytes that all of them read."""
+    task_nbytes: int
+    """Memory of one task."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySize:
+    """What a job array asks for; None is what the batch script says."""
+
+    elements: int | None = None
+    """Elements of the array."""
+    cpus: int | None = None
+    """Cores of each, and tasks that it runs at once."""
+    seconds: float | None = None
+    """Walltime of each."""
+    memory_nbytes: int | None = None
+    """Memory of each."""
+
+    def __str__(self) -> str:
+        parts = [] if self.seconds is None else [f"walltime {format_walltime(self.seconds)}"]
+        parts += [] if self.memory_nbytes is None else [f"memory {self.memory_nbytes >> 20} MiB"]
+        return ", ".join([f"{self.elements} elements of {self.cpus} cores", *parts, *(["the rest as the script says"] if len(parts) < 2 else [])])
+
+
+def propose(work: Work, asked: ArraySize, most_elements: int) -> ArraySize:
+    """Complete what a user asked for.
+
+    Parameters
+    ----------
+    work : Work
+        What is to be done.
+    asked : ArraySize
+        What the user chose.
+    most_elements : int
+        As many as the batch system takes.
+
+    Returns
+    -------
+    ArraySize
+        Without None.
+
+    Examples
+    --------
+    A layer of 1 TiB in 8192 tasks:
+
+    >>> str(propose(Work(8192, 1 << 40, 300 << 20), ArraySize(), 1000))
+    '31 elements of 1 cores, walltime 01:30:00, memory 1024 MiB'
+    >>> str(propose(Work(8192, 1 << 40, 300 << 20), ArraySize(elements=500, cpus=4), 1000))
+    '500 elements of 4 cores, walltime 00:10:00, memory 2304 MiB'
+    """
+    cpus = asked.cpus or 1
+    seconds = work.nbytes / _NBYTES_PER_SECOND + work.num_tasks * _SECONDS_PER_TASK
+    wanted = asked.elements or max(1, -int(-seconds // (_ELEMENT_SECONDS * cpus)))
+    elements = max(1, min(wanted, work.num_tasks, most_elements))
+    rounds = -(-work.num_tasks // (elements * cpus))  # the longest share has as many tasks one after the other
+    share = rounds * seconds / max(1, work.num_tasks)
+    walltime = max(_LEAST_SECONDS, _rounded_up(share * _SAFETY, _STEP_SECONDS))
+    memory = max(_LEAST_NBYTES, int(_rounded_up(_BASE_NBYTES + cpus * work.task_nbytes * _MEMORY_SAFETY, _STEP_NBYTES)))
+    return replace(asked, elements=elements, cpus=cpus, seconds=asked.seconds or walltime, memory_nbytes=asked.memory_nbytes or memory)
+
+
+def group_size(num_tasks: int, elements: int) -> int:
+    """Choose how many tasks are handed out together: neighbours share what they read, but no element should get much more than another.
+
+    Examples
+    --------
+    >>> group_size(10, 4), group_size(8192, 32), group_size(1_000_000, 100)
+    (1, 32, 64)
+    """
+    return max(1, min(_MOST_IN_GROUP, num_tasks // (elements * _GROUPS_PER_ELEMENT)))
+
+
+def format_walltime(seconds: float) -> str:
+    """Write a time as SLURM reads it.
+
+    Examples
+    --------
+    >>> format_walltime(600), format_walltime(90061)
+    ('00:10:00', '1-01:01:01')
+    """
+    minutes, second = divmod(int(-(-seconds // 1)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{hour:02}:{minute:02}:{second:02}"
+
+
+def _rounded_up(value: float, step: float) -> float:
+    return -(-value // step) * step

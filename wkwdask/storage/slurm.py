@@ -1,0 +1,199 @@
+"""SLURM, as its own commands show it: what became of a job, and jobs handed in, let go and cancelled."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import BatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_PATIENCE_SECONDS = 60
+_OVER = frozenset(("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"))
+_UNKNOWN = "Invalid job id"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """One job of a SLURM cluster, or one start of it."""
+
+    cluster: str
+    """Name of the cluster."""
+    number: str
+    """Its id."""
+    restarts: int | None = None
+    """How often it had been put back into the queue when this start began; None where the job is meant, whatever its starts."""
+
+    @classmethod
+    def of_this_process(cls) -> SlurmJob | None:
+        """Give the job that this process runs in and ends with, None outside of SLURM and in the shell of ``salloc`` on a login node."""
+        number = os.environ.get("SLURM_JOB_ID", "")
+        restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
+        if not number.isdecimal() or "SLURMD_NODENAME" not in os.environ:
+            return None
+        return cls(os.environ.get("SLURM_CLUSTER_NAME", ""), number, int(restarts) if restarts.isdecimal() else 0)
+
+    @classmethod
+    def parse(cls, text: str) -> SlurmJob | None:
+        """Read what :meth:`__str__` wrote, None where it is something else.
+
+        Examples
+        --------
+        >>> SlurmJob.parse("slurm:hpc:1234:0")
+        SlurmJob(cluster='hpc', number='1234', restarts=0)
+        >>> SlurmJob.parse("slurm:hpc:1234:")
+        SlurmJob(cluster='hpc', number='1234', restarts=None)
+        """
+        found = re.fullmatch(r"slurm:([^:]*):(\d+):(\d*)", text)
+        return None if found is None else cls(found[1], found[2], int(found[3]) if found[3] else None)
+
+    def __str__(self) -> str:
+        return f"slurm:{self.cluster}:{self.number}:{'' if self.restarts is None else self.restarts}"
+
+    def is_over(self) -> bool:
+        """Tell whether SLURM says that the job, or this start of it, has ended; where SLURM cannot be asked, nobody knows that."""
+        try:
+            done = _run("scontrol", "-o", "show", "job", self.number)
+        except (OSError, subprocess.SubprocessError):
+            return False
+        if done.returncode:  # an old job is forgotten; one of another cluster was never known
+            return _UNKNOWN in done.stderr and self.cluster in ("", cluster_name())
+        state, restarts = _field(done.stdout, "JobState"), _field(done.stdout, "Restarts")
+        return state in _OVER or (self.restarts is not None and restarts.isdecimal() and int(restarts) > self.restarts)
+
+
+def cluster_name() -> str:
+    """Give the name of the cluster that commands of this machine speak to, an empty one where there is none."""
+    return _setting("ClusterName")
+
+
+def max_array_size() -> int:
+    """Tell how many elements an array may have; SLURM's own default where it does not say."""
+    value = _setting("MaxArraySize")
+    return int(value) - 1 if value.isdecimal() else 1000
+
+
+def submit_job(script: str, command: Sequence[str], options: Sequence[str], folder: str) -> str:
+    """Hand in a job.
+
+    Parameters
+    ----------
+    script : str
+        A batch script that ends by running its arguments.
+    command : sequence of str
+        Those arguments.
+    options : sequence of str
+        Options of ``sbatch``; they win over those in the script.
+    folder : str
+        Where the job runs.
+
+    Returns
+    -------
+    str
+        Its id.
+
+    Raises
+    ------
+    BatchError
+        SLURM refused it, or is not there.
+    """
+    printed = _checked("sbatch", "--parsable", f"--chdir={folder}", *options, script, *command)
+    return printed.strip().rpartition("\n")[2].partition(";")[0]
+
+
+def release_job(number: str) -> None:
+    """Let a job start that was handed in with ``--hold``.
+
+    Raises
+    ------
+    BatchError
+        SLURM refused it.
+    """
+    _checked("scontrol", "release", number)
+
+
+def cancel_jobs(numbers: Iterable[str]) -> None:
+    """Cancel jobs, with all of their elements; one that is over is no error.
+
+    Raises
+    ------
+    BatchError
+        SLURM refused it, or is not there.
+    """
+    for number in numbers:
+        done = _asked("scancel", number)
+        if done.returncode and _UNKNOWN not in done.stderr:
+            raise BatchError(f"scancel {number}: {done.stderr.strip()}")
+
+
+def count_states(number: str) -> dict[str, int]:
+    """Count the elements of a job by their state, such as RUNNING; nothing for a job that SLURM has forgotten.
+
+    Raises
+    ------
+    BatchError
+        SLURM is not there, or does not answer.
+    """
+    done = _asked("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", number)
+    if done.returncode and _UNKNOWN not in done.stderr:
+        raise BatchError(f"squeue: {done.stderr.strip()}")
+    states = done.stdout.split()
+    return {state: states.count(state) for state in dict.fromkeys(states)}
+
+
+def options_in(script: str) -> dict[str, str]:
+    """List the options that the ``#SBATCH`` lines of a script set, long names without dashes.
+
+    Examples
+    --------
+    >>> options_in("#!/bin/bash\\n#SBATCH --time=10  # minutes\\n#SBATCH -c 4\\n##SBATCH --mem=1G\\necho\\n#SBATCH --hold")
+    {'time': '10', 'cpus-per-task': '4'}
+    """
+    short = {"t": "time", "c": "cpus-per-task", "o": "output", "a": "array", "p": "partition", "J": "job-name", "A": "account"}
+    found: dict[str, str] = {}
+    for line in script.splitlines():
+        if line.startswith("#SBATCH"):
+            for option in re.finditer(r"(?:--([\w-]+)|-(\w))(?:[= ]?([^\s#-]\S*))?", line.partition(" #")[0][len("#SBATCH") :]):
+                found[option[1] or short.get(option[2], option[2])] = option[3] or ""
+        elif line.strip() and not line.startswith("#"):  # as sbatch: a command ends the list
+            break
+    return found
+
+
+def _setting(name: str) -> str:
+    try:
+        done = _run("scontrol", "show", "config")
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = re.search(rf"^{name}\s*=\s*(\S+)", done.stdout, re.MULTILINE)
+    return found[1] if found is not None else ""
+
+
+def _field(line: str, name: str) -> str:
+    found = re.search(rf"(?:^|\s){name}=(\S+)", line)
+    return found[1] if found is not None else ""
+
+
+def _checked(*command: str) -> str:
+    done = _asked(*command)
+    if done.returncode:
+        raise BatchError(f"{command[0]}: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def _asked(*command: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return _run(*command)
+    except FileNotFoundError:
+        raise BatchError(f"{command[0]}: no such command: this machine hands in no SLURM jobs; log in to one that does") from None
+    except subprocess.TimeoutExpired:
+        raise BatchError(f"{command[0]}: SLURM did not answer within {_PATIENCE_SECONDS} s") from None
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
