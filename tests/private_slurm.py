@@ -61,7 +61,7 @@ SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd.%n.log
 PlugStackConfig=/dev/null
 {nodes}
-PartitionName=debug Nodes=ALL Default=YES MaxTime=01:00:00 State=UP OverSubscribe=NO PriorityTier=1
+PartitionName=debug Nodes=ALL Default=YES MaxTime=2-00:00:00 State=UP OverSubscribe=NO PriorityTier=1
 """
 
 _URGENT = """\

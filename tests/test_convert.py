@@ -53,7 +53,7 @@ def document(dataset):
 
 
 def hidden(folder):
-    return sorted(path.name for path in Path(folder).rglob(".*") if path.name not in (".wkwdask.json", ".wkwdask-files.npy"))
+    return sorted(path.name for path in Path(folder).rglob(".*") if path.name not in (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl"))
 
 
 # ----------------------------------------------------------------------------- import

@@ -84,7 +84,7 @@ def test_a_dataset_is_copied_byte_for_byte(dataset, tmp_path, monkeypatch):
     assert after["scale"] == before["scale"]
     for name, layer in layers(tmp_path / "copy").items():
         assert {**layer, "mags": None} == {**layers(dataset)[name], "mags": None}
-    assert {path.name for path in (tmp_path / "copy").rglob(".wkwdask*")} == {".wkwdask.json", ".wkwdask-files.npy"}
+    assert {path.name for path in (tmp_path / "copy").rglob(".wkwdask*")} == {".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl"}
 
 
 @pytest.mark.parametrize("translate", [(32, 0, 0), (32, 64, -32)])

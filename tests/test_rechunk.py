@@ -59,7 +59,7 @@ def stored(folder, layer="cells"):
 
 
 def hidden(folder):
-    return sorted(path.name for path in Path(folder).rglob(".wkwdask*") if path.name not in (".wkwdask.json", ".wkwdask-files.npy"))
+    return sorted(path.name for path in Path(folder).rglob(".wkwdask*") if path.name not in (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl"))
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ _NAMES = {
     "apply": "api.functions",
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
+    "cluster": "clusters.connect",
     "compress": "api.reshape",
     "connected_components": "api.segmentations",
     "contrast": "api.contrast",
@@ -104,6 +105,7 @@ __all__ = [
     "apply",
     "build_pyramid",
     "check_manifest",
+    "cluster",
     "compress",
     "connected_components",
     "contrast",
@@ -150,6 +152,7 @@ if TYPE_CHECKING:
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
+    from wkwdask.clusters.connect import cluster
     from wkwdask.errors import (
         AlignmentError,
         BatchError,

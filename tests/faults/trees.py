@@ -10,7 +10,7 @@ from wkwdask.formats.datasource import format_datasource, new_document
 
 JSON_NAME = "datasource-properties.json"
 # what may stay in a dataset beside the data: provenance and record of a mag
-HARMLESS = (".wkwdask.json", ".wkwdask-files.npy")
+HARMLESS = (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl")
 
 
 def make_dataset(folder, voxel_size):

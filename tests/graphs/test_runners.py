@@ -23,11 +23,12 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.graphs import runners, write
 from wkwdask.graphs.read import open_array
 from wkwdask.graphs.write import compute_receipts, shard_receipts
-from wkwdask.jobs.job import run_serially
+from wkwdask.jobs.job import Result, run_serially
 from wkwdask.jobs.pyramid import PyramidJob
 from wkwdask.jobs.write import WriteJob
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.storage.job_folder import PROVENANCE_NAME
+from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.records import RECORD_NAME
 
 distributed = pytest.importorskip("distributed")
@@ -227,7 +228,7 @@ def contents(folder):
 
 
 def leftovers(folder):
-    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME)]
+    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)]
 
 
 def make_dataset(folder, array):
@@ -377,10 +378,11 @@ def test_follow_ups_run_first():
 
     class Task:
         def __init__(self, name):
-            self.name = name
+            self.name = self.key = name
 
         def run(self):
             order.append(self.name)
+            return Result(())
 
     class Job:
         num_tasks = 6
@@ -405,7 +407,7 @@ def test_workers_that_die_again_and_again(tmp_path, client):
     """A task that kills its worker each time is given up, and named."""
 
     class Deadly:
-        name = "the deadly task"
+        name = key = "the deadly task"
 
         def run(self):
             os.kill(os.getpid(), 9)

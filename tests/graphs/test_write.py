@@ -32,6 +32,7 @@ from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
 from wkwdask.jobs.write import WriteJob
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder
+from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw import WkwVolume
@@ -69,7 +70,7 @@ def contents(folder):
 
 
 def leftovers(folder):
-    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME)]
+    return [path.name for path in Path(folder).rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)]
 
 
 # ----------------------------------------------------------------------------- the graph on a format of its own

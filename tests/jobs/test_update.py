@@ -18,6 +18,7 @@ from wkwdask.errors import BoundsError, FormatError, LockedError, MissingError, 
 from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.jobs import update as module
 from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder
+from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.records import RECORD_NAME
 
@@ -87,7 +88,7 @@ def check_like_new(dataset, **options):
     shutil.copytree(dataset, fresh)
     wkwdask.build_pyramid(fresh, existing="overwrite", **{**PYRAMID, **options})
     assert {name: path.read_bytes() for name, path in files(dataset).items()} == {name: path.read_bytes() for name, path in files(fresh).items()}
-    assert [path.name for path in dataset.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME)] == []
+    assert [path.name for path in dataset.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)] == []
 
 
 def changed(before, after):

@@ -23,6 +23,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.storage import job_folder, local, owner
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, UnfinishedJob, find_unfinished, is_taken
+from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.locks import lock_holder
@@ -56,7 +57,7 @@ def text(folder):
 
 
 def hidden(folder):
-    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME))
+    return sorted(path.name for path in folder.rglob(".*") if path.name not in (PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME))
 
 
 @pytest.fixture

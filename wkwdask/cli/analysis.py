@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import cluster_at, scheduler_option
+from wkwdask.cli.shared import cluster_options
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 _SHOWN = 20
 
@@ -22,8 +25,8 @@ box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="
 @box_option
 @click.option("--with-zero", is_flag=True, help="Count the label 0 too.")
 @click.option("-o", "--output", metavar="FILE", help="Write the table: .csv or .parquet. Default: the largest labels are printed.")
-@scheduler_option
-def labels(path: str, with_zero: bool, output: str | None, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Tabulate the labels of a segmentation, streamed block by block: voxels, volume, bounding box, centroid, and mean, std, min and max of another layer.
 
     Boxes are half-open, in voxels of mag 1; so are centroids, where the centre of voxel i is (i + 0.5) * mag.
@@ -36,7 +39,7 @@ def labels(path: str, with_zero: bool, output: str | None, scheduler: str | None
     """
     from wkwdask.api.labels import label_statistics
 
-    with cluster_at(scheduler):
+    with cluster:
         table = label_statistics(path, ignore_zero=not with_zero, output=output, **options)
     shown = table.nlargest(_SHOWN, "voxels") if output is None else table.head(0)
     if len(shown):
@@ -54,8 +57,8 @@ def labels(path: str, with_zero: bool, output: str | None, scheduler: str | None
 @click.option("--per-slice", is_flag=True, help="Count each slice along z by itself.")
 @click.option("--ignore-zero", is_flag=True, help="Leave zeros out.")
 @click.option("-o", "--output", metavar="FILE", help="Write the counts that are not 0: .csv or .parquet. Default: they are printed.")
-@scheduler_option
-def histogram(path: str, limits: str | None, output: str | None, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def histogram(path: str, limits: str | None, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Count the voxel values of a layer, or of each of its slices, exactly.
 
     \b
@@ -68,7 +71,7 @@ def histogram(path: str, limits: str | None, output: str | None, scheduler: str 
     from wkwdask.storage.table_file import table_path, write_table
 
     target = None if output is None else table_path(output)
-    with cluster_at(scheduler):
+    with cluster:
         counts = count(path, range=_pair(limits, "--range"), **options)
     table = counts.reset_coords(["nan", "below", "above"], drop=True).to_dataframe()
     table = table[table["count"] > 0]
@@ -90,8 +93,8 @@ def histogram(path: str, limits: str | None, output: str | None, scheduler: str 
 @click.option("--per-slice", is_flag=True, help="Print a row for each slice along z.")
 @click.option("--with-zero", is_flag=True, help="Count zeros too; they are usually an empty margin.")
 @click.option("--write", is_flag=True, help="Let WEBKNOSSOS show the layer by this range (intensityRange in the JSON).")
-@scheduler_option
-def contrast(path: str, percentiles: str, with_zero: bool, write: bool, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def contrast(path: str, percentiles: str, with_zero: bool, write: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Find two percentiles of a layer's values, exact for integers of 8 and 16 bits.
 
     \b
@@ -102,7 +105,7 @@ def contrast(path: str, percentiles: str, with_zero: bool, write: bool, schedule
     """
     from wkwdask.api.contrast import contrast as find
 
-    with cluster_at(scheduler):
+    with cluster:
         table = find(path, _pair(percentiles, "--percentiles"), ignore_zero=not with_zero, write=write, **options)
     click.echo(table.to_string())
     low, high = table.attrs["intensityRange"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_option, resume_option, scheduler_option
+from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 
 @click.command(short_help="Apply your own function to layers.")
@@ -32,10 +35,10 @@ from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_o
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
 @external_option
-@scheduler_option
+@cluster_options
 def apply(
     function: str, sources: tuple[str, ...], is_reduction: bool, halo: str | None, chunks: str | None, arguments: tuple[str, ...], resume: bool,
-    overwrite: bool, scheduler: str | None, **options: Any,
+    overwrite: bool, cluster: AbstractContextManager[Any], **options: Any,
 ) -> None:  # fmt: skip
     """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCES; the last path is the TARGET, a mag that is made.
 
@@ -60,7 +63,7 @@ def apply(
     if not urls:
         raise click.UsageError("name the sources and a target, or --reduce")
     existing = existing_of(resume, overwrite)
-    with cluster_at(scheduler):
+    with cluster:
         result = apply_function(
             partial(called, **keywords) if keywords else called, list(urls), target, halo=_numbers(halo) or 0, chunks=_numbers(chunks), existing=existing,
             **options,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.clusters.config import ClusterConfig
     from wkwdask.graphs.batch import HandedOver
     from wkwdask.storage.batch_file import Batch
 
@@ -40,20 +42,42 @@ def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | N
       wkwdask submit rechunk dataset other --file-len 32 --cluster slurm-array --elements 100 --sbatch --partition=short
       wkwdask submit labels dataset --layer segmentation -o labels.parquet --cluster slurm-allocation
     """
+    from wkwdask.clusters.config import load_config
     from wkwdask.plans.batch_size import ArraySize
     from wkwdask.storage.batch_file import Batch
 
-    script = _script_of(config)
-    size = ArraySize(options["elements"], options["cpus"], _seconds(walltime), _nbytes(memory))
-    batch = Batch((verb, *arguments), os.getcwd(), script, os.path.abspath(logs), size, tuple(options["options"]))
-    _hand_over(batch, batch.arguments)
+    loaded = load_config(config)
+    logs = os.path.abspath(logs)
+    if loaded.kind == "allocation":
+        _submit_allocation(loaded, (verb, *arguments), logs, options["options"])
+    elif loaded.kind == "array":
+        size = ArraySize(options["elements"], options["cpus"], _seconds(walltime), _nbytes(memory))
+        _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, tuple(options["options"])), (verb, *arguments))
+    else:
+        raise click.UsageError(
+            f"--cluster {config}: is no batch script but a cluster of kind {loaded.kind}: give the command itself, wkwdask {verb} ... --cluster {config}"
+        )
+
+
+def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str]) -> None:
+    """Let a command, or a Python script, run in one job with its own dask cluster."""
+    from wkwdask.storage.slurm import submit_job
+
+    verb = os.path.splitext(os.path.basename(arguments[0]))[0]
+    program = [] if arguments[0].endswith(".py") else ["-m", "wkwdask"]
+    os.makedirs(logs, exist_ok=True)
+    asked = [f"--job-name=wkwdask-{verb}", f"--output={logs}/{verb}-%j.log", *options]
+    number = submit_job(str(config.path), [sys.executable, *program, *arguments], asked, os.getcwd())
+    click.echo(f"job {number}; it prints into {logs}/{verb}-{number}.log")
 
 
 def _hand_over(batch: Batch, arguments: Sequence[str]) -> None:
     """Run a command up to the point where its tasks are handed to an array, or to its end where few are left."""
     from wkwdask.cli import cli
+    from wkwdask.clusters.config import CLUSTER_VARIABLE
     from wkwdask.graphs.batch import HandedOver, shared_out
 
+    os.environ.pop(CLUSTER_VARIABLE, None)
     try:
         with shared_out(batch):
             cli.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
@@ -103,6 +127,42 @@ def _going_on(arguments: Sequence[str]) -> list[str]:
     return [*(argument for argument in arguments if argument not in ("--overwrite", "--resume")), "--resume"]
 
 
+@click.command(short_help="Show how far the jobs are that write a dataset, a layer or a mag.")
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the text.")
+@click.option("--follow", is_flag=True, help="Print again and again until no job is running.")
+@click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two looks, with --follow.")
+def status(path: str, as_json: bool, follow: bool, every: float) -> None:
+    """Show how far the jobs are that write PATH: running, interrupted and finished ones; from any machine that sees the folder.
+
+    The exit code is 3 where a job was interrupted, or has failed tasks.
+
+    \b
+    Examples:
+      wkwdask status dataset
+      wkwdask status dataset/color --follow
+    """
+    import json
+    import time
+
+    from wkwdask.jobs.status import finished_in, jobs_of, status_of
+    from wkwdask.jobs.tolerant import EXIT_CODE
+
+    while True:
+        found = [status_of(job) for job in jobs_of(path)]
+        is_last = not follow or not any(one.job.is_running for one in found)
+        shown: list[Any] = [*found, *(finished_in(path) if is_last else ())]
+        if as_json:
+            click.echo(json.dumps([one.to_json() for one in shown], indent=2))
+        else:
+            click.echo("\n".join(map(str, shown)) or f"{path}: no job writes here, and none has left a record")
+        if is_last:
+            break
+        time.sleep(every)
+    if any(not one.job.is_running or one.failures for one in found):
+        raise click.exceptions.Exit(EXIT_CODE)
+
+
 @click.command(short_help="Cancel the SLURM jobs that write a dataset, a layer or a mag.")
 @click.argument("path")
 def cancel(path: str) -> None:
@@ -150,11 +210,4 @@ def _nbytes(memory: str | None) -> int | None:
     return int(found[1]) * _UNITS[found[2].upper()]
 
 
-COMMANDS = (submit, cancel, batch_element, batch_finish)
-
-
-def _script_of(config: str) -> str:
-    from pathlib import Path
-
-    path = Path(config) if os.path.exists(config) else Path(__file__).parents[2] / "cluster-configs" / f"{config}.sbatch"
-    return path.read_text()
+COMMANDS = (submit, status, cancel, batch_element, batch_finish)

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import METHODS, cluster_at, external_option, scheduler_option, split_mags
+from wkwdask.cli.shared import METHODS, cluster_options, external_option, split_mags
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON in place of text.")
 _layer_option = click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all.")
@@ -44,10 +45,10 @@ def _exit(code: int) -> None:
 @click.option("--strict", is_flag=True, help="Warnings count too for the exit code.")
 @click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="How many faults to print.")
 @_json_option
-@scheduler_option
+@cluster_options
 def verify(
     path: str, layers: tuple[str, ...], mags: str | None, quick: bool, pyramid: bool, sample: float | None, method: str | None, manifest: str | None,
-    strict: bool, limit: int, as_json: bool, scheduler: str | None,
+    strict: bool, limit: int, as_json: bool, cluster: AbstractContextManager[Any],
 ) -> None:  # fmt: skip
     """Check a dataset, a layer or a mag: headers, sizes, jump tables, every block, names, left-overs, the JSON.
 
@@ -64,7 +65,7 @@ def verify(
     from wkwdask import api
     from wkwdask.cli.tables import print_verification
 
-    with cluster_at(scheduler):
+    with cluster:
         if manifest is not None:
             hashed = api.write_manifest(path) if manifest == "write" else api.check_manifest(path)
             _print(hashed, as_json, lambda report: click.echo(str(report)))
@@ -92,8 +93,10 @@ def verify(
 @click.option("--remove-copies", is_flag=True, help="Remove mags that webknossos left half-way, where the layer has every voxel that they hold.")
 @_json_option
 @external_option
-@scheduler_option
-def repair(path: str, layers: tuple[str, ...], mags: str | None, voxel_size: str | None, as_json: bool, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def repair(
+    path: str, layers: tuple[str, ...], mags: str | None, voxel_size: str | None, as_json: bool, cluster: AbstractContextManager[Any], **options: Any
+) -> None:
     """Mend a dataset, a layer or a mag.
 
     Removes what dead processes left, writes headers anew where the blocks prove what they should say, rebuilds broken files of coarser mags from the finer
@@ -108,7 +111,7 @@ def repair(path: str, layers: tuple[str, ...], mags: str | None, voxel_size: str
     from wkwdask import api
 
     size = None if voxel_size is None else [float(length) for length in voxel_size.split(",")]
-    with cluster_at(scheduler):
+    with cluster:
         report = api.repair(path, layer=layers or None, mags=split_mags(mags), voxel_size=size, **options)
     _print(report, as_json, lambda done: click.echo(str(done)))
     _exit(0 if report.is_sound else 1)
@@ -121,8 +124,8 @@ def repair(path: str, layers: tuple[str, ...], mags: str | None, voxel_size: str
 @click.option("--mag", help="The mag. Default: all that both have.")
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Where [voxels of mag 1]. Default: everywhere.")
 @_json_option
-@scheduler_option
-def diff(first: str, second: str, as_json: bool, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Compare two datasets, layers or mags voxel by voxel, however each is stored.
 
     Exit code 0: equal; 1: different; 2: they could not be compared.
@@ -135,7 +138,7 @@ def diff(first: str, second: str, as_json: bool, scheduler: str | None, **option
     from wkwdask import api
 
     try:
-        with cluster_at(scheduler):
+        with cluster:
             found = api.diff(first, second, **options)
     except Exception as error:
         error.exit_code = 2  # type: ignore[attr-defined]

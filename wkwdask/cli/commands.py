@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, METHODS, SAMPLINGS, cluster_at, existing_of, external_option, resume_option, scheduler_option, split_mags
+from wkwdask.cli.shared import COMPRESSIONS, METHODS, SAMPLINGS, cluster_options, existing_of, external_option, resume_option, split_mags
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from wkwdask.jobs.report import Report
 
 _CLOSE_SECONDS = 30
@@ -62,10 +64,10 @@ def info(path: str, as_json: bool) -> None:
 @click.option("--box", metavar="X,Y,Z,W,H,D", help="Make anew, in place, what lies above this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @external_option
-@scheduler_option
+@cluster_options
 def pyramid(
     path: str, layers: tuple[str, ...], all_layers: bool, mags: str | None, align_with: str | None, resume: bool, overwrite: bool, update: bool,
-    update_content: bool, box: str | None, dry_run: bool, scheduler: str | None, **options: Any,
+    update_content: bool, box: str | None, dry_run: bool, cluster: AbstractContextManager[Any], **options: Any,
 ) -> None:  # fmt: skip
     """Make all coarser mags of a layer, in one pass over its finest mag.
 
@@ -92,7 +94,7 @@ def pyramid(
     options["align_with"] = True if align_with is None else False if align_with == "none" else align_with
     if dry_run and (update or update_content or box):
         raise click.UsageError("--dry-run shows the plan of a whole pyramid, not of an update")
-    with cluster_at(scheduler):
+    with cluster:
         if dry_run:
             click.echo("\n\n".join(str(plan_pyramid(path, name, existing=existing, **options)) for name in names))
             return
@@ -121,8 +123,8 @@ def _all_layers(path: str) -> list[str]:
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
 @external_option
-@scheduler_option
-def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
 
     The new mags appear when all of them are complete; an interrupted run leaves nothing behind that could be mistaken for data, and the same command
@@ -137,7 +139,7 @@ def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, schedul
     from wkwdask.api import upsample as make_finer
 
     existing = existing_of(resume, overwrite)
-    with cluster_at(scheduler):
+    with cluster:
         report = make_finer(path, mags=split_mags(mags), existing=existing, **options)
     click.echo(str(report))
 

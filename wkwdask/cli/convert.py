@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import cluster_at, existing_of, external_option, resume_option, scheduler_option
+from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 
 @click.command(short_help="Images and arrays to WKW, and back.")
@@ -33,8 +36,8 @@ from wkwdask.cli.shared import cluster_at, existing_of, external_option, resume_
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace the target where it is there already; forget an interrupted run.")
 @external_option
-@scheduler_option
-def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Make a WKW mag of images or of an array in another format; export where SOURCE is WKW.
 
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
@@ -59,7 +62,7 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
             options[name] = _numbers(options[name], name, number)
     if options["value_range"] is not None and len(options["value_range"]) != 2:
         raise click.UsageError(f"--range takes two numbers, LOW,HIGH, got {len(options['value_range'])}")
-    with cluster_at(scheduler), warnings.catch_warnings():
+    with cluster, warnings.catch_warnings():
         warnings.simplefilter("always", SectionWarning)
         warnings.showwarning = show
         report = convert_anything(source[0] if len(source) == 1 else source, target, existing=existing_of(resume, overwrite), **options)

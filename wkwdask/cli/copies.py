@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import cluster_at, existing_of, external_option, resume_option, scheduler_option, split_mags
+from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option, split_mags
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 from wkwdask.errors import MissingError
 
 
@@ -37,8 +40,10 @@ class Triple(click.ParamType):
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace mags of the target that are there already; forget an interrupted run.")
 @external_option
-@scheduler_option
-def copy(path: str, target: str, layers: tuple[str, ...], mags: str | None, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def copy(
+    path: str, target: str, layers: tuple[str, ...], mags: str | None, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any
+) -> None:
     """Copy a dataset, a layer or a mag to TARGET, under the same name or another one.
 
     Files or stored blocks are copied as they are wherever each becomes one again. The same command goes on where it was interrupted.
@@ -53,7 +58,7 @@ def copy(path: str, target: str, layers: tuple[str, ...], mags: str | None, resu
 
     if options["translate"] is None:
         del options["translate"]
-    with cluster_at(scheduler):
+    with cluster:
         report = copy_mags(path, target, layer=layers or None, mags=split_mags(mags), existing=existing_of(resume, overwrite), **options)
     click.echo(str(report))
 
@@ -65,8 +70,8 @@ def copy(path: str, target: str, layers: tuple[str, ...], mags: str | None, resu
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @external_option
-@scheduler_option
-def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes: bool, allow_external: bool, scheduler: str | None) -> None:
+@cluster_options
+def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes: bool, allow_external: bool, cluster: AbstractContextManager[Any]) -> None:
     """Remove a dataset, a layer or a mag: its files, and what the JSON says about it.
 
     What is no mag stays. The same command deletes the rest where it was interrupted.
@@ -91,7 +96,7 @@ def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes:
         if dry_run:
             return
         click.confirm("Remove?", abort=True)
-    with cluster_at(scheduler):
+    with cluster:
         report = remove(path, **chosen)
     click.echo(str(report))
 

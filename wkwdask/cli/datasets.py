@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import cluster_at, external_option, scheduler_option
+from wkwdask.cli.shared import cluster_options, external_option
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from wkwdask.api.datasets import Dataset
 
 _CATEGORIES = click.Choice(("color", "segmentation"))
@@ -117,8 +119,8 @@ def rename_layer(path: str, old: str, new: str) -> None:
 @click.argument("name")
 @click.option("--delete-files", is_flag=True, help="DELETE its mags for good, as rm does.")
 @external_option
-@scheduler_option
-def remove_layer(path: str, name: str, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Take a layer off the JSON; its files stay, unless they are to be deleted.
 
     \b
@@ -126,7 +128,7 @@ def remove_layer(path: str, name: str, scheduler: str | None, **options: Any) ->
       wkwdask dataset remove-layer dataset prediction
       wkwdask dataset remove-layer dataset prediction --delete-files
     """
-    with cluster_at(scheduler):
+    with cluster:
         click.echo(repr(_opened(path).remove_layer(name, **options)))
 
 
@@ -136,15 +138,15 @@ def remove_layer(path: str, name: str, scheduler: str | None, **options: Any) ->
 @click.argument("mag")
 @click.option("--delete-files", is_flag=True, help="DELETE it for good, as rm does.")
 @external_option
-@scheduler_option
-def remove_mag(path: str, layer: str, mag: str, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def remove_mag(path: str, layer: str, mag: str, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Take a mag off the JSON; its files stay, unless they are to be deleted.
 
     \b
     Example:
       wkwdask dataset remove-mag dataset color 4-4-2
     """
-    with cluster_at(scheduler):
+    with cluster:
         click.echo(repr(_opened(path).remove_mag(layer, mag, **options)))
 
 
@@ -181,8 +183,8 @@ def bounding_box(path: str, layer: str, box: str) -> None:
 @click.argument("layer")
 @click.option("--id", "value", type=click.IntRange(0), help="The id. Default: it is computed from all voxels of the finest mag.")
 @click.option("--dry-run", is_flag=True, help="Only print it.")
-@scheduler_option
-def largest_id(path: str, layer: str, value: int | None, dry_run: bool, scheduler: str | None) -> None:
+@cluster_options
+def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster: AbstractContextManager[Any]) -> None:
     """Find the largest id of a segmentation, and state it in the JSON.
 
     \b
@@ -190,7 +192,7 @@ def largest_id(path: str, layer: str, value: int | None, dry_run: bool, schedule
       wkwdask dataset largest-id dataset segmentation
     """
     opened = _opened(path)
-    with cluster_at(scheduler):
+    with cluster:
         largest = opened[layer].compute_largest_segment_id() if value is None else value
     click.echo(f"largest id of {layer}: {largest}, the JSON says {opened[layer].largest_segment_id}")
     if not dry_run:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_option, resume_option, scheduler_option
+from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 
 @click.command(short_help="Merge volume annotations into a segmentation.")
@@ -24,7 +27,7 @@ from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_o
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
 @external_option
-@scheduler_option
+@cluster_options
 def merge(
     base: str,
     annotations: tuple[str, ...],
@@ -33,7 +36,7 @@ def merge(
     largest_id: int | None,
     resume: bool,
     overwrite: bool,
-    scheduler: str | None,
+    cluster: AbstractContextManager[Any],
     **options: Any,
 ) -> None:
     """Merge volume ANNOTATIONs, zips as WEBKNOSSOS exports them, into the segmentation BASE, and write one mag of TARGET.
@@ -49,7 +52,7 @@ def merge(
 
     if largest_id is not None and not relabel:
         raise click.UsageError("--largest-id is for --relabel")
-    with cluster_at(scheduler):
+    with cluster:
         report = merge_annotations(
             base, annotations, target, relabel=relabel if largest_id is None else largest_id, existing=existing_of(resume, overwrite), **options
         )

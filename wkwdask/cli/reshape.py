@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_option, resume_option, scheduler_option, split_mags
+from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option, split_mags
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 _MOVES = (
     click.argument("path"),
@@ -21,7 +24,7 @@ _MOVES = (
     resume_option,
     click.option("--overwrite", is_flag=True, help="Replace mags of the target that are there already; forget an interrupted run."),
     external_option,
-    scheduler_option,
+    cluster_options,
 )
 
 
@@ -66,12 +69,19 @@ def compress(**options: Any) -> None:
 
 
 def _store_anew(
-    path: str, target: str | None, layers: tuple[str, ...], mags: str | None, resume: bool, overwrite: bool, scheduler: str | None, **options: Any
+    path: str,
+    target: str | None,
+    layers: tuple[str, ...],
+    mags: str | None,
+    resume: bool,
+    overwrite: bool,
+    cluster: AbstractContextManager[Any],
+    **options: Any,
 ) -> None:
     from wkwdask.api import rechunk as store_anew
 
     existing = existing_of(resume, overwrite)
-    with cluster_at(scheduler):
+    with cluster:
         report = store_anew(path, target, layer=layers or None, mags=split_mags(mags), existing=existing, **options)
     click.echo(str(report))
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_option, resume_option, scheduler_option
+from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 
 @click.command(short_help="Label connected components.")
@@ -26,9 +29,9 @@ from wkwdask.cli.shared import COMPRESSIONS, cluster_at, existing_of, external_o
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
 @external_option
-@scheduler_option
+@cluster_options
 def components(
-    source: str, target: str, threshold: str | None, connectivity: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any
+    source: str, target: str, threshold: str | None, connectivity: str, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any
 ) -> None:
     """Label the connected components of SOURCE, a mag or layer, as the mag TARGET: each gets one id across all files.
 
@@ -42,7 +45,7 @@ def components(
     """
     from wkwdask.api.segmentations import connected_components
 
-    with cluster_at(scheduler):
+    with cluster:
         report = connected_components(
             source, target, threshold=_limits(threshold), connectivity=int(connectivity), existing=existing_of(resume, overwrite),  # type: ignore[arg-type]
             **options,
@@ -85,8 +88,8 @@ def _number(text: str) -> float:
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
 @external_option
-@scheduler_option
-def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Map the ids of SOURCE, a mag or layer, to those that MAPPING names, as the mag TARGET.
 
     MAPPING is a .csv or .parquet of two columns, a .npy of shape (n, 2) or with an entry for each id, an agglomerate file of WEBKNOSSOS (.hdf5), or a
@@ -101,7 +104,7 @@ def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool,
     """
     from wkwdask.api.segmentations import remap as remap_function
 
-    with cluster_at(scheduler):
+    with cluster:
         report = remap_function(source, target, mapping, existing=existing_of(resume, overwrite), **options)
     click.echo(str(report))
 
@@ -116,8 +119,8 @@ def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool,
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
 @external_option
-@scheduler_option
-def dust(source: str, target: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def dust(source: str, target: str, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Remove the segments of few voxels from SOURCE, a mag or layer, as the mag TARGET; all others keep their ids.
 
     \b
@@ -126,7 +129,7 @@ def dust(source: str, target: str, resume: bool, overwrite: bool, scheduler: str
     """
     from wkwdask.api.segmentations import remove_dust
 
-    with cluster_at(scheduler):
+    with cluster:
         report = remove_dust(source, target, existing=existing_of(resume, overwrite), **options)
     click.echo(str(report))
 
@@ -141,8 +144,8 @@ def dust(source: str, target: str, resume: bool, overwrite: bool, scheduler: str
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
 @external_option
-@scheduler_option
-def renumber(source: str, target: str, resume: bool, overwrite: bool, scheduler: str | None, **options: Any) -> None:
+@cluster_options
+def renumber(source: str, target: str, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Give the n segments of SOURCE, a mag or layer, the ids 1 to n, in the order of their old ones, as the mag TARGET.
 
     \b
@@ -151,7 +154,7 @@ def renumber(source: str, target: str, resume: bool, overwrite: bool, scheduler:
     """
     from wkwdask.api.segmentations import renumber as renumber_function
 
-    with cluster_at(scheduler):
+    with cluster:
         report = renumber_function(source, target, existing=existing_of(resume, overwrite), **options)
     click.echo(str(report))
 

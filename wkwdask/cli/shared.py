@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import functools
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable
 
 METHODS = ("default", "median", "mode", "mean", "min", "max", "nearest")
 COMPRESSIONS = ("lz4hc", "lz4", "raw")
 SAMPLINGS = ("anisotropic", "isotropic", "constant_z")
 
-scheduler_option = click.option(
-    "--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786. Default: on this machine's cores."
-)
 external_option = click.option(
     "--allow-external", is_flag=True, help="Write (or delete) where paths or links lead out of the dataset. Default: that is refused."
 )
@@ -30,14 +27,23 @@ def existing_of(resume: bool, overwrite: bool) -> Any:
     return "overwrite" if overwrite else "resume" if resume else "error"
 
 
-def cluster_at(address: str | None) -> AbstractContextManager[Any]:
-    """Connect to a dask cluster; without an address, jobs run on this machine."""
-    if address is None:
-        return nullcontext()
-    from distributed import Client
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say where it runs; it gets the argument ``cluster``, to be entered when the work begins."""
 
-    client: AbstractContextManager[Any] = Client(address)
-    return client
+    @click.option(
+        "--cluster", metavar="FILE|NAME", help="Run on this cluster (wkwdask cluster list). Default: what $WKWDASK_CLUSTER says, else this machine's cores."
+    )
+    @click.option("--scheduler", metavar="ADDRESS", help="Run on the dask cluster at this address, such as tcp://host:8786.")
+    @click.option("--report", "performance_report", metavar="FILE.html", help="Keep dask's performance report of the run; needs a cluster and bokeh.")
+    @functools.wraps(command)
+    def run(*args: Any, cluster: str | None, scheduler: str | None, performance_report: str | None, **options: Any) -> Any:
+        if cluster is not None and scheduler is not None:
+            raise click.UsageError("--cluster names a configuration, --scheduler an address: give one of them")
+        from wkwdask.clusters.connect import cluster as run_on
+
+        return command(*args, cluster=run_on(cluster or scheduler, report=performance_report), **options)
+
+    return run
 
 
 def split_mags(mags: str | None) -> list[str] | None:

@@ -157,12 +157,17 @@ class _Rest:
     """A job some of whose tasks have been asked for already."""
 
     def __init__(self, job: JournaledJob, first: list[Task]) -> None:
+        self.folder = job.folder
         self._job = job
         self._first = first
 
     @property
     def num_tasks(self) -> int:
         return self._job.num_tasks
+
+    @property
+    def num_known(self) -> int:
+        return self._job.num_known
 
     def tasks(self) -> Iterator[Task]:
         return iter(self._first)

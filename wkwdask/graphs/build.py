@@ -27,7 +27,7 @@ from wkwdask.jobs.progress import Progress
 from wkwdask.jobs.remove import RemoveJob
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ShardTally, tally_of
-from wkwdask.jobs.tolerant import TolerantJob
+from wkwdask.jobs.tolerant import NO_RESULT, Tolerance
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
@@ -227,9 +227,7 @@ def apply(applying: StagedApply, *, most_failures: int) -> Report:
     with _attempt(staged), staged.journal() as journal:
         job = applying.job()
         journaled = staged.journaled(job, journal)
-        tolerant = TolerantJob(journaled, most_failures)
-        run_job(tolerant, f"applying to {staged.folders[0]}")
-        tolerant.check("all others are done")
+        run_job(journaled, f"applying to {staged.folders[0]}", tolerance=Tolerance(most_failures, lists_always=True))
         return staged.publish(job.tallies, f"{journaled.num_known} tasks had been finished before" if journaled.num_known else "")
 
 
@@ -305,9 +303,7 @@ def reduce(application: Application, combine: Callable[[Any, Any], Any], *, most
         None where nothing was computed.
     """
     job = ReduceJob(application, combine)
-    tolerant = TolerantJob(job, most_failures)
-    run_job(tolerant, f"reducing {application.sources[0].name}")
-    tolerant.check("there is no result without them")
+    run_job(job, f"reducing {application.sources[0].name}", tolerance=Tolerance(most_failures, lists_always=True, ending=NO_RESULT))
     return job.value[0] if job.value else None
 
 
@@ -410,7 +406,7 @@ def update_pyramid(update: StagedUpdate) -> Report:
     """
     update = update.start()
     try:
-        run_job(update.job, f"update of {update.folder.parent}")
+        run_job(update.job, f"update of {update.folder.parent}", folder=update.folder.root)
         return update.finish()
     except BaseException:
         update.job.save_what_is_done()

@@ -8,27 +8,31 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import TaskFailedError
+from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.task_queue import TaskQueue
-from wkwdask.jobs.job import run_task
+from wkwdask.jobs.tolerant import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from wkwdask.jobs.job import Job, Task
+    from wkwdask.jobs.job import Result, Task
+    from wkwdask.jobs.tolerant import TolerantJob
 
 _WINDOW_PER_WORKER = 3
 _WINDOW_SECONDS = 2.0  # how long the number of workers is believed
-_RETRIES = 3
 _POLL_SECONDS = 5.0
 _GONE = "the dask scheduler is gone and did not come back"
 _RESULT_SECONDS = 20.0  # how long a receipt of some hundred bytes may take to come
 _LATE_SECONDS = 60.0
 _LATE_FACTOR = 10.0
+_AVOIDED_SECONDS = 300.0  # how long a worker on which a task was so late gets no others
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,15 @@ class _Attempt:
     """A task that was handed to a cluster."""
 
     task: Task
+    """The task."""
     future: Any
+    """What came of it, or will."""
     since: float
+    """When."""
+    number: int
+    """How many had been handed to the cluster by then, this one included."""
+    is_alone: bool
+    """Whether no other was in flight."""
 
 
 class ClientRun:
@@ -45,13 +56,13 @@ class ClientRun:
 
     Parameters
     ----------
-    job : Job
+    job : TolerantJob
         The job.
     client : Client
         The cluster.
     """
 
-    def __init__(self, job: Job, client: Any) -> None:
+    def __init__(self, job: TolerantJob, client: Any) -> None:
         self._job = job
         self._client = client
         self._queue = TaskQueue(job)
@@ -60,14 +71,19 @@ class ClientRun:
         self._window = 0
         self._window_until = 0.0
         self._seconds_per_task = 0.0
+        self._num_submitted = 0
+        self._suspects: list[Task] = []
+        self._failed_on: dict[str, set[str]] = {}
+        self._avoided: dict[str, float] = {}
+        self._watch = PauseWatch(client)
 
     def to_end(self) -> None:
         """Keep a window of tasks in flight until nothing is left."""
         try:
             self._fill()
-            while self._attempts or self._queue.has_more():
+            while self._attempts or self._queue.has_more() or self._suspects:
                 try:
-                    self._take(self._ended.get(timeout=_POLL_SECONDS))
+                    self._take(self._ended.get(timeout=self._patience()))
                     while not self._ended.empty():
                         self._take(self._ended.get())
                 except Empty:
@@ -80,6 +96,10 @@ class ClientRun:
                 self._client.cancel([attempt.future for attempt in self._attempts.values()], force=True)
             raise
 
+    def _patience(self) -> float:
+        pause = self._queue.pause()
+        return _POLL_SECONDS if pause is None else min(_POLL_SECONDS, pause)
+
     def _is_gone(self) -> bool:
         return self._client.status in ("closed", "closing")
 
@@ -88,21 +108,44 @@ class ClientRun:
             return
         now = time.monotonic()
         if now >= self._window_until:
-            self._window = _WINDOW_PER_WORKER * max(1, sum(self._client.nthreads().values()))
+            workers = sum(self._client.nthreads().values())
+            self._job.progress.workers = workers
+            self._window = _WINDOW_PER_WORKER * max(1, workers)
             self._window_until = now + _WINDOW_SECONDS
         tasks: list[Task] = []
         while len(self._attempts) + len(tasks) < self._window and (task := self._queue.take()) is not None:
-            tasks.append(task)
+            if task.key in self._failed_on:
+                self._submit_elsewhere(task)
+            else:
+                tasks.append(task)
         self._submit(tasks)
+        if self._suspects and not self._attempts and not self._queue.has_more():
+            self._submit([self._suspects.pop()])
 
     def _submit(self, tasks: Sequence[Task], **where: Any) -> None:
-        futures = self._client.map(run_task, tasks, pure=False, retries=_RETRIES, **where)
+        where = where or self._away_from(())
+        is_alone = len(tasks) == 1 and not self._attempts
+        futures = self._client.map(self._job.attempt_away, tasks, pure=False, retries=0, key="run_task", **where)
         for task, future in zip(tasks, futures, strict=True):
-            self._attempts[future.key] = _Attempt(task, future, time.monotonic())
+            self._num_submitted += 1
+            self._attempts[future.key] = _Attempt(task, future, time.monotonic(), self._num_submitted, is_alone)
             future.add_done_callback(self._ended.put)
 
+    def _submit_elsewhere(self, task: Task) -> None:
+        """Try a task again, rather not on a worker where it failed."""
+        self._submit([task], **self._away_from(self._failed_on[task.key]))
+
+    def _away_from(self, workers: Iterable[str]) -> dict[str, Any]:
+        """Say that tasks should rather not run on some workers, nor where others were far too late: what is stopped or cut off would take one after the
+        other."""
+        now = time.monotonic()
+        self._avoided = {worker: until for worker, until in self._avoided.items() if until > now}
+        but = {*workers, *self._avoided}
+        others = sorted(set(self._client.nthreads()) - but) if but else []
+        return {"workers": others, "allow_other_workers": True} if others else {}
+
     def _take(self, future: Any) -> None:
-        """Take the end of an attempt: hand on its result, or start the task again where the scheduler lost it."""
+        """Take the end of an attempt: hand on what came of it, or start the task again where the scheduler lost it."""
         attempt = self._attempts.pop(future.key, None)
         if attempt is None:  # a copy of it was faster
             return
@@ -111,19 +154,50 @@ class ClientRun:
             if not copies:
                 self._queue.add([attempt.task])
             return
+        if future.status == "error":
+            if not copies:
+                self._take_error(attempt)
+            return
         try:
-            result = _result_of(future, attempt.task)
+            outcome: Result | Failed = future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
         except OSError:  # time-outs and broken connections are such
-            if future.status == "error":  # it is the task's own
-                raise
             self._start_elsewhere(attempt.task, future)
+            return
+        if isinstance(outcome, Failed):
+            if not copies:
+                self._take_failure(attempt, outcome)
             return
         if copies:
             self._client.cancel([self._attempts.pop(key).future for key in copies], force=True)
         future.release()
         seconds = time.monotonic() - attempt.since
         self._seconds_per_task = seconds if not self._seconds_per_task else 0.9 * self._seconds_per_task + 0.1 * seconds
-        self._queue.add(self._job.receive(attempt.task, result))
+        self._failed_on.pop(attempt.task.key, None)
+        self._queue.end(attempt.task, outcome)
+
+    def _take_failure(self, attempt: _Attempt, failed: Failed) -> None:
+        """Hand on a failure, and remember where it was if the task comes again."""
+        task, future = attempt.task, attempt.future
+        if not self._queue.end(task, failed):
+            self._failed_on.pop(task.key, None)
+            return
+        with suppress(OSError):
+            holders = {worker for workers in self._client.who_has([future]).values() for worker in workers}
+            self._failed_on.setdefault(task.key, set()).update(holders)
+
+    def _take_error(self, attempt: _Attempt) -> None:
+        """Take what the cluster says itself: workers died that had the task, or it could not be read there."""
+        from distributed.scheduler import KilledWorker
+
+        task, error = attempt.task, attempt.future.exception()
+        if not isinstance(error, KilledWorker):
+            self._queue.end(task, Failed(error, gethostname()))
+        elif attempt.is_alone and attempt.number == self._num_submitted:
+            failure = TaskFailedError(f"{task.name}: given up after the workers that ran it died ({error})")
+            failure.__cause__ = error
+            self._queue.end(task, Failed(failure, gethostname(), attempts=error.allowed_failures + 1))
+        else:  # it may be the fault of another one on the same worker: it runs once more, alone
+            self._suspects.append(task)
 
     def _start_elsewhere(self, task: Task, future: Any) -> None:
         """Run a task once more whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or cut off."""
@@ -143,7 +217,10 @@ class ClientRun:
         """See whether the cluster is still there, and start a copy of a task that takes far longer than others did: its worker may be stopped or cut off."""
         if self._is_gone():
             raise TaskFailedError(_GONE)
-        if self._client.status != "running" or self._queue.has_more():
+        if self._client.status != "running":
+            return
+        self._watch.look()
+        if self._queue.has_more():
             return
         late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
         copied = Counter(id(attempt.task) for attempt in self._attempts.values())
@@ -153,15 +230,9 @@ class ClientRun:
         runs_on = {key: worker for worker, keys in self._client.processing().items() for key in keys}
         workers = set(self._client.nthreads())
         for key, task in slow.items():
-            others = sorted(workers - {runs_on.get(key)})
+            if key in runs_on:
+                self._avoided[runs_on[key]] = time.monotonic() + _AVOIDED_SECONDS
+        for key, task in slow.items():
+            others = sorted(workers - self._avoided.keys()) or sorted(workers - {runs_on.get(key)})
             if key in runs_on and others:
                 self._submit([task], workers=others)
-
-
-def _result_of(future: Any, task: Task) -> Any:
-    from distributed.scheduler import KilledWorker
-
-    try:
-        return future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
-    except KilledWorker as error:
-        raise TaskFailedError(f"{task.name}: given up after the workers that ran it died ({error})") from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.graphs.runners import run_job
 from wkwdask.jobs.label_statistics import make_label_survey
 from wkwdask.jobs.survey import SurveyJob
-from wkwdask.jobs.tolerant import TolerantJob
+from wkwdask.jobs.tolerant import NO_RESULT, Tolerance
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,9 +41,7 @@ def run_survey(survey: Survey, title: str) -> Any:
         Some regions could not be read; the message lists them.
     """
     job = SurveyJob(survey)
-    tolerant = TolerantJob(job, _MOST_FAILURES)
-    run_job(tolerant, title)
-    tolerant.check("there is no result without them")
+    run_job(job, title, tolerance=Tolerance(_MOST_FAILURES, lists_always=True, ending=NO_RESULT))
     return job.findings.found()
 
 

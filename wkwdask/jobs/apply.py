@@ -11,7 +11,7 @@ import numpy as np
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box
 from wkwdask.jobs.aligned import read_aligned, read_mask
-from wkwdask.jobs.job import Result
+from wkwdask.jobs.job import Result, give_up
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed
 from wkwdask.storage.states import add_digests, digest
 
@@ -139,6 +139,7 @@ class Application:
             except Exception as error:
                 if attempt == self.attempts:
                     error.add_note(f"box {box}, tried {attempt} times")
+                    give_up(error)
                     raise
             attempt += 1
             arrays = self._read(grown)  # the function may have changed them

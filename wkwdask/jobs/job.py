@@ -21,6 +21,10 @@ class Result:
     """Digest of the states of all files that were read, see ``wkwdask.storage.states``."""
     value: Any = None
     """What a task found out; small, and picklable."""
+    nbytes_in: int = 0
+    """Voxel bytes that were read (decoded), for the progress; 0 where nobody counts."""
+    seconds: float = 0.0
+    """How long it took; 0 where nobody measured."""
 
 
 class Task(Protocol):
@@ -104,3 +108,13 @@ def run_serially(job: Job) -> None:
             waiting.pop()
         else:
             waiting.append(iter(job.receive(task, run_task(task))))
+
+
+def give_up(error: Exception) -> None:
+    """Mark an error that its task has tried to get around often enough: it is not tried again."""
+    error._wkwdask_is_given_up = True  # type: ignore[attr-defined]
+
+
+def is_given_up(error: Exception) -> bool:
+    """Tell whether an error was marked by :func:`give_up`."""
+    return getattr(error, "_wkwdask_is_given_up", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -90,8 +91,14 @@ class JournaledJob:
 
 
 def entry_of(key: str, result: Result) -> dict[str, Any]:
-    """Write down the result of a task."""
-    return {"task": key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]}
+    """Write down the result of a task, when it came, and what tells how fast the job is."""
+    entry: dict[str, Any] = {"task": key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]}
+    entry["time"] = round(time.time(), 1)
+    if result.seconds:
+        entry["seconds"] = round(result.seconds, 3)
+    if result.nbytes_in:
+        entry["nbytes_in"] = result.nbytes_in
+    return entry
 
 
 def keys_of(lines: Iterable[bytes]) -> Iterator[str]:

@@ -13,6 +13,7 @@ from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
 from wkwdask.storage.dataset import check_datasource_writable
 from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, check_targets, find_unfinished, is_taken, is_untouched, job_root, read_provenance
+from wkwdask.storage.job_lines import keep_progress
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import lock_holder
@@ -198,6 +199,7 @@ class StagedMags:
                 remove_temporaries(tally.target.folder, name)
             write_record(tally.target.folder, rows)
         job_folder = self._job_folder()
+        keep_progress(job_folder.root, tallies[0].target.folder)
         seconds = time.time() - job_folder.started_at()
         report = Report(tuple(tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)), self.nbytes_in, seconds, note)
         new_mags = [NewMag(os.path.basename(target.folder), folder) for target, folder in zip(self.targets, self.folders, strict=True)]

@@ -1,22 +1,38 @@
-"""What jobs write a dataset, a layer or a mag, and how far they are: read from their folders, from any machine."""
+"""What jobs write a dataset, a layer or a mag, and how far they are: read from their folders, on any machine."""
 
 from __future__ import annotations
 
+import json
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError
+from wkwdask.jobs.progress_view import describe, describe_count
+from wkwdask.jobs.report import Report, format_nbytes
 from wkwdask.storage.batch_file import read_batch
-from wkwdask.storage.job_folder import JobState, is_job_folder, job_owner, job_states, job_targets
+from wkwdask.storage.job_folder import JobState, is_job_folder, job_owner, job_states, job_targets, read_provenance
+from wkwdask.storage.job_lines import read_failures, read_progress
+from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import local_path
-from wkwdask.storage.slurm import SlurmJob
+from wkwdask.storage.slurm import SlurmJob, count_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wkwdask.storage.batch_file import Batch
+    from wkwdask.storage.job_lines import Failure
     from wkwdask.storage.owner import Owner
+
+_LISTED = 20
+_STATE_WORDS = {
+    JobState.RUNNING: "running",
+    JobState.UNPUBLISHED: "ended while its result appeared; the next job into the layer finishes that",
+    JobState.CAN_GO_ON: "not running; the same command goes on with it",
+    JobState.DEAD: "ended before anything was finished",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +56,55 @@ class FoundJob:
         return self.state is JobState.RUNNING
 
     def slurm_jobs(self) -> list[str]:
-        """Give the ids of the SLURM jobs that work on it: its arrays, then its owner."""
+        """Give the ids of the SLURM jobs that work on it: its last array, then its owner."""
         owner = SlurmJob.parse(self.owner.batch) if self.owner is not None else None
         arrays = [self.batch.rounds[-1].array] if self.batch is not None else []
         return [*arrays, *([owner.number] if owner is not None else [])]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """How far a job is."""
+
+    job: FoundJob
+    """The job."""
+    done: int
+    """Tasks that the present start has finished, or the last one."""
+    known: int
+    """Tasks that earlier starts had finished."""
+    total: int
+    """Tasks that there are, as far as is known: what follows from others may come on top."""
+    nbytes_in: int
+    """Decoded voxel bytes that the present start has read."""
+    nbytes_out: int
+    """Bytes that it has stored."""
+    seconds: float
+    """How long it works; waiting in a queue is no work."""
+    workers: int
+    """Tasks that run at once, of all processes that told it."""
+    failures: tuple[Failure, ...]
+    """Tasks that failed and were not finished since."""
+    slurm: dict[str, dict[str, int]]
+    """How many elements of each SLURM job are in which state."""
+
+    def __str__(self) -> str:
+        what = str(self.job.owner) if self.job.owner is not None else self.job.root
+        record = {"title": "  ", "failed": len(self.failures), **self._numbers()}
+        lines = [f"{what}: {_STATE_WORDS[self.job.state]}", f"  writes {', '.join(self.job.targets)}"]
+        lines.append(f"  {describe_count(record)}" if not self.job.is_running else f"  {', '.join([describe_count(record), *describe(record)])}")
+        lines += [f"  SLURM job {number}: {', '.join(f'{n} {state}' for state, n in states.items()) or 'forgotten'}" for number, states in self.slurm.items()]
+        lines += [f"  failed: {failure.name}: {failure.reason} (tried {failure.attempts} times)" for failure in self.failures[:_LISTED]]
+        more = len(self.failures) - _LISTED
+        return "\n".join([*lines, f"  and {more} more"] if more > 0 else lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        owner = None if self.job.owner is None else asdict(self.job.owner)
+        what = {"folder": self.job.root, "state": self.job.state.name.lower(), "owner": owner, "targets": self.job.targets}
+        return {**what, **self._numbers(), "slurm": self.slurm, "failures": [asdict(failure) for failure in self.failures]}
+
+    def _numbers(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("done", "known", "total", "nbytes_in", "nbytes_out", "seconds", "workers")}
 
 
 def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
@@ -81,3 +142,103 @@ def _jobs_in(folder: str) -> Iterator[FoundJob]:
 
 def _lies_in(target: str, path: str) -> bool:
     return target == path or target.startswith(path + os.sep)
+
+
+def status_of(job: FoundJob) -> JobStatus:
+    """Read how far a job is.
+
+    Parameters
+    ----------
+    job : FoundJob
+        The job.
+    """
+    entries = list(_entries(job.root).values())
+    begin = _begin(job, entries)
+    present = [entry for entry in entries if entry.get("time", 0.0) >= begin]
+    records = read_progress(job.root)
+    total = records[-1]["total"] if records and job.batch is None else 0
+    if job.batch is not None:
+        total = job.batch.rounds[-1].journaled + job.batch.rounds[-1].tasks
+    now = time.time() if job.is_running else max((entry["time"] for entry in present), default=begin)
+    return JobStatus(
+        job,
+        done=len(present),
+        known=len(entries) - len(present),
+        total=max(total, len(entries)),
+        nbytes_in=sum(entry.get("nbytes_in", 0) for entry in present),
+        nbytes_out=sum(_stored(entry) for entry in present),
+        seconds=round(max(now - begin, 0.0), 1),
+        workers=sum(record.get("workers", 0) for record in records if record.get("time", 0.0) >= begin),
+        failures=tuple(read_failures(job.root)),
+        slurm={number: count_states(number) for number in job.slurm_jobs()} if job.is_running else {},
+    )
+
+
+def _entries(root: str) -> dict[str, dict[str, Any]]:
+    """Read what the journals of a job tell of each task."""
+    found = {}
+    for line in read_journal(root):
+        try:
+            entry = json.loads(line)
+            found[str(entry["task"])] = entry
+        except (ValueError, TypeError, KeyError):  # cut short when a machine went down
+            continue
+    return found
+
+
+def _begin(job: FoundJob, entries: list[dict[str, Any]]) -> float:
+    """Tell when the first task of the present start began: waiting in a queue is no work."""
+    since = job.batch.rounds[-1].time if job.batch is not None else _since(job.owner)
+    return min((entry["time"] - entry.get("seconds", 0.0) for entry in entries if entry.get("time", 0.0) >= since), default=time.time())
+
+
+def _since(owner: Owner | None) -> float:
+    return 0.0 if owner is None else time.mktime(time.strptime(owner.since, "%Y-%m-%d %H:%M:%S"))
+
+
+def _stored(entry: dict[str, Any]) -> int:
+    return sum(receipt.get("nbytes", 0) for _, receipt in entry.get("receipts", ()) if receipt.get("part") is None)
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """A job whose mags are there."""
+
+    command: str
+    """What it was."""
+    report: Report
+    """What it did."""
+
+    def __str__(self) -> str:
+        mags = ", ".join(mag.path for mag in self.report.mags)
+        numbers = f"{self.report.files} files, {format_nbytes(self.report.nbytes_out)}, {self.report.seconds:.1f} s, {self.report.mb_per_second:,.0f} MB/s"
+        return f"{self.command}: finished: {mags}: {numbers}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        return {"state": "finished", "command": self.command, "report": self.report.to_json()}
+
+
+def finished_in(url: str | os.PathLike[str]) -> list[FinishedJob]:
+    """List the finished jobs that made what a mag, a layer or a dataset holds.
+
+    Parameters
+    ----------
+    url : str or path
+        The folder.
+    """
+    path = os.path.abspath(local_path(url))
+    found: dict[str, FinishedJob] = {}
+    for folder in _mag_folders(path):
+        provenance = read_provenance(folder)
+        if "report" in provenance and "settings" in provenance:
+            command = str(provenance["settings"].get("command", "a job"))
+            found.setdefault(str(provenance.get("job", folder)), FinishedJob(command, Report.from_json(provenance["report"], "")))
+    return list(found.values())
+
+
+def _mag_folders(path: str) -> Iterator[str]:
+    """Go through a folder, those in it and those in these: a mag, a layer's mags, or a dataset's."""
+    yield path
+    for pattern in ("*", "*/*"):
+        yield from (str(folder) for folder in sorted(Path(path).glob(pattern)) if folder.is_dir() and not folder.name.startswith("."))

@@ -1,67 +1,126 @@
-"""A job that goes on when single tasks fail: they are listed in the end."""
+"""A job that goes on when single tasks fail: errors that may pass are tried again, the others are listed in the end."""
 
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import pickle
+import socket
+import time
+import traceback
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
 
-from wkwdask.errors import LockedError, ResumeError, TaskFailedError
-from wkwdask.jobs.job import Result
+from wkwdask.errors import LockedError, ResumeError, TaskFailedError, WkwDaskError
+from wkwdask.jobs.job import is_given_up, run_task
+from wkwdask.storage.job_lines import Failure, failure_lines, failure_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from types import TracebackType
 
-    from wkwdask.jobs.job import Job, Task
+    from wkwdask.jobs.job import Job, Result, Task
+    from wkwdask.jobs.progress import Progress
+    from wkwdask.storage.job_lines import Lines
 
+EXIT_CODE = 3
+"""What a command exits with where some tasks failed and all others were done."""
+NO_RESULT = "there is no result without them"
+"""What a job says in the end that makes one thing of all its tasks."""
 _HOPELESS_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # no other task would do better
 _HOPELESS_ERRORS = (LockedError, ResumeError)
+_PASSING_CODES = (
+    errno.ESTALE, errno.EIO, errno.ETIMEDOUT, errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.ENOLCK, errno.ENOTCONN, errno.ESHUTDOWN,
+    errno.ECONNRESET, errno.ECONNREFUSED, errno.ECONNABORTED, errno.EPIPE,
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET,
+)  # fmt: skip
+_PASSING_ERRORS = (TimeoutError, ConnectionError)
+_PAUSES_SECONDS = (0.5, 2.0, 8.0)  # before each further attempt
 _FAILURES_WITHOUT_SUCCESS = 8
 _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """A task that failed."""
+class Tolerance:
+    """What a job bears, and what it says in the end."""
 
-    task: str
-    """What it works on."""
-    reason: str
-    """The error."""
+    most_failures: int = 1000
+    """With more failures than these it ends at once."""
+    lists_always: bool = False
+    """Whether a single failure comes as a list too; else it comes as its own error."""
+    ending: str = "everything that does not depend on what failed is done"
+    """What became of the other tasks."""
 
 
 @dataclass(frozen=True, slots=True)
-class TolerantTask:
-    """A task that gives its failure back in place of raising it."""
+class Failed:
+    """What an attempt gives in place of a result."""
 
-    task: Task
-    """The task."""
+    error: Exception
+    """What was raised."""
+    host: str
+    """The machine."""
+    trace: str = ""
+    """Where it was raised, if that was in another process."""
+    attempts: int = 1
+    """How often the task was tried by then."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return self.task.name
 
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return self.task.key
+def attempt(run: Callable[[Task], Result], task: Task) -> Result | Failed:
+    """Run a task in this process, and give its result or its error.
 
-    def run(self) -> Result:
-        """Run the task.
+    Parameters
+    ----------
+    run : callable
+        Runs a task.
+    task : Task
+        The task.
+    """
+    begin = time.perf_counter()
+    try:
+        return replace(run(task), seconds=time.perf_counter() - begin)
+    except Exception as error:
+        _let_go(error)
+        return Failed(error, socket.gethostname())
 
-        Returns
-        -------
-        Result
-            With a :class:`Failure` as its value where the task failed.
-        """
-        try:
-            return self.task.run()
-        except Exception as error:
-            if isinstance(error, _HOPELESS_ERRORS) or (isinstance(error, OSError) and error.errno in _HOPELESS_CODES):
-                raise
-            notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-            return Result((), value=Failure(self.task.name, f"{type(error).__name__}: {error}{notes}"))
+
+def attempt_away(run: Callable[[Task], Result], task: Task) -> Result | Failed:
+    """Run a task for another process: an error that would not get there becomes one that does."""
+    outcome = attempt(run, task)
+    if not isinstance(outcome, Failed):
+        return outcome
+    error = outcome.error
+    trace = "".join(traceback.format_exception(error))
+    try:
+        same = type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:
+        same = False
+    if not same:
+        error = _with_notes(TaskFailedError(f"{type(error).__name__}: {error}"), error)
+    return replace(outcome, error=error, trace=trace)
+
+
+def _with_notes(error: Exception, other: Exception) -> Exception:
+    for note in getattr(other, "__notes__", ()):
+        error.add_note(note)
+    return error
+
+
+def _let_go(error: BaseException) -> None:
+    """Let go of the arrays that the functions held in which an error was raised."""
+    seen: set[int] = set()
+    chain: BaseException | None = error
+    while chain is not None and id(chain) not in seen:
+        seen.add(id(chain))
+        traceback.clear_frames(chain.__traceback__)
+        chain = chain.__cause__ or chain.__context__
+
+
+class _RaisedElsewhereError(WkwDaskError):
+    """Where an error was raised in another process."""
+
+    def __str__(self) -> str:
+        return f"\n{self.args[0]}"
 
 
 class TolerantJob:
@@ -71,15 +130,26 @@ class TolerantJob:
     ----------
     job : Job
         The job.
-    most_failures : int
-        With more failures than these the job ends at once.
+    progress : Progress
+        Where its tasks are counted.
+    tolerance : Tolerance
+        What it bears.
+    folder : str, optional
+        The job's folder, which keeps a line for each failure.
     """
 
-    def __init__(self, job: Job, most_failures: int) -> None:
+    def __init__(self, job: Job, progress: Progress, tolerance: Tolerance, folder: str | None = None) -> None:
+        self.progress = progress
         self._job = job
-        self._most_failures = most_failures
-        self._succeeded = False
-        self.failures: list[Failure] = []
+        self._tolerance = tolerance
+        self._folder = folder
+        self._lines: Lines | None = None
+        self._has_succeeded = False
+        self._tried: dict[str, int] = {}
+        self._first: Failed | None = None
+        self._errors: set[str] = set()  # two are enough to tell that they differ
+        self._listed: list[Failure] = []
+        self._num_failed = 0
 
     @property
     def num_tasks(self) -> int:
@@ -88,36 +158,124 @@ class TolerantJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give the tasks to start with."""
-        return self._wrapped(self._job.tasks())
+        return self._job.tasks()
 
-    def _wrapped(self, tasks: Iterable[Task]) -> Iterator[Task]:
-        return (TolerantTask(task) for task in tasks)
+    def attempt(self, task: Task) -> Result | Failed:
+        """Run a task in this thread."""
+        return attempt(run_task, task)
+
+    @property
+    def attempt_away(self) -> Callable[[Task], Result | Failed]:
+        """What runs a task in another process."""
+        return partial(attempt_away, run_task)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
-        """Take a result, or note a failure.
+        """Take a result."""
+        self._has_succeeded = True
+        follow = self._job.receive(task, result)
+        self.progress.count(self._job, result)
+        return follow
+
+    def fail(self, task: Task, failed: Failed) -> float | None:
+        """Take a failure.
+
+        Parameters
+        ----------
+        task : Task
+            What was tried.
+        failed : Failed
+            What came of it.
+
+        Returns
+        -------
+        float or None
+            After which pause it is to be tried again [s]; None where it is given up.
 
         Raises
         ------
-        TaskFailedError
-            There are too many failures.
+        Exception
+            The failure is one that no other task would escape, or there are too many.
         """
-        if isinstance(result.value, Failure):
-            self.failures.append(result.value)
-            if len(self.failures) > self._most_failures or (not self._succeeded and len(self.failures) >= _FAILURES_WITHOUT_SUCCESS):
-                self.check("too many failed, so the others were not tried")
-            return ()
-        self._succeeded = True
-        return self._wrapped(self._job.receive(task.task if isinstance(task, TolerantTask) else task, result))
+        error = failed.error
+        if isinstance(error, _HOPELESS_ERRORS) or (isinstance(error, OSError) and error.errno in _HOPELESS_CODES):
+            raise _as_raised(failed)
+        tried = self._tried.get(task.key, 0) + failed.attempts
+        if _may_pass(error) and tried <= len(_PAUSES_SECONDS):
+            self._tried[task.key] = tried
+            return _PAUSES_SECONDS[tried - 1]
+        self._note(task, failed, tried)
+        if self._num_failed > self._tolerance.most_failures or (not self._has_succeeded and self._num_failed >= _FAILURES_WITHOUT_SUCCESS):
+            raise self._error("too many failed, so the others were not tried")
+        return None
 
-    def check(self, note: str) -> None:
+    def _note(self, task: Task, failed: Failed, tried: int) -> None:
+        error = failed.error
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()) if note != f"while working on {task.name}")
+        failure = Failure(task.key, task.name, f"{type(error).__name__}: {error}{notes}", tried, round(time.time(), 1), failed.host)
+        self._num_failed += 1
+        self._first = self._first or failed
+        if len(self._errors) < 2:
+            self._errors.add(f"{type(error).__name__}: {error}")
+        if len(self._listed) < _LISTED:
+            self._listed.append(failure)
+        if self._folder is not None:
+            self._lines = self._lines or failure_lines(self._folder)
+            self._lines.append(failure_record(failure))
+        self.progress.count_failure()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._lines is not None:
+            self._lines.close()
+
+    def check(self) -> None:
         """Make sure that nothing failed.
 
         Raises
         ------
         TaskFailedError
-            Something did; the message lists it.
+            Several tasks failed; the message lists them.
+        Exception
+            One task failed, or all did for the same reason: this is its error.
         """
-        if self.failures:
-            listed = "".join(f"\n  {failure.task}: {failure.reason}" for failure in self.failures[:_LISTED])
-            more = f"\n  and {len(self.failures) - _LISTED} more" if len(self.failures) > _LISTED else ""
-            raise TaskFailedError(f"{len(self.failures)} tasks failed; {note}:{listed}{more}")
+        if self._num_failed:
+            error: Any = self._error(self._tolerance.ending)
+            error.exit_code = EXIT_CODE
+            raise error
+
+    def _error(self, ending: str) -> Exception:
+        """Tell what failed."""
+        if self._first is not None and len(self._errors) == 1 and not self._tolerance.lists_always:
+            error = _as_raised(self._first)
+            if self._num_failed > 1:
+                error.add_note(f"{self._num_failed} tasks failed for this reason; {ending}")
+            elif self._has_succeeded:
+                error.add_note(ending)
+            return error
+        listed = "".join(f"\n  {_describe(failure)}" for failure in self._listed)
+        more = f"\n  and {self._num_failed - _LISTED} more{self._where_all_are()}" if self._num_failed > _LISTED else ""
+        return TaskFailedError(f"{self._num_failed} tasks failed; {ending}:{listed}{more}")
+
+    def _where_all_are(self) -> str:
+        return f"; all are listed in {self._folder}/failures-*.jsonl" if self._folder is not None and self._has_succeeded else ""
+
+
+def _may_pass(error: Exception) -> bool:
+    """Tell whether an error may be gone at the next attempt; what is wrong in the data stays wrong."""
+    if is_given_up(error):
+        return False
+    return isinstance(error, _PASSING_ERRORS) or (isinstance(error, OSError) and error.errno in _PASSING_CODES)
+
+
+def _as_raised(failed: Failed) -> Exception:
+    """Give an error so that its traceback shows where it was raised in another process."""
+    if failed.trace:
+        failed.error.__cause__ = _RaisedElsewhereError(failed.trace)
+    return failed.error
+
+
+def _describe(failure: Failure) -> str:
+    tried = f" (tried {failure.attempts} times)" if failure.attempts > 1 else ""
+    return f"{failure.name}: {failure.reason}{tried}"

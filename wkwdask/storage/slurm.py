@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -196,4 +197,10 @@ def _asked(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS, env=_environment())
+
+
+def _environment() -> dict[str, str]:
+    """Give what a job that is handed in inherits: this Python's programs, and nothing of the job that this process may run in."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name == "SLURM_CONF"}
+    return {**kept, "PATH": os.pathsep.join((os.path.dirname(sys.executable), kept.get("PATH", os.defpath)))}

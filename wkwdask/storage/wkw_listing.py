@@ -13,6 +13,7 @@ import numpy as np
 
 from wkwdask.formats.faults import Fault
 from wkwdask.storage.job_folder import PROVENANCE_NAME
+from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.local import TEMPORARY_SUFFIX
 from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw import HEADER_NAME
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
 QUARANTINE_NAME = ".wkwdask-quarantine"
-_KNOWN = (HEADER_NAME, PROVENANCE_NAME, RECORD_NAME)
+_KNOWN = (HEADER_NAME, PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)
 _NAMES = (re.compile(r"z(0|[1-9]\d*)", re.ASCII), re.compile(r"y(0|[1-9]\d*)", re.ASCII), re.compile(r"x(0|[1-9]\d*)\.wkw", re.ASCII))
 _LOOKS_LIKE_DATA = re.compile(r"[xyz]\s*[-+]?\d+(\.wkw)?", re.IGNORECASE)
 _FOREIGN_TEMPORARY = re.compile(r".*\.wkw(_tmp|\.tmp)")  # of the reference library and of webknossos-wrap's Scala library

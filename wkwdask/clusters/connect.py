@@ -1,0 +1,182 @@
+"""Run jobs on a cluster: ``wkwdask.cluster`` starts one from its configuration, or connects to one, and ends what it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.clusters.config import CLUSTER_VARIABLE, SCRIPT_KINDS, ClusterConfig, load_config
+from wkwdask.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+_CLOSE_SECONDS = 30
+
+
+@contextmanager
+def cluster(
+    config: str | os.PathLike[str] | Mapping[str, Any] | None = None, *, report: str | os.PathLike[str] | None = None, **overrides: Any
+) -> Iterator[Any]:
+    """Run what is inside on a cluster: start one from a configuration or connect to one, and end what was started.
+
+    Inside, every verb of this package and every computation of dask uses it. What was started is told on standard error, with the link to the dashboard if
+    there is one.
+
+    Parameters
+    ----------
+    config : str, path or mapping, optional
+        A name such as ``"local"`` or ``"slurm-jobqueue"``, the path of a configuration, the address of a dask scheduler (``"tcp://host:8786"``), a scheduler
+        file (``.json``), or keys and values. Names are looked up in the folders of ``$WKWDASK_CLUSTERS``, in ``~/.config/wkwdask/clusters``, then among the
+        shipped ones. Default: what ``$WKWDASK_CLUSTER`` says, which a batch script sets; without it the cores of this machine, by threads.
+    report : str or path, optional
+        An HTML file for dask's performance report of what ran inside; it needs bokeh.
+    **overrides : object
+        Keys of the configuration with other values, such as ``jobs=4, queue="short", interface="ib0", dask={...}``; ``_`` stands for ``-``.
+
+    Returns
+    -------
+    context manager
+        It gives the ``distributed.Client``; None where this machine's threads do the work.
+
+    Raises
+    ------
+    MissingError
+        There is no such configuration; all known ones are named.
+    FormatError
+        The configuration has problems; all of them are named with their keys.
+    UnsupportedError
+        It is a batch script or a set of manifests, which cannot be run inside this process.
+    ModuleNotFoundError
+        A package is not installed: dask-jobqueue comes with ``pip install 'wkwdask[cluster]'``; a report needs bokeh.
+    TaskFailedError
+        The queueing system refuses the jobs, or none of them brings a worker.
+
+    Examples
+    --------
+    >>> import wkwdask
+    >>> with wkwdask.cluster() as client:  # no cluster: threads of this machine
+    ...     print(client)
+    None
+    """
+    chosen = config if config is not None else os.environ.get(CLUSTER_VARIABLE) or None
+    if chosen is None:
+        _refuse_without_cluster(report, overrides)
+        yield None
+        return
+    loaded = load_config(chosen, overrides)
+    if report is not None:
+        _need_bokeh(report)
+    with ExitStack() as stack:
+        yield _entered(stack, loaded, report)
+
+
+def _refuse_without_cluster(report: Any, overrides: Mapping[str, Any]) -> None:
+    if report is not None:
+        raise ValueError(f"{os.fspath(report)}: a report is made by a dask cluster, and there is none: name one, such as 'local'")
+    if overrides:
+        raise TypeError(f"{', '.join(overrides)}: belongs to a configuration, and there is none: name one, such as 'local'")
+
+
+def _need_bokeh(report: Any) -> None:
+    if find_spec("bokeh") is None:
+        raise ModuleNotFoundError(f"{os.fspath(report)}: a report needs the package bokeh, which is not installed: pip install bokeh", name="bokeh")
+
+
+def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
+    """Start a cluster and everything around it, in the order in which it has to end."""
+    import dask
+
+    from wkwdask.clusters.announce import announce, expected_size
+
+    starter = _STARTERS.get(config.kind, _not_inside)
+    stack.enter_context(_ended_by_signal())
+    stack.enter_context(dask.config.set({**config.dask_settings, **expected_size(config)}))
+    client = stack.enter_context(starter(config))
+    announce(config, client)
+    if report is not None:
+        from distributed import performance_report
+
+        stack.enter_context(performance_report(filename=os.fspath(report)))
+    return client
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """Let SIGTERM end this process as an error would, so that jobs which wait in a queue are cancelled."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def end(number: int, _frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _not_inside(config: ClusterConfig) -> AbstractContextManager[Any]:
+    if config.kind in SCRIPT_KINDS:
+        raise UnsupportedError(f"{config.name}: a batch script runs a whole command: wkwdask submit VERB ... --cluster {config.name}")
+    raise UnsupportedError(f"{config.name}: manifests are for kubectl: wkwdask cluster render {config.name} | kubectl apply -f -")
+
+
+@contextmanager
+def _local_client(config: ClusterConfig) -> Iterator[Any]:
+    from distributed import Client, LocalCluster
+
+    cluster = LocalCluster(**local_arguments(config.values))
+    try:
+        with Client(cluster) as client:
+            yield client
+    finally:
+        with suppress(TimeoutError):  # a worker that does not answer is ended with this process
+            cluster.close(timeout=_CLOSE_SECONDS)
+
+
+def local_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn a configuration into the arguments of a LocalCluster, as large as affinity, cgroup and SLURM leave it."""
+    from wkwdask.graphs.runners import available_cores, available_memory
+
+    threads = values["threads-per-worker"]
+    workers = values["workers"] or max(1, available_cores() // threads)
+    scratch = values["local-directory"]
+    arguments = {
+        "n_workers": workers,
+        "threads_per_worker": threads,
+        "processes": True,
+        "memory_limit": values["memory-limit"] or available_memory() // workers,
+        "dashboard_address": values["dashboard-address"],
+        "interface": values["interface"],
+        "local_directory": None if scratch is None else os.path.expanduser(os.path.expandvars(scratch)),
+    }
+    return {name: value for name, value in arguments.items() if value is not None}
+
+
+@contextmanager
+def _scheduler_client(config: ClusterConfig) -> Iterator[Any]:
+    from distributed import Client
+
+    values = config.values
+    where = {"scheduler_file": os.path.expandvars(values["scheduler-file"])} if values["scheduler-file"] else {"address": values["address"]}
+    with Client(**where, timeout=values["timeout"]) as client:
+        yield client
+
+
+@contextmanager
+def _jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
+    from wkwdask.clusters.jobqueue import jobqueue_client
+
+    with jobqueue_client(config) as client:
+        yield client
+
+
+_STARTERS = {"local": _local_client, "scheduler": _scheduler_client, "jobqueue": _jobqueue_client}

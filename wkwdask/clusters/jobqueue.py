@@ -1,0 +1,124 @@
+"""Clusters whose workers are jobs of a queueing system, by dask-jobqueue."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.clusters.keys import job_keys
+from wkwdask.errors import TaskFailedError
+from wkwdask.storage.extras import need
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from wkwdask.clusters.config import ClusterConfig
+
+_CLOSE_SECONDS = 60
+_KEPT_INTERVAL = 2.0
+
+
+def job_arguments(config: ClusterConfig) -> dict[str, Any]:
+    """Turn a configuration into the arguments of the class of dask-jobqueue."""
+    values = config.values
+    arguments = {name.replace("-", "_"): values[name] for name in job_keys(values["class"]) if values[name] is not None}
+    if values["log-directory"] is not None:  # directives of a batch script know no variables
+        arguments["log_directory"] = os.path.expanduser(os.path.expandvars(values["log-directory"]))
+    lifetime = [] if values["lifetime"] is None else ["--lifetime", f"{values['lifetime']:g}s"]
+    stagger = [] if values["lifetime-stagger"] is None else ["--lifetime-stagger", f"{values['lifetime-stagger']:g}s"]
+    return {
+        **arguments,
+        "cores": values["cores"],
+        "processes": values["processes"] or values["cores"],
+        "memory": str(values["memory"]),
+        "death_timeout": f"{values['death-timeout']:g}",
+        "worker_extra_args": [*lifetime, *stagger, *values["worker-extra-args"]],
+        "job_script_prologue": [*exports(config.dask_settings), *values["job-script-prologue"]],
+        "scheduler_options": {"dashboard_address": ":0", **{name.replace("-", "_"): value for name, value in values["scheduler-options"].items()}},
+    }
+
+
+def exports(settings: Mapping[str, Any]) -> list[str]:
+    """Write settings of dask as lines of a shell script, so that they reach the workers.
+
+    Examples
+    --------
+    >>> exports({"distributed.worker.memory.spill": False, "distributed.scheduler.worker-ttl": "5 minutes"})
+    ['export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=False', "export DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL='5 minutes'"]
+    """
+    return [f"export DASK_{name.upper().replace('.', '__').replace('-', '_')}={shlex.quote(str(value))}" for name, value in settings.items()]
+
+
+def make_cluster(config: ClusterConfig) -> Any:
+    """Start a scheduler in this process; no job is submitted yet."""
+    module = need("dask_jobqueue", config.name, "cluster")
+    return getattr(module, config.values["class"])(**job_arguments(config))
+
+
+def job_script(config: ClusterConfig) -> str:
+    """Write the script of one job, without a queueing system and without submitting anything."""
+    module = need("dask_jobqueue", config.name, "cluster")
+    arguments = job_arguments(config)
+    del arguments["scheduler_options"]
+    job = getattr(module, config.values["class"]).job_cls("tcp://SCHEDULER:PORT", name="NAME", **arguments)
+    return str(job.job_script())
+
+
+def job_limits(config: ClusterConfig) -> tuple[int, int]:
+    """Give the least and the greatest number of jobs."""
+    adaptive = config.values["adaptive"]
+    return (adaptive["minimum"], adaptive["maximum"]) if adaptive else (config.values["jobs"], config.values["jobs"])
+
+
+@contextmanager
+def jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
+    """Submit the jobs of a cluster, keep as many of them as wanted, and cancel all of them at the end.
+
+    Raises
+    ------
+    TaskFailedError
+        The queueing system refuses the jobs, or none of them brings a worker.
+    """
+    from distributed import Client
+
+    cluster = make_cluster(config)
+    try:
+        keeper = _submit(cluster, config)
+        try:
+            with Client(cluster) as client:
+                yield client
+        except Exception as error:
+            if keeper.failure:
+                raise TaskFailedError(f"{config.name}: {keeper.failure}") from error
+            raise
+    finally:
+        with suppress(TimeoutError):
+            cluster.close(timeout=_CLOSE_SECONDS)
+
+
+def _submit(cluster: Any, config: ClusterConfig) -> Any:
+    """Submit what has to be there from the start, so that a refusal is an error at once, and let a keeper look after it."""
+    from wkwdask.clusters.keeper import job_of, refusal, start_keeper
+
+    least, most = job_limits(config)
+
+    async def settle() -> None:
+        await cluster
+
+    cluster.scale(jobs=least)
+    try:
+        cluster.sync(settle)
+    except RuntimeError as error:
+        raise TaskFailedError(f"{config.name}: a job was refused: {refusal(error)}") from error
+    values = config.values
+    options: dict[str, Any] = {"lost_after": values["lost-after"], "queue_check": values["queue-check"], "logs": values["log-directory"] or ""}
+    adaptive = values["adaptive"]
+    if adaptive:
+        options |= {"interval": adaptive["interval"], "wait_count": adaptive["wait-count"], "target_duration": adaptive["target-duration"]}
+    else:
+        options["interval"] = _KEPT_INTERVAL
+    if (values["processes"] or values["cores"]) > 1:  # a job is given back when all of its processes are idle
+        options["worker_key"] = job_of
+    return start_keeper(cluster, (least, most), **options)

@@ -1,0 +1,146 @@
+"""A job on threads or processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+import time
+from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
+from contextlib import suppress
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import TaskFailedError
+from wkwdask.graphs.task_queue import TaskQueue
+from wkwdask.jobs.tolerant import Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wkwdask.jobs.job import Result, Task
+    from wkwdask.jobs.tolerant import TolerantJob
+
+_MOST_DEATHS = 3  # of processes that ran a task and nothing else
+
+
+def run_on_threads(job: TolerantJob, workers: int) -> None:
+    """Run a job on threads of this process."""
+    _LocalRun(job, lambda: ThreadPoolExecutor(workers, thread_name_prefix="wkwdask"), workers, job.attempt).to_end()
+
+
+def run_on_processes(job: TolerantJob, workers: int) -> None:
+    """Run a job on processes of this machine; where one is killed, new ones are started and what was in flight is done again."""
+    _LocalRun(job, lambda: _process_pool(workers), workers, job.attempt_away).to_end()
+
+
+def _process_pool(workers: int) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"), initializer=_end_with_driver)
+
+
+def _end_with_driver() -> None:
+    """Let this process of a pool end when the one that started it is killed; by itself it would wait for tasks forever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent,), name="wkwdask-end-with-driver", daemon=True).start()
+
+
+def _end_after(process: Any) -> None:
+    process.join()
+    os._exit(1)
+
+
+class _LocalRun:
+    """Keeps the workers of this machine busy.
+
+    When a process dies, its pool is gone, and nobody knows whose task it was. The tasks in flight run again one by one, each alone in a pool: then it is known.
+    """
+
+    def __init__(self, job: TolerantJob, make_executor: Callable[[], Executor], workers: int, attempt: Callable[[Task], Result | Failed]) -> None:
+        self._job = job
+        self._make_executor = make_executor
+        self._workers = workers
+        self._attempt = attempt
+        self._queue = TaskQueue(job)
+        self._running: dict[Future[Result | Failed], Task] = {}
+        self._suspects: list[Task] = []
+        self._deaths: Counter[str] = Counter()
+
+    def to_end(self) -> None:
+        """Run all tasks."""
+        while self._suspects or self._queue.has_more():
+            with self._make_executor() as executor:
+                try:
+                    self._clear_suspects(executor)
+                    self._fill_and_take(executor)
+                except BrokenExecutor as error:
+                    self._take_over(error)
+                except BaseException:
+                    self._keep_what_ends()
+                    raise
+
+    def _clear_suspects(self, executor: Executor) -> None:
+        while self._suspects:
+            self._submit(executor, self._suspects.pop())
+            wait(self._running)
+            self._take_ended()
+
+    def _fill_and_take(self, executor: Executor) -> None:
+        while True:
+            while len(self._running) < 2 * self._workers and (task := self._queue.take()) is not None:
+                self._submit(executor, task)
+            pause = self._queue.pause()
+            if self._running:
+                wait(self._running, pause, FIRST_COMPLETED)
+                self._take_ended()
+            elif pause is not None:
+                time.sleep(pause)
+            else:
+                return
+
+    def _submit(self, executor: Executor, task: Task) -> None:
+        try:
+            self._running[executor.submit(self._attempt, task)] = task
+        except BrokenExecutor:
+            self._queue.add([task])
+            raise
+
+    def _take_ended(self) -> None:
+        for future in [future for future in self._running if future.done()]:
+            outcome = future.result()
+            self._queue.end(self._running.pop(future), outcome)
+
+    def _take_over(self, error: BrokenExecutor) -> None:
+        """Take what has ended, and suspect what has not."""
+        lost = []
+        for future, task in self._running.items():
+            broken = future.exception()
+            if broken is None:
+                self._queue.end(task, future.result())
+            elif isinstance(broken, BrokenExecutor):
+                lost.append(task)
+            else:
+                raise broken
+        self._running.clear()
+        if len(lost) == 1:
+            (task,) = lost
+            self._deaths[task.key] += 1
+            if self._deaths[task.key] >= _MOST_DEATHS:
+                failure = TaskFailedError(f"{task.name}: given up after {_MOST_DEATHS} processes that ran it died")
+                failure.__cause__ = error
+                self._queue.end(task, Failed(failure, gethostname(), attempts=_MOST_DEATHS))
+                return
+        self._suspects += lost
+
+    def _keep_what_ends(self) -> None:
+        """Let tasks that run come to their end, and take their results: a job that keeps a journal then does not do them again."""
+        for future in self._running:
+            future.cancel()
+        wait(self._running)
+        for future, task in self._running.items():
+            if not future.cancelled() and future.exception() is None:
+                outcome = future.result()
+                if not isinstance(outcome, Failed):
+                    with suppress(Exception):  # the error that stopped the job is the one to tell
+                        self._job.receive(task, outcome)
