@@ -16,6 +16,7 @@ from faults.drivers import without_flushing
 from faults.works import ArrayWork, PyramidWork
 from private_slurm import private_slurm
 
+from . import failure_drivers as drivers
 from . import failure_workers as workers
 from .failure_stage import Outcome, Stage, quiet_logs
 
@@ -45,6 +46,24 @@ def rows() -> dict[tuple[str, str], Callable[[Stage], Outcome]]:
         ("stopped, worker-ttl 5 min", "processes, pyramid"): partial(workers.stopped, worker_ttl="5m"),
         ("network cut 30 s", "processes, pyramid"): partial(workers.cut_off, cut_seconds=30),
         ("network cut 5 s", "processes, pyramid"): partial(workers.cut_off, cut_seconds=5),
+    }
+    requeued = {"fault": drivers.requeue_driver, "is_requeued": True}
+    found |= {
+        ("driver killed", "worker jobs, pyramid"): drivers.driver_killed,
+        ("driver job requeued", "worker jobs, pyramid"): partial(drivers.driver_job, **requeued),
+        ("driver job killed", "worker jobs, pyramid"): partial(drivers.driver_job, fault=drivers.cancel_driver, is_requeued=False),
+        ("two drivers", "processes, pyramid"): drivers.two_drivers,
+        ("scheduler killed", "processes, pyramid"): drivers.scheduler_killed,
+        ("lifetime of all", "jobqueue, pyramid"): partial(drivers.jobqueue, proof="lifetime 8 s", lifetime="8s"),
+        ("walltime", "jobqueue, pyramid"): partial(drivers.jobqueue, proof="walltime 1 min", seconds=2.0, walltime="00:01:00"),
+        ("requeue", "allocation, pyramid"): partial(drivers.allocation, **requeued),
+        ("scancel", "allocation, pyramid"): partial(drivers.allocation, fault=drivers.cancel_all, is_requeued=False),
+        ("walltime", "allocation, pyramid"): partial(drivers.allocation, fault=drivers.shorten, is_requeued=False),
+        ("scancel", "array, pyramid"): partial(drivers.array, fault=drivers.element_cancelled),
+        ("requeue", "array, pyramid"): partial(drivers.array, fault=drivers.element_requeued),
+        ("node down", "array, pyramid"): partial(drivers.array, fault=drivers.element_node_down),
+        ("memory, slurm", "array, pyramid"): partial(drivers.array, fault=drivers.element_greedy),
+        ("last job killed", "array, pyramid"): partial(drivers.array, fault=drivers.last_cancelled),
     }
     return found
 

@@ -23,11 +23,11 @@ NANNY = ("--nanny", "--memory-limit", "700MB")
 UNLIMITED = ("--no-nanny", "--memory-limit", "0")
 
 
-def on_worker_jobs(stage: Stage, work: str, fault: Callable[[Any], Callable[[], str]], options: tuple[str, ...] = PLAIN, sbatch: tuple[str, ...] = ()) -> Outcome:
+def on_worker_jobs(stage: Stage, work: str, fault: Callable[[Any], Callable[[], str]], options: tuple[str, ...] = PLAIN) -> Outcome:
     """Run a job on three worker jobs, two of them on one node; the fault is about the third."""
     with SlurmWorkers(stage.slurm, stage.new("cluster")) as workers:
         for _ in range(3):
-            workers.start_worker(*options, sbatch=sbatch)
+            workers.start_worker(*options)
         with workers.connected(3) as client:
             workers.client = client
             calm = stage.undisturbed(stage.works[work], SECONDS)
@@ -87,7 +87,7 @@ def over_memory(workers: Any) -> Callable[[], str]:
 
     def proof() -> str:
         told = "exceeded memory limit" in (workers.folder / f"{workers.jobs[2]}.log").read_text().lower().replace("exceeded job memory", "exceeded memory")
-        told = told or "worker exceeded 95% memory budget" in (workers.folder / f"{workers.jobs[2]}.log").read_text().lower()
+        told = told or "exceeded 95% memory budget" in (workers.folder / f"{workers.jobs[2]}.log").read_text().lower()
         return f"process {'runs' if is_running(pid) else 'gone'}, job {workers.slurm.state(workers.jobs[2])}, log tells of memory: {told}"
 
     return proof
@@ -134,6 +134,6 @@ def cut_off(stage: Stage, cut_seconds: float) -> Outcome:
                 time.sleep(cut_seconds)
                 before = len(client.scheduler_info(n_workers=-1)["workers"])
                 network.mend()
-                return lambda: f"{cut_seconds:.0f} s, {before} of 3 workers known when the network came back, the worker {'ended' if inner.poll() is not None else 'lives'}"
+                return lambda: f"{before} of 3 workers known when the network came back, the worker {'lives' if inner.poll() is None else 'ended'}"
 
             return stage.disturbed(work, cut, calm, after=lambda: time.sleep(5))

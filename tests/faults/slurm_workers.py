@@ -18,7 +18,8 @@ PLAIN = ("--no-nanny", "--memory-limit", "1GB")  # by itself dask takes the shar
 
 _SCRIPT = """\
 #!/bin/bash
-exec {python} -m distributed.cli.dask_worker {address} --host 127.0.0.1 --nthreads 1 --no-dashboard --local-directory {folder} --name job-$SLURM_JOB_ID {options}
+exec {python} -m distributed.cli.dask_worker {address} --host 127.0.0.1 --nthreads 1 --no-dashboard --local-directory {folder} \\
+  --name job-$SLURM_JOB_ID {options}
 """
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
 import threading
 import time
 from functools import partial
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -16,6 +19,9 @@ from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, m
 
 import wkwdask
 
+REGION = 16  # edge of the tasks of a pyramid
+LOG_VARIABLE, SECONDS_VARIABLE = "WKWDASK_TEST_LOG", "WKWDASK_TEST_SECONDS"
+GREEDY_VARIABLE = "WKWDASK_TEST_GREEDY"
 _EDGE = 32  # of a chunk and of a file
 _CHUNKS = 4  # along each axis
 
@@ -122,3 +128,38 @@ def error_of(output):
     with contextlib.suppress(ValueError, IndexError):
         return tuple(json.loads(output.splitlines()[-1]))
     return "", output, []
+
+
+def slow_command():
+    """Be the command ``wkwdask`` whose tasks are slow and written down, as two variables of the environment say: for elements of arrays."""
+    from faults.drivers import regions_of
+
+    from wkwdask.cli import cli
+
+    if GREEDY_VARIABLE in os.environ:
+        threading.Thread(target=_be_greedy, args=(os.environ[GREEDY_VARIABLE],), daemon=True).start()
+    with regions_of(REGION), logged(os.environ[LOG_VARIABLE], float(os.environ[SECONDS_VARIABLE])):
+        cli.main(sys.argv[1:], prog_name="wkwdask")
+
+
+def _be_greedy(path):
+    """Take far too much memory as soon as a file says that this element should."""
+    while not os.path.exists(path) or Path(path).read_text() != os.environ.get("SLURM_ARRAY_TASK_ID"):
+        time.sleep(0.1)
+    held = bytearray(b"x" * 1_500_000_000)
+    time.sleep(60)
+    del held
+
+
+def slow_script(folder):
+    """Write the batch script whose elements are such commands."""
+    path = folder / "slow.sbatch"
+    path.write_text(f"""#!/bin/bash
+# kind: array
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --time=00:05:00
+shift 3
+exec {sys.executable} -c 'from faults.works import slow_command; slow_command()' "$@"
+""")
+    return path

@@ -229,9 +229,8 @@ class ClientRun:
             return
         runs_on = {key: worker for worker, keys in self._client.processing().items() for key in keys}
         workers = set(self._client.nthreads())
-        for key, task in slow.items():
-            if key in runs_on:
-                self._avoided[runs_on[key]] = time.monotonic() + _AVOIDED_SECONDS
+        until = time.monotonic() + _AVOIDED_SECONDS
+        self._avoided |= {runs_on[key]: until for key in slow if key in runs_on}
         for key, task in slow.items():
             others = sorted(workers - self._avoided.keys()) or sorted(workers - {runs_on.get(key)})
             if key in runs_on and others:
