@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from faults import worker_faults
 from faults.drivers import without_flushing
 from faults.works import ArrayWork, PyramidWork
 from private_slurm import private_slurm
@@ -33,13 +34,13 @@ def rows() -> dict[tuple[str, str], Callable[[Stage], Outcome]]:
     for job in ("pyramid", "to_wkw"):
         name = f"worker jobs, {job}"
         found |= {
-            ("worker killed", name): partial(on, work=job, fault=workers.lost),
-            ("scancel", name): partial(on, work=job, fault=workers.cancelled),
-            ("requeue", name): partial(on, work=job, fault=workers.requeued),
-            ("preempted", name): partial(on, work=job, fault=workers.preempted),
-            ("node down", name): partial(on, work=job, fault=workers.node_down),
-            ("memory, nanny", name): partial(on, work=job, fault=workers.over_memory, options=workers.NANNY),
-            ("memory, slurm", name): partial(on, work=job, fault=workers.over_memory, options=workers.UNLIMITED),
+            ("worker killed", name): partial(on, work=job, fault=worker_faults.lost),
+            ("scancel", name): partial(on, work=job, fault=worker_faults.cancelled),
+            ("requeue", name): partial(on, work=job, fault=worker_faults.requeued),
+            ("preempted", name): partial(on, work=job, fault=worker_faults.preempted),
+            ("node down", name): partial(on, work=job, fault=worker_faults.node_down),
+            ("memory, nanny", name): partial(on, work=job, fault=worker_faults.over_memory, options=workers.NANNY),
+            ("memory, slurm", name): partial(on, work=job, fault=worker_faults.over_memory, options=workers.UNLIMITED),
         }
     found |= {
         ("stopped, worker-ttl 5 s", "processes, pyramid"): partial(workers.stopped, worker_ttl="5s"),

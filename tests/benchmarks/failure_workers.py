@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import time
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import distributed
 from faults.cluster_processes import ClusterProcesses
 from faults.network import Namespace, why_not
-from faults.slurm_workers import PLAIN, SlurmWorkers, allocate, is_running, pid_of, state_of
+from faults.slurm_workers import PLAIN, SlurmWorkers, state_of
 
 from .failure_stage import SECONDS, Outcome, Stage
 
@@ -23,74 +22,16 @@ NANNY = ("--nanny", "--memory-limit", "700MB")
 UNLIMITED = ("--no-nanny", "--memory-limit", "0")
 
 
-def on_worker_jobs(stage: Stage, work: str, fault: Callable[[Any], Callable[[], str]], options: tuple[str, ...] = PLAIN) -> Outcome:
+def on_worker_jobs(stage: Stage, work: str, fault: Callable[[Any, Any], Callable[[], str]], options: tuple[str, ...] = PLAIN) -> Outcome:
     """Run a job on three worker jobs, two of them on one node; the fault is about the third."""
     with SlurmWorkers(stage.slurm, stage.new("cluster")) as workers:
         for _ in range(3):
             workers.start_worker(*options)
         with workers.connected(3) as client:
-            workers.client = client
             calm = stage.undisturbed(stage.works[work], SECONDS)
-            outcome = stage.disturbed(stage.works[work], partial(fault, workers), calm)
+            outcome = stage.disturbed(stage.works[work], partial(fault, workers, client), calm)
     stage.slurm.make_idle()
     return outcome
-
-
-def lost(workers: Any) -> Callable[[], str]:
-    """Kill a worker."""
-    pid = pid_of(workers.client, f"job-{workers.jobs[2]}")
-    os.kill(pid, signal.SIGKILL)
-    return lambda: f"process {'runs' if is_running(pid) else 'gone'}, job {workers.slurm.state(workers.jobs[2])}"
-
-
-def cancelled(workers: Any) -> Callable[[], str]:
-    """Cancel a worker's job."""
-    workers.slurm.run("scancel", workers.jobs[2])
-    return lambda: f"job {workers.slurm.state(workers.jobs[2])}"
-
-
-def requeued(workers: Any) -> Callable[[], str]:
-    """Requeue a worker's job."""
-    workers.slurm.requeue_now(workers.jobs[2])
-    return lambda: f"Restarts={workers.slurm.field(workers.jobs[2], 'Restarts')}"
-
-
-def preempted(workers: Any) -> Callable[[], str]:
-    """Let a job of a partition with a higher priority take the node."""
-    node = workers.slurm.field(workers.jobs[2], "NodeList")
-    other = workers.slurm.run("sbatch", "--parsable", "-p", "urgent", "-w", node, "-c", "4", "-o", "/dev/null", "--wrap", "sleep 3")
-    workers.slurm.start_now(workers.jobs[2])
-    return lambda: f"Restarts={workers.slurm.field(workers.jobs[2], 'Restarts')}, the other job {workers.slurm.state(other)}"
-
-
-def node_down(workers: Any) -> Callable[[], str]:
-    """Take a worker's node down."""
-    node = workers.slurm.field(workers.jobs[2], "NodeList")
-    workers.slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-    workers.slurm.start_now(workers.jobs[2])
-
-    def proof() -> str:
-        state = workers.slurm.run("sinfo", "-h", "-N", "-p", "debug", "-n", node, "-o", "%T")
-        restarts, now = (workers.slurm.field(workers.jobs[2], name) for name in ("Restarts", "NodeList"))
-        return f"{node} {state}, Restarts={restarts} on {now}"
-
-    return proof
-
-
-def over_memory(workers: Any) -> Callable[[], str]:
-    """Let a worker take more memory than its nanny, or than SLURM, allows."""
-    name = f"job-{workers.jobs[2]}"
-    pid = pid_of(workers.client, name)
-    address = next(address for address, worker in workers.client.scheduler_info(n_workers=-1)["workers"].items() if worker["name"] == name)
-    with contextlib.suppress(OSError):  # it may be gone before it answers
-        workers.client.run(allocate, 1_500_000_000, workers=[address])
-
-    def proof() -> str:
-        told = "exceeded memory limit" in (workers.folder / f"{workers.jobs[2]}.log").read_text().lower().replace("exceeded job memory", "exceeded memory")
-        told = told or "exceeded 95% memory budget" in (workers.folder / f"{workers.jobs[2]}.log").read_text().lower()
-        return f"process {'runs' if is_running(pid) else 'gone'}, job {workers.slurm.state(workers.jobs[2])}, log tells of memory: {told}"
-
-    return proof
 
 
 def stopped(stage: Stage, worker_ttl: str) -> Outcome:
@@ -132,7 +73,7 @@ def cut_off(stage: Stage, cut_seconds: float) -> Outcome:
             def cut() -> Callable[[], str]:
                 network.cut()
                 time.sleep(cut_seconds)
-                before = len(client.scheduler_info(n_workers=-1)["workers"])
+                before = f"{len(client.scheduler_info(n_workers=-1).get('workers', []))} (client {client.status})"
                 network.mend()
                 return lambda: f"{before} of 3 workers known when the network came back, the worker {'lives' if inner.poll() is None else 'ended'}"
 

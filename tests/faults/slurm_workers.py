@@ -40,6 +40,7 @@ class SlurmWorkers:
         self.folder = folder
         self.processes = ClusterProcesses(folder)
         self.jobs = []
+        self._started = 0
 
     @property
     def address(self):
@@ -48,13 +49,21 @@ class SlurmWorkers:
 
     def start_worker(self, *options, sbatch=()):
         """Submit a worker and give the id of its job."""
-        script = self.folder / f"worker-{len(self.jobs)}.sh"
+        script = self.folder / f"worker-{self._started}.sh"
+        self._started += 1
         script.write_text(_SCRIPT.format(python=sys.executable, address=self.address, folder=self.folder, options=" ".join(options or PLAIN)))
         limits = ("-c", "2", "--mem", "1200M", "--requeue", "--open-mode=append", "-o", f"{self.folder}/%j.log")
         environment = [f"{name}={ENVIRONMENT[name]}" for name in ("PYTHONPATH", "WKWDASK_PROGRESS", "PATH")]
         job = self.slurm.run("sbatch", "--parsable", *limits, *sbatch, f"--export={','.join(environment)}", str(script))
         self.jobs.append(job)
         return job
+
+    def restore(self, workers):
+        """Make sure that so many workers are there, on nodes that work."""
+        self.slurm.make_idle()
+        self.jobs = [job for job in self.jobs if self.slurm.state(job) == "RUNNING"]
+        while len(self.jobs) < workers:
+            self.start_worker()
 
     def __enter__(self):
         self.processes.start_scheduler()
