@@ -217,6 +217,32 @@ def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment
     assert num_repeated(log) <= 2 * IN_FLIGHT
 
 
+def test_stopped_worker_gets_no_more_tasks(tmp_path, known, cluster, monkeypatch):
+    """Tasks that follow from one that was late are not late on the same worker again, one after the other."""
+    monkeypatch.setattr(client_run, "_LATE_SECONDS", 1.5)
+    submitted = []
+    submit = client_run.ClientRun._submit
+
+    def noted(self, tasks, **where):
+        chosen = where or self._away_from(())
+        submitted.extend([chosen.get("workers")] * len(tasks))
+        return submit(self, tasks, **chosen)
+
+    monkeypatch.setattr(client_run.ClientRun, "_submit", noted)
+    folder, log = known.start(tmp_path / "ds"), str(tmp_path / "log")
+    with connected(cluster) as client:
+        pids = client.run(os.getpid)
+        address, pid = next(iter(pids.items()))
+        with Meanwhile(log, 20, lambda: os.kill(pid, signal.SIGSTOP)) as meanwhile:
+            build(known, folder, log)
+        assert meanwhile.done
+        os.kill(pid, signal.SIGCONT)
+    copied = next(n for n, where in enumerate(submitted) if where is not None)
+    assert all(where is not None and address not in where for where in submitted[copied:])
+    assert len(submitted) > copied + 1
+    known.check(folder)
+
+
 def test_scheduler_started_again(tmp_path, known, cluster, moment):
     """At the same address, with new workers: the client finds it, and tasks that were lost start again."""
     folder = known.start(tmp_path / "ds")

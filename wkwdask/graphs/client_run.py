@@ -135,6 +135,10 @@ class ClientRun:
         """Try a task again, rather not on a worker where it failed."""
         self._submit([task], **self._away_from(self._failed_on[task.key]))
 
+    def _avoid(self, workers: Iterable[str]) -> None:
+        """Give no more tasks to some workers for a while, if there are others."""
+        self._avoided |= dict.fromkeys(workers, time.monotonic() + _AVOIDED_SECONDS)
+
     def _away_from(self, workers: Iterable[str]) -> dict[str, Any]:
         """Say that tasks should rather not run on some workers, nor where others were far too late: what is stopped or cut off would take one after the
         other."""
@@ -211,6 +215,7 @@ class ClientRun:
             self._queue.add([task])
             return
         future.release()
+        self._avoid(holders)
         self._submit([task], **({"workers": others} if others else {}))
 
     def _look_after(self) -> None:
@@ -229,8 +234,7 @@ class ClientRun:
             return
         runs_on = {key: worker for worker, keys in self._client.processing().items() for key in keys}
         workers = set(self._client.nthreads())
-        until = time.monotonic() + _AVOIDED_SECONDS
-        self._avoided |= {runs_on[key]: until for key in slow if key in runs_on}
+        self._avoid(runs_on[key] for key in slow if key in runs_on)
         for key, task in slow.items():
             others = sorted(workers - self._avoided.keys()) or sorted(workers - {runs_on.get(key)})
             if key in runs_on and others:

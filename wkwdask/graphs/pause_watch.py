@@ -38,7 +38,7 @@ class PauseWatch:
             All have been paused for a minute, and none runs a task.
         """
         try:
-            workers = list(self._client.scheduler_info(n_workers=-1)["workers"].values())
+            workers = list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())  # nothing where the connection is lost
         except OSError:  # the scheduler does not answer just now
             return
         now = time.monotonic()
