@@ -213,7 +213,7 @@ def _submit_allocation(stage: Stage, folder: Path, log: Path, seconds: float = S
         LOG_VARIABLE: str(log), SECONDS_VARIABLE: str(seconds),
     }.items())  # fmt: skip
     options = (
-        "-N", "2", "--ntasks-per-node", "2", "-c", "1", "--mem-per-cpu", "1200M", "--requeue", "--open-mode=append", "-t", "5", "--chdir", str(stage.folder), "-p", "debug",
+        "-N", "2", "--ntasks-per-node", "2", "-c", "1", "--mem-per-cpu", "1200M", "--requeue", "--open-mode=append", "-t", "5", "--chdir", str(stage.folder),
         "-o", f"{stage.folder}/allocation-%j.log", f"--export={environment}",
     )  # fmt: skip
     command = (sys.executable, "-c", "from faults.works import slow_command; slow_command()", "pyramid", str(folder), "--layer", "seg", "--resume", "--mags")
