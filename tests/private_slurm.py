@@ -247,3 +247,19 @@ def _is_running(pid: int, program: str) -> bool:
     except FileNotFoundError:
         return False
     return name.startswith(program) and rest.split()[0] not in ("Z", "X")
+
+
+def main() -> None:
+    """Run a command, such as a shell, inside a private cluster that is ended with it: ``python tests/private_slurm.py bash``."""
+    import sys
+    import tempfile
+
+    missing = missing_programs()
+    if missing:
+        sys.exit(f"SLURM is absent: no {', '.join(missing)}; apt-get install slurm-wlm munge")
+    with tempfile.TemporaryDirectory(prefix="wkwdask-slurm-", dir="/tmp") as folder, private_slurm(Path(folder)) as slurm:
+        sys.exit(subprocess.run(sys.argv[1:] or ["bash"], env={**os.environ, **slurm.environment}).returncode)
+
+
+if __name__ == "__main__":
+    main()

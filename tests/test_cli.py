@@ -139,7 +139,7 @@ def test_resume(dataset, call):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_module, "_REGION_VX", 4)
         code, _, err = call(*command)
-    assert code == 1
+    assert code == 3  # some tasks failed, the others are done
     assert err.count("\n") == 1  # one line, with its notes
     assert err.startswith("error: ")
     assert "x2.wkw" in err
@@ -169,7 +169,7 @@ def test_an_interrupted_run_is_forgotten(dataset, call):
     command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4", "--block-len", 4, "--file-len", 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_module, "_REGION_VX", 4)
-        assert call(*command)[0] == 1
+        assert call(*command)[0] == 3  # some tasks failed
     repair()
     assert len(mags_of(dataset)) == 2
     assert call(*command, "--method", "max", "--overwrite")[0] == 0

@@ -16,7 +16,7 @@ import pytest
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
 from wkwdask.formats.datasource import format_datasource, new_document
-from wkwdask.graphs import runners
+from wkwdask.jobs import job as jobs
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 
@@ -60,7 +60,7 @@ def quarters(dataset, which):
 @pytest.mark.parametrize(("first", "then"), [([0, 2, 3], [0, 1, 2, 3]), ([0, 1, 2, 3], [0, 2, 3])])
 def test_source_files_that_come_or_go_while_a_job_is_interrupted(dataset, tmp_path, monkeypatch, file_len, first, then):
     quarters(dataset, first)
-    run = runners.run_task
+    run = jobs.run_task
 
     def crash(task):
         if task.key.startswith("region 0 3"):
@@ -149,7 +149,7 @@ def test_a_dataset_that_was_moved_is_the_same(dataset, tmp_path):
 
 def test_a_source_that_is_replaced_while_it_is_read(dataset, monkeypatch):
     write(dataset, "1", labels(1))
-    run = runners.run_task
+    run = jobs.run_task
 
     def replace_and_run(task):
         with monkeypatch.context() as patch:

@@ -26,7 +26,8 @@ from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, m
 import wkwdask
 from wkwdask.errors import ExistsError
 from wkwdask.graphs import client_run
-from wkwdask.jobs import tolerant, wkw_convert, wkw_rechunk
+from wkwdask.jobs import job as jobs
+from wkwdask.jobs import wkw_convert, wkw_rechunk
 from wkwdask.plans import apply, upsample
 from wkwdask.plans import pyramid as plans
 from wkwdask.plans.regions import RegionGrid
@@ -194,12 +195,12 @@ def stopping(log, num_tasks, error):
             raise error
         return logged_run_task(log, 0, task)
 
-    before = tolerant.run_task
-    tolerant.run_task = stopped
+    before = jobs.run_task
+    jobs.run_task = stopped
     try:
         yield
     finally:
-        tolerant.run_task = before
+        jobs.run_task = before
 
 
 def write_down(log, text):
@@ -211,12 +212,12 @@ def write_down(log, text):
 @contextlib.contextmanager
 def logged(log, seconds=0.0):
     """Let every task that this process runs or submits be written down."""
-    before = tolerant.run_task
-    tolerant.run_task = partial(logged_run_task, str(log), seconds)
+    before = jobs.run_task
+    jobs.run_task = partial(logged_run_task, str(log), seconds)
     try:
         yield
     finally:
-        tolerant.run_task = before
+        jobs.run_task = before
 
 
 def kept_tasks(monkeypatch):
@@ -227,7 +228,7 @@ def kept_tasks(monkeypatch):
         tasks.append(task)
         return task.run()
 
-    monkeypatch.setattr(tolerant, "run_task", keep)
+    monkeypatch.setattr(jobs, "run_task", keep)
     return tasks
 
 

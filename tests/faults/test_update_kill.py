@@ -14,7 +14,7 @@ from faults.drivers import CASES, KILLS, kept_tasks, killed_at, logged, runs
 from faults.trees import contents, differences, leftovers, states
 
 import wkwdask
-from wkwdask.jobs import tolerant
+from wkwdask.jobs import job as jobs
 
 pytestmark = [
     pytest.mark.faults,
@@ -157,7 +157,7 @@ def test_every_task_runs_twice(tmp_path, edited, monkeypatch):
         task.run()
         return task.run()
 
-    monkeypatch.setattr(tolerant, "run_task", run_twice)
+    monkeypatch.setattr(jobs, "run_task", run_twice)
     check_after(here, after)
 
 
@@ -200,7 +200,7 @@ def test_no_more_is_made_again_than_was_in_the_mag(tmp_path, edited):
     here = copied(folder, tmp_path / "ds")
 
     def stopped():
-        tolerant.run_task = stop_in_the_last
+        jobs.run_task = stop_in_the_last
         with dask.config.set(scheduler="synchronous"):
             update(here)
 

@@ -70,6 +70,10 @@ def test_what_is_cancelled_goes_on(slurm, ds, pyramid, capsys):
     cli.main(["cancel", str(ds)], standalone_mode=False)
     assert f"{jobs[0]}, {jobs[1]}" in capsys.readouterr().out
     slurm.wait_for(jobs[1], "CANCELLED")
+    again = submit(capsys, "pyramid", ds, "--sbatch", "--begin=now+1hour")
+    assert again is not None
+    cli.main(["cancel", str(ds / "seg" / "2-2-1")], standalone_mode=False)
+    slurm.wait_for(again[1], "CANCELLED")
     wkwdask.build_pyramid(ds)
     assert contents(ds) == pyramid
     assert not leftovers(ds)

@@ -114,11 +114,14 @@ def batch_element(root: str, number: int) -> None:
 def batch_finish(root: str) -> None:
     """Go on with a job whose array has ended."""
     from wkwdask.storage.batch_file import read_batch
+    from wkwdask.storage.slurm import count_states, describe_states
 
     batch = read_batch(root)
     if batch is None:
         click.echo(f"{root}: the job is over")
     else:
+        array = batch.rounds[-1].array
+        click.echo(f"array {array}: {describe_states(count_states(array))}")
         _hand_over(batch, _going_on(batch.arguments))
 
 

@@ -96,13 +96,15 @@ def hand_out(job: Job, batch: Batch) -> Job:
         raise UnsupportedError(
             f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; submit it with --cluster slurm-allocation"
         )
-    batch = read_batch(job.folder) or replace(batch, rounds=())
+    before = read_batch(job.folder)
+    goes_on = before is not None and before.rounds == batch.rounds  # else it is submitted for the first time, or once more after it was cancelled
+    batch = replace(batch, rounds=() if before is None else before.rounds)
     waiting = iter(job.tasks())
     first = list(islice(waiting, _FEW_TASKS + 1))
-    if not first or (batch.rounds and len(first) <= _FEW_TASKS):
+    if not first or (goes_on and len(first) <= _FEW_TASKS):
         return _Rest(job, first)
     journaled = sum(1 for _ in keys_of(read_journal(job.folder)))
-    if batch.rounds and journaled == batch.rounds[-1].journaled:
+    if goes_on and journaled == batch.rounds[-1].journaled:
         raise TaskFailedError(f"no task of array {batch.rounds[-1].array} was finished: see what its elements printed, in {batch.logs}")
     work = Work(max(job.num_tasks, len(first)), job.nbytes_in, job.task_nbytes)
     size = propose(work, batch.size, max_array_size())

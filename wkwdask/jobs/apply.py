@@ -11,7 +11,7 @@ import numpy as np
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box
 from wkwdask.jobs.aligned import read_aligned, read_mask
-from wkwdask.jobs.job import Result, give_up
+from wkwdask.jobs.job import Result, give_up, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed
 from wkwdask.storage.states import add_digests, digest
 
@@ -256,7 +256,9 @@ class ApplyTask:
         except BaseException:
             writer.discard()
             raise
-        return Result(tuple((0, receipt) for receipt in receipts), states)
+        box = plan.region_box(self.region)
+        nbytes_in = sum(voxel_nbytes(source, box.in_mag(source.box.mag)) for source in application.sources)
+        return Result(tuple((0, receipt) for receipt in receipts), states, nbytes_in=nbytes_in)
 
 
 class ApplyJob:
@@ -344,7 +346,8 @@ class ReduceTask:
             found = () if inside.is_empty else self.application.compute(inside)
             if found:
                 value = found if not value else (self.combine(value[0], found[0]),)
-        return Result((), value=value)
+        box = plan.region_box(self.region)
+        return Result((), value=value, nbytes_in=sum(voxel_nbytes(source, box.in_mag(source.box.mag)) for source in self.application.sources))
 
 
 class ReduceJob:

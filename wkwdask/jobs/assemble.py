@@ -54,7 +54,7 @@ class AssembleTask:
         for piece in self.pieces:
             x, y, z = (slice(a - t, b - t) for a, b, t in zip(piece.box.topleft, piece.box.bottomright, box.topleft, strict=True))
             voxels[slice(*piece.channels), x, y, z] = read_piece(piece, target.dtype)
-        return Result(((0, encode_part(target, self.part, self.part_shape, voxels, box.topleft)),))
+        return Result(((0, encode_part(target, self.part, self.part_shape, voxels, box.topleft)),), nbytes_in=voxels.nbytes)
 
 
 class AssembleJob:

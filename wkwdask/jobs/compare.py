@@ -10,7 +10,7 @@ import numpy as np
 from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.jobs.job import Result
+from wkwdask.jobs.job import Result, voxel_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -137,7 +137,7 @@ class CompareTask:
         while 8 * edge**3 * self.first.num_channels * self.first.dtype.itemsize <= _BRICK_NBYTES:
             edge *= 2
         bricks = (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
-        return Result((), value=sum((self._compare(box) for box in bricks), Differences()))
+        return Result((), value=sum((self._compare(box) for box in bricks), Differences()), nbytes_in=voxel_nbytes(self.first, region))
 
     def _compare(self, box: BoundingBox) -> Differences:
         first, second = (np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (self.first, self.second))

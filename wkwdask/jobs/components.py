@@ -18,7 +18,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, IncompleteWriteError, MissingError
 from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.apply import Application
-from wkwdask.jobs.job import Result
+from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import source_changed
 from wkwdask.kernels.components import Sets, add_to_roots, label_brick, pairs_of_faces, unique_pairs
 from wkwdask.storage.faces import (
@@ -204,7 +204,7 @@ class LabelTask:
         states = labelling.states(self.region)  # before the reading: a file that changes meanwhile is seen as changed later
         found = (labelling.faces(brick) for brick in labelling.plan.bricks(self.region))
         write_faces(labelling.folder, self.region, (faces for faces in found if faces is not None), states)
-        return Result((), states)
+        return Result((), states, nbytes_in=voxel_nbytes(labelling.source, labelling.plan.region_box(self.region)))
 
 
 class ScratchJob:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.jobs.job import Result
+from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import source_changed
 from wkwdask.storage.states import digest
 
@@ -49,7 +49,7 @@ class ExportTask:
         """Write it."""
         states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
         self.output.write(self.source, self.box)
-        return Result((), digest(states))
+        return Result((), digest(states), nbytes_in=voxel_nbytes(self.source, self.box))
 
 
 class ExportJob:

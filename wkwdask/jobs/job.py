@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.storage.receipts import Receipt
+    from wkwdask.storage.volume import Target, Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ class FlatJob:
         """Hand on a result."""
         self._take(task, result)
         return ()
+
+
+def voxel_nbytes(volume: Volume | Target, box: BoundingBox) -> int:
+    """Count the bytes of the voxels of a box, decoded."""
+    return box.volume * volume.num_channels * volume.dtype.itemsize
 
 
 def run_task(task: Task) -> Result:

@@ -8,7 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.grid import cell_box, cell_range
-from wkwdask.jobs.job import Result
+from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.storage.states import States, digest, grouped_digests
 from wkwdask.streams.pyramid import PyramidStream
@@ -83,7 +83,9 @@ class RegionTask:
             stream.close()
         sources = self._sources_of_shards(states)
         return Result(
-            tuple((n, replace(receipt, sources=sources.get(receipt.shard, 0)) if n == self.first_level else receipt) for n, receipt in receipts), digest(states)
+            tuple((n, replace(receipt, sources=sources.get(receipt.shard, 0)) if n == self.first_level else receipt) for n, receipt in receipts),
+            digest(states),
+            nbytes_in=voxel_nbytes(self.source, self.plan.source_region(self.region)),
         )
 
     def _writer(self, level: int) -> BrickWriter:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.grid import cells
-from wkwdask.jobs.job import Result
+from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import Gathering, source_changed
 from wkwdask.storage.states import States, digest, grouped_digests
 
@@ -60,7 +60,8 @@ class SpliceTask:
             replace(self.target.splice_shard(self.source, shard), sources=sources.get(shard, 0))
             for shard in cells(self.plan.region_box(self.region), self.target.shard_shape)
         ]
-        return Result(tuple((0, receipt) for receipt in receipts), digest(states))
+        nbytes_in = voxel_nbytes(self.source, self.plan.region_box(self.region))
+        return Result(tuple((0, receipt) for receipt in receipts), digest(states), nbytes_in=nbytes_in)
 
 
 class SpliceJob:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import BatchError, MissingError
 from wkwdask.jobs.progress_view import describe, describe_count
 from wkwdask.jobs.report import Report, format_nbytes
 from wkwdask.storage.batch_file import read_batch
@@ -17,7 +17,7 @@ from wkwdask.storage.job_folder import JobState, is_job_folder, job_owner, job_s
 from wkwdask.storage.job_lines import read_failures, read_progress
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import local_path
-from wkwdask.storage.slurm import SlurmJob, count_states
+from wkwdask.storage.slurm import SlurmJob, count_states, describe_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +92,7 @@ class JobStatus:
         record = {"title": "  ", "failed": len(self.failures), **self._numbers()}
         lines = [f"{what}: {_STATE_WORDS[self.job.state]}", f"  writes {', '.join(self.job.targets)}"]
         lines.append(f"  {describe_count(record)}" if not self.job.is_running else f"  {', '.join([describe_count(record), *describe(record)])}")
-        lines += [f"  SLURM job {number}: {', '.join(f'{n} {state}' for state, n in states.items()) or 'forgotten'}" for number, states in self.slurm.items()]
+        lines += [f"  SLURM job {number}: {describe_states(states)}" for number, states in self.slurm.items()]
         lines += [f"  failed: {failure.name}: {failure.reason} (tried {failure.attempts} times)" for failure in self.failures[:_LISTED]]
         more = len(self.failures) - _LISTED
         return "\n".join([*lines, f"  and {more} more"] if more > 0 else lines)
@@ -170,8 +170,16 @@ def status_of(job: FoundJob) -> JobStatus:
         seconds=round(max(now - begin, 0.0), 1),
         workers=sum(record.get("workers", 0) for record in records if record.get("time", 0.0) >= begin),
         failures=tuple(read_failures(job.root)),
-        slurm={number: count_states(number) for number in job.slurm_jobs()} if job.is_running else {},
+        slurm=_slurm_states(job),
     )
+
+
+def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
+    """Ask SLURM about the jobs that it knows of; nothing where it cannot be asked, as on a machine without it."""
+    try:
+        return {number: count_states(number) for number in job.slurm_jobs()}
+    except BatchError:
+        return {}
 
 
 def _entries(root: str) -> dict[str, dict[str, Any]]:

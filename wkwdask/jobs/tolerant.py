@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.errors import LockedError, ResumeError, TaskFailedError, WkwDaskError
-from wkwdask.jobs.job import is_given_up, run_task
+from wkwdask.jobs import job as jobs
+from wkwdask.jobs.job import is_given_up
 from wkwdask.storage.job_lines import Failure, failure_lines, failure_record
 
 if TYPE_CHECKING:
@@ -162,12 +163,12 @@ class TolerantJob:
 
     def attempt(self, task: Task) -> Result | Failed:
         """Run a task in this thread."""
-        return attempt(run_task, task)
+        return attempt(jobs.run_task, task)
 
     @property
     def attempt_away(self) -> Callable[[Task], Result | Failed]:
         """What runs a task in another process."""
-        return partial(attempt_away, run_task)
+        return partial(attempt_away, jobs.run_task)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take a result."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.geometry.grid import cell_box
-from wkwdask.jobs.job import Result
+from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.storage.states import States, digest, grouped_digests
 from wkwdask.streams.upsample import UpsampleStream
@@ -77,7 +77,8 @@ class UpsampleTask:
         except BaseException:
             writer.discard()
             raise
-        return Result(tuple((self.level, replace(receipt, sources=self._sources_of(receipt, states))) for receipt in receipts), digest(states))
+        made = tuple((self.level, replace(receipt, sources=self._sources_of(receipt, states))) for receipt in receipts)
+        return Result(made, digest(states), nbytes_in=voxel_nbytes(self.source, self.plan.source_of(self.plan.region_box(self.region))))
 
     def _sources_of(self, receipt: Receipt, states: States) -> int:
         """Sum up the files that a shard or part is made from."""

@@ -92,7 +92,7 @@ class EncodeTask:
 
     def run(self) -> Result:
         """Encode and store the part."""
-        return Result(((0, encode_part(self.target, self.part, self.part_shape, self.voxels, self.topleft)),))
+        return Result(((0, encode_part(self.target, self.part, self.part_shape, self.voxels, self.topleft)),), nbytes_in=self.voxels.nbytes)
 
 
 class WriteJob:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.storage.journal import read_journal
@@ -22,6 +24,7 @@ _PROGRESS = "progress-"
 _FAILURES = "failures-"
 _SUFFIX = ".jsonl"
 _KEPT_LINES = 10_000
+_FAR = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +94,17 @@ def named_lines(path: str) -> Lines:
 
 
 def _open_next(folder: str, prefix: str) -> int | None:
-    """Make a file with the next free number."""
+    """Make a file with the next free number, or with a far one where others are making theirs: a thousand elements of an array may start at once."""
     try:
-        number = max((n for n, _ in numbered(folder, prefix, _SUFFIX)), default=-1)
+        number = max((n for n, _ in numbered(folder, prefix, _SUFFIX)), default=-1) + 1
     except OSError:
         return None
     while True:
-        number += 1
         path = f"{folder}/{prefix}{number}{_SUFFIX}"
         fd = _open(path, os.O_EXCL | os.O_APPEND)
         if fd is not None or not os.path.lexists(path):
             return fd
+        number += 1 + secrets.randbelow(_FAR)
 
 
 def _open(path: str, flags: int) -> int | None:
@@ -126,8 +129,9 @@ def read_progress(folder: str) -> list[dict[str, Any]]:
     last = []
     for _, path in sorted(numbered(folder, _PROGRESS, _SUFFIX)):
         records = list(_records(path))
-        last += records[-1:]
-    return last
+        if records:
+            last.append((records[0].get("time", 0.0), records[-1]))
+    return [record for _, record in sorted(last, key=itemgetter(0))]
 
 
 def read_failures(folder: str) -> list[Failure]:

@@ -147,6 +147,17 @@ def count_states(number: str) -> dict[str, int]:
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
+def describe_states(states: dict[str, int]) -> str:
+    """Write what :func:`count_states` gave.
+
+    Examples
+    --------
+    >>> describe_states({"COMPLETED": 3, "OUT_OF_MEMORY": 1}), describe_states({})
+    ('3 COMPLETED, 1 OUT_OF_MEMORY', 'forgotten by SLURM')
+    """
+    return ", ".join(f"{number} {state}" for state, number in states.items()) or "forgotten by SLURM"
+
+
 def options_in(script: str) -> dict[str, str]:
     """List the options that the ``#SBATCH`` lines of a script set, long names without dashes.
 
