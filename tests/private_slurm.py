@@ -61,7 +61,13 @@ SlurmctldLogFile={folder}/log/slurmctld.log
 SlurmdLogFile={folder}/log/slurmd.%n.log
 PlugStackConfig=/dev/null
 {nodes}
-PartitionName=debug Nodes=ALL Default=YES MaxTime=2-00:00:00 State=UP OverSubscribe=NO
+PartitionName=debug Nodes=ALL Default=YES MaxTime=2-00:00:00 State=UP OverSubscribe=NO PriorityTier=1
+"""
+
+_URGENT = """\
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=urgent Nodes=ALL MaxTime=01:00:00 State=UP OverSubscribe=NO PriorityTier=10 PreemptMode=OFF
 """
 
 
@@ -115,6 +121,21 @@ class PrivateSlurm:
         wanted = ["-n", name] if name else []
         return self.run("squeue", "-h", "-r", "-o", "%i", *wanted).split()
 
+    def requeue_now(self, job: str) -> None:
+        """Requeue a job and let it start at once, not after the two minutes that SLURM gives it."""
+        self.run("scontrol", "requeue", job)
+        self.start_now(job)
+
+    def start_now(self, job: str, seconds: float = 30) -> None:
+        """Let a requeued job start as soon as it waits."""
+        self.wait_for(job, "PENDING", seconds=seconds)
+        self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+
+    def field(self, job: str, name: str) -> str:
+        """Give what ``scontrol show job`` says about a job, such as how many ``Restarts`` it had."""
+        words = self.run("scontrol", "show", "job", job).split()
+        return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
+
     def end_jobs(self) -> None:
         """Cancel every job of this cluster and wait until all are gone."""
         until = time.monotonic() + _END_SECONDS
@@ -127,15 +148,16 @@ class PrivateSlurm:
     def make_idle(self) -> None:
         """Bring nodes back that a test took down."""
         for node in self.nodes:
-            if self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T").rstrip("*") not in ("idle", "mixed", "allocated", "completing"):
+            if self.run("sinfo", "-h", "-N", "-p", "debug", "-n", node, "-o", "%T").rstrip("*") not in ("idle", "mixed", "allocated", "completing"):
                 self.run("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
 
 
 @contextlib.contextmanager
-def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb: int = 8000):
+def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb: int = 8000, urgent: bool = False):
     """Start a cluster in a folder that is there, and end it in any case.
 
-    A short path: that of a socket in it must stay below 108 characters.
+    A short path: that of a socket in it must stay below 108 characters. ``urgent`` adds a partition of that name whose jobs preempt those of others:
+    these are requeued.
     """
     with contextlib.ExitStack() as stack:
         started: list[Path] = []
@@ -151,7 +173,7 @@ def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb:
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} CPUs={cpus} RealMemory={memory_mb} State=UNKNOWN"
             for i, node in enumerate(nodes)
         ]
-        text = _CONFIGURATION.format(host=host, port=port, user=getpass.getuser(), folder=folder, nodes="\n".join(lines))
+        text = _CONFIGURATION.format(host=host, port=port, user=getpass.getuser(), folder=folder, nodes="\n".join(lines)) + (_URGENT if urgent else "")
         (folder / "slurm.conf").write_text(text)
         slurm = PrivateSlurm(folder, nodes)
         _start(folder, started, "slurmctld.pid", "slurmctld", "-c", "-f", str(folder / "slurm.conf"))
@@ -192,7 +214,7 @@ def _free_ports(count: int) -> int:
 
 def _wait_until_idle(slurm: PrivateSlurm) -> None:
     until = time.monotonic() + _UP_SECONDS
-    while (states := slurm.run("sinfo", "-h", "-N", "-o", "%T", check=False).split()) != ["idle"] * len(slurm.nodes):
+    while (states := slurm.run("sinfo", "-h", "-N", "-p", "debug", "-o", "%T", check=False).split()) != ["idle"] * len(slurm.nodes):
         if time.monotonic() > until:
             raise TimeoutError(f"nodes are {states}; see {slurm.folder}/log")
         time.sleep(0.1)

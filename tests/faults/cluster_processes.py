@@ -18,10 +18,16 @@ class ClusterProcesses:
     ----------
     folder : Path
         For what the processes print.
+    host : str
+        Where all of them listen.
+    configuration : str
+        Variables of the environment that dask reads.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, host="127.0.0.1", **configuration):
         self._folder = folder
+        self._environment = {**ENVIRONMENT, **configuration}
+        self._host = host
         self._started = []
         self._port = free_port()
         self.scheduler = None
@@ -30,27 +36,30 @@ class ClusterProcesses:
     @property
     def address(self):
         """Where the scheduler listens, also after it was started again."""
-        return f"tcp://127.0.0.1:{self._port}"
+        return f"tcp://{self._host}:{self._port}"
 
     def start_scheduler(self):
         """Start the scheduler, at the same address each time."""
-        self.scheduler = self._start("dask_scheduler", "--host", "127.0.0.1", "--port", str(self._port), "--no-dashboard", "--no-show")
+        self.scheduler = self._start("dask_scheduler", "--host", self._host, "--port", str(self._port), "--no-dashboard", "--no-show")
         wait_until(self._listens)
 
     def _listens(self):
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+            return probe.connect_ex((self._host, self._port)) == 0
 
-    def start_worker(self):
-        """Start a worker."""
-        worker = self._start("dask_worker", self.address, "--no-nanny", "--nthreads", "1", "--no-dashboard", "--local-directory", str(self._folder))
+    def start_worker(self, *options, inside=()):
+        """Start a worker; ``inside`` is a command that runs another one, such as ``ip netns exec NAME``."""
+        options = options or ("--no-nanny", "--host", self._host)
+        common = ("--nthreads", "1", "--no-dashboard", "--local-directory", str(self._folder))
+        worker = self._start("dask_worker", self.address, *common, *options, inside=inside)
         self.workers.append(worker)
         return worker
 
-    def _start(self, module, *arguments):
+    def _start(self, module, *arguments, inside=()):
         log = open(self._folder / f"{len(self._started)}-{module}.log", "w")  # noqa: SIM115 (the process writes to it)
         with log:
-            process = subprocess.Popen([sys.executable, "-m", f"distributed.cli.{module}", *arguments], env=ENVIRONMENT, stdout=log, stderr=log)
+            command = [*inside, sys.executable, "-m", f"distributed.cli.{module}", *arguments]
+            process = subprocess.Popen(command, env=self._environment, stdout=log, stderr=log)
         self._started.append(process)
         return process
 

@@ -172,14 +172,14 @@ class Undisturbed:
 
 def logged_run_task(log, seconds, task):
     """Run a task anywhere and write it down; ``seconds`` makes it slow."""
-    _write_down(log, f"begin {task.key}")
+    write_down(log, f"begin {task.key}")
     time.sleep(seconds)
     try:
         result = task.run()
     except BaseException:
-        _write_down(log, f"fail {task.key}")
+        write_down(log, f"fail {task.key}")
         raise
-    _write_down(log, f"end {task.key}")
+    write_down(log, f"end {task.key}")
     return result
 
 
@@ -203,7 +203,8 @@ def stopping(log, num_tasks, error):
         jobs.run_task = before
 
 
-def _write_down(log, text):
+def write_down(log, text):
+    """Add a line to a log that several processes write."""
     with open(log, "ab", buffering=0) as file:
         file.write(f"{text}\n".encode())
 

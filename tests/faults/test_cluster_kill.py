@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import threading
 import time
 
 import dask
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from faults.cluster_processes import ClusterProcesses
 from faults.drivers import KILLS, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, logged, num_ended, runs, wait_until
+from faults.works import Meanwhile, num_repeated
 
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs import client_run
@@ -69,37 +69,6 @@ def build(known, folder, log, **options):
     """Build with the active client."""
     with logged(log, SECONDS):
         known.case.build(folder, **options)
-
-
-class Meanwhile(threading.Thread):
-    """Does something as soon as so many tasks have ended."""
-
-    def __init__(self, log, num_tasks, action):
-        super().__init__(daemon=True)
-        self.log, self.num_tasks, self.action = log, num_tasks, action
-        self.done = False
-        self.stop = threading.Event()
-
-    def run(self):
-        while not self.stop.is_set():
-            if num_ended(self.log) >= self.num_tasks:
-                self.action()
-                self.done = True
-                return
-            time.sleep(0.002)
-
-    def __enter__(self):
-        self.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stop.set()
-        self.join()
-
-
-def num_repeated(log):
-    ran = runs(log)
-    return sum(ran.values()) - len(ran)
 
 
 def test_client_killed_again_and_again(tmp_path, known, cluster):
@@ -246,6 +215,32 @@ def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment
     known.check(folder)
     assert set(runs(log)) == known.tasks
     assert num_repeated(log) <= 2 * IN_FLIGHT
+
+
+def test_stopped_worker_gets_no_more_tasks(tmp_path, known, cluster, monkeypatch):
+    """Tasks that follow from one that was late are not late on the same worker again, one after the other."""
+    monkeypatch.setattr(client_run, "_LATE_SECONDS", 1.5)
+    submitted = []
+    submit = client_run.ClientRun._submit
+
+    def noted(self, tasks, **where):
+        chosen = where or self._away_from(())
+        submitted.extend([chosen.get("workers")] * len(tasks))
+        return submit(self, tasks, **chosen)
+
+    monkeypatch.setattr(client_run.ClientRun, "_submit", noted)
+    folder, log = known.start(tmp_path / "ds"), str(tmp_path / "log")
+    with connected(cluster) as client:
+        pids = client.run(os.getpid)
+        address, pid = next(iter(pids.items()))
+        with Meanwhile(log, 20, lambda: os.kill(pid, signal.SIGSTOP)) as meanwhile:
+            build(known, folder, log)
+        assert meanwhile.done
+        os.kill(pid, signal.SIGCONT)
+    copied = next(n for n, where in enumerate(submitted) if where is not None)
+    assert all(where is not None and address not in where for where in submitted[copied:])
+    assert len(submitted) > copied + 1
+    known.check(folder)
 
 
 def test_scheduler_started_again(tmp_path, known, cluster, moment):

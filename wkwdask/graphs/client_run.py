@@ -15,11 +15,12 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import TaskFailedError
+from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.jobs.tolerant import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from wkwdask.jobs.job import Result, Task
     from wkwdask.jobs.tolerant import TolerantJob
@@ -31,6 +32,7 @@ _GONE = "the dask scheduler is gone and did not come back"
 _RESULT_SECONDS = 20.0  # how long a receipt of some hundred bytes may take to come
 _LATE_SECONDS = 60.0
 _LATE_FACTOR = 10.0
+_AVOIDED_SECONDS = 300.0  # how long a worker on which a task was so late gets no others
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,8 @@ class ClientRun:
         self._num_submitted = 0
         self._suspects: list[Task] = []
         self._failed_on: dict[str, set[str]] = {}
+        self._avoided: dict[str, float] = {}
+        self._watch = PauseWatch(client)
 
     def to_end(self) -> None:
         """Keep a window of tasks in flight until nothing is left."""
@@ -119,6 +123,7 @@ class ClientRun:
             self._submit([self._suspects.pop()])
 
     def _submit(self, tasks: Sequence[Task], **where: Any) -> None:
+        where = where or self._away_from(())
         is_alone = len(tasks) == 1 and not self._attempts
         futures = self._client.map(self._job.attempt_away, tasks, pure=False, retries=0, key="run_task", **where)
         for task, future in zip(tasks, futures, strict=True):
@@ -128,8 +133,20 @@ class ClientRun:
 
     def _submit_elsewhere(self, task: Task) -> None:
         """Try a task again, rather not on a worker where it failed."""
-        others = sorted(set(self._client.nthreads()) - self._failed_on[task.key])
-        self._submit([task], **({"workers": others, "allow_other_workers": True} if others else {}))
+        self._submit([task], **self._away_from(self._failed_on[task.key]))
+
+    def _avoid(self, workers: Iterable[str]) -> None:
+        """Give no more tasks to some workers for a while, if there are others."""
+        self._avoided |= dict.fromkeys(workers, time.monotonic() + _AVOIDED_SECONDS)
+
+    def _away_from(self, workers: Iterable[str]) -> dict[str, Any]:
+        """Say that tasks should rather not run on some workers, nor where others were far too late: what is stopped or cut off would take one after the
+        other."""
+        now = time.monotonic()
+        self._avoided = {worker: until for worker, until in self._avoided.items() if until > now}
+        but = {*workers, *self._avoided}
+        others = sorted(set(self._client.nthreads()) - but) if but else []
+        return {"workers": others, "allow_other_workers": True} if others else {}
 
     def _take(self, future: Any) -> None:
         """Take the end of an attempt: hand on what came of it, or start the task again where the scheduler lost it."""
@@ -198,13 +215,17 @@ class ClientRun:
             self._queue.add([task])
             return
         future.release()
+        self._avoid(holders)
         self._submit([task], **({"workers": others} if others else {}))
 
     def _look_after(self) -> None:
         """See whether the cluster is still there, and start a copy of a task that takes far longer than others did: its worker may be stopped or cut off."""
         if self._is_gone():
             raise TaskFailedError(_GONE)
-        if self._client.status != "running" or self._queue.has_more():
+        if self._client.status != "running":
+            return
+        self._watch.look()
+        if self._queue.has_more():
             return
         late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
         copied = Counter(id(attempt.task) for attempt in self._attempts.values())
@@ -213,7 +234,8 @@ class ClientRun:
             return
         runs_on = {key: worker for worker, keys in self._client.processing().items() for key in keys}
         workers = set(self._client.nthreads())
+        self._avoid(runs_on[key] for key in slow if key in runs_on)
         for key, task in slow.items():
-            others = sorted(workers - {runs_on.get(key)})
+            others = sorted(workers - self._avoided.keys()) or sorted(workers - {runs_on.get(key)})
             if key in runs_on and others:
                 self._submit([task], workers=others)

@@ -69,7 +69,7 @@ def memory_per_task() -> int:
     if batch is not None:
         return batch.size.memory_nbytes or _MEMORY_NBYTES
     if client is not None:
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        workers = client.scheduler_info(n_workers=-1).get("workers", {}).values()
         expected = int(dask.config.get(EXPECTED_MEMORY, _MEMORY_NBYTES))
         return min((int(worker["memory_limit"] or _MEMORY_NBYTES) // worker["nthreads"] for worker in workers), default=expected)
     return available_memory() // num_workers()

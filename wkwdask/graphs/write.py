@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -16,6 +17,7 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
+from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.runners import active_client, memory_per_task, num_workers, run_job
 from wkwdask.jobs.assemble import AssembleJob
 from wkwdask.jobs.progress import Progress
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from wkwdask.storage.volume import Target
 
 _SHARE_OF_MEMORY = 4  # what a task may take is shared by chunks that wait, the part that is made of them, and the user's own work
+_LOOK_SECONDS = 5.0
 _META = np.empty((0, 0, 0, 0), object)
 
 
@@ -262,12 +265,12 @@ def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any]
 
 def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, early: Callable[[Any], None]) -> list[Any]:
     """Take each object as soon as it is there and let go of it, so that a lost worker takes no finished shard with it."""
-    from distributed import as_completed, futures_of
+    from distributed import futures_of
 
     futures = futures_of(client.persist(list(graphs)))
     found: list[Any] = []
     try:
-        for future in as_completed(futures):
+        for future in _as_ended(futures, client):
             items = list(future.result().ravel())
             for item in items:
                 early(item)
@@ -278,6 +281,23 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
         client.cancel(futures, force=True)
         raise
     return found
+
+
+def _as_ended(futures: Sequence[Any], client: Any) -> Iterator[Any]:
+    """Give futures as they end, and see meanwhile whether they still can."""
+    ended: SimpleQueue[Any] = SimpleQueue()
+    for future in futures:
+        future.add_done_callback(ended.put)
+    watch = PauseWatch(client)
+    for _ in futures:
+        while True:
+            try:
+                future = ended.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                watch.look()
+            else:
+                break
+        yield future
 
 
 def _first_task(prepare: Callable[[], None]) -> da.Array:

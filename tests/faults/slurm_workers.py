@@ -1,0 +1,109 @@
+"""A dask cluster whose scheduler is a process and whose workers are SLURM jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+
+import distributed
+from faults.cluster_processes import ClusterProcesses
+from faults.drivers import ENVIRONMENT
+
+held = []
+
+PLAIN = ("--no-nanny", "--memory-limit", "1GB")  # by itself dask takes the share of a job's memory that its threads have of the machine's cores
+"""What a worker is started with."""
+
+_SCRIPT = """\
+#!/bin/bash
+exec {python} -m distributed.cli.dask_worker {address} --host 127.0.0.1 --nthreads 1 --no-dashboard --local-directory {folder} \\
+  --name job-$SLURM_JOB_ID {options}
+"""
+
+
+class SlurmWorkers:
+    """Workers of one thread, each a job of its own that is requeued when its node is lost; two of them fill a node of four cores.
+
+    Parameters
+    ----------
+    slurm : PrivateSlurm
+        Where they run.
+    folder : Path
+        For scripts and logs; made.
+    """
+
+    def __init__(self, slurm, folder):
+        folder.mkdir()
+        self.slurm = slurm
+        self.folder = folder
+        self.processes = ClusterProcesses(folder)
+        self.jobs = []
+        self._started = 0
+
+    @property
+    def address(self):
+        """Where the scheduler listens."""
+        return self.processes.address
+
+    def start_worker(self, *options, sbatch=()):
+        """Submit a worker and give the id of its job."""
+        script = self.folder / f"worker-{self._started}.sh"
+        self._started += 1
+        script.write_text(_SCRIPT.format(python=sys.executable, address=self.address, folder=self.folder, options=" ".join(options or PLAIN)))
+        limits = ("-c", "2", "--mem", "1200M", "--requeue", "--open-mode=append", "-o", f"{self.folder}/%j.log")
+        environment = [f"{name}={ENVIRONMENT[name]}" for name in ("PYTHONPATH", "WKWDASK_PROGRESS", "PATH")]
+        job = self.slurm.run("sbatch", "--parsable", *limits, *sbatch, f"--export={','.join(environment)}", str(script))
+        self.jobs.append(job)
+        return job
+
+    def restore(self, workers):
+        """Make sure that so many workers are there, on nodes that work."""
+        self.slurm.make_idle()
+        self.jobs = [job for job in self.jobs if self.slurm.state(job) == "RUNNING"]
+        while len(self.jobs) < workers:
+            self.start_worker()
+
+    def __enter__(self):
+        self.processes.start_scheduler()
+        return self
+
+    def __exit__(self, *_):
+        waiting = set(self.jobs) & set(self.slurm.jobs())
+        if waiting:
+            self.slurm.run("scancel", "--full", *waiting, check=False)
+        self.processes.__exit__()
+
+    @contextlib.contextmanager
+    def connected(self, workers):
+        """A client of the cluster, active, as soon as so many workers are there."""
+        with distributed.Client(self.address, timeout=30) as client:
+            client.wait_for_workers(workers, timeout=90)
+            yield client
+
+
+def allocate(nbytes):
+    """Take memory and touch it, in a thread of a worker, and keep it."""
+    threading.Thread(target=lambda: held.append(bytearray(b"x" * nbytes)), daemon=True).start()
+
+
+def pid_of(client, name):
+    """Give the process id of a worker, found by its name."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    address = next(address for address, worker in workers.items() if worker["name"] == name)
+    return client.run(os.getpid, workers=[address])[address]
+
+
+def is_running(pid):
+    """Tell whether a process is there; one that ended and that nobody collected is not."""
+    return state_of(pid) not in ("", "Z", "X")
+
+
+def state_of(pid):
+    """Give the letter of a process's state, such as T for one that was stopped; empty where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""

@@ -1,0 +1,83 @@
+"""Clusters whose workers are all paused: an error says so, where nothing else would ever come."""
+
+from __future__ import annotations
+
+import dask.array as da
+import distributed
+import numpy as np
+import pytest
+from faults.drivers import wait_until
+from faults.trees import make_dataset
+
+import wkwdask
+from wkwdask.errors import TaskFailedError
+from wkwdask.graphs import client_run, pause_watch, write
+from wkwdask.graphs.pause_watch import PauseWatch
+
+
+class Cluster:
+    """A client of workers that are what a test says."""
+
+    def __init__(self):
+        self.workers = {}
+
+    def scheduler_info(self, n_workers):
+        assert n_workers == -1
+        return {"workers": self.workers}
+
+    def add(self, name, status, executing=0):
+        self.workers[name] = {
+            "name": name, "status": status, "memory_limit": 300 << 20, "metrics": {"memory": 290 << 20, "task_counts": {"executing": executing}},
+        }  # fmt: skip
+
+
+def test_one_that_runs_is_enough(monkeypatch):
+    monkeypatch.setattr(pause_watch, "_PAUSED_SECONDS", 0.0)
+    cluster = Cluster()
+    watch = PauseWatch(cluster)
+    watch.look()  # no workers yet
+    cluster.add("a", "paused")
+    cluster.add("b", "running")
+    watch.look()
+    watch.look()
+    cluster.add("b", "paused", executing=1)  # it ends some time, and makes room
+    watch.look()
+    watch.look()
+    cluster.add("b", "paused")
+    watch.look()
+    with pytest.raises(TaskFailedError, match=r"all 2 workers are paused.*290 MiB of 300 MiB.*--memory-limit"):
+        watch.look()
+
+
+def test_time_counts_from_when_all_are_paused(monkeypatch):
+    monkeypatch.setattr(pause_watch, "_PAUSED_SECONDS", 3600.0)
+    cluster = Cluster()
+    cluster.add("a", "paused")
+    watch = PauseWatch(cluster)
+    watch.look()
+    watch.look()
+
+
+def test_a_lost_connection_is_another_matter():
+    class Lost:
+        def scheduler_info(self, n_workers):
+            raise OSError("no answer")
+
+    PauseWatch(Lost()).look()
+
+
+def test_workers_without_memory(tmp_path, monkeypatch):
+    """For jobs, and for graphs of arrays."""
+    monkeypatch.setattr(pause_watch, "_PAUSED_SECONDS", 0.5)
+    monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
+    monkeypatch.setattr(write, "_LOOK_SECONDS", 0.2)
+    array = np.ones((64, 64, 64), np.uint8)
+    make_dataset(tmp_path / "ds", (1, 1, 1))
+    wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", block_len=8, file_len=4)
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None, "memory_limit": "60MB"}
+    with distributed.LocalCluster(**options) as cluster, cluster.get_client() as client:
+        wait_until(lambda: [worker["status"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()] == ["paused"])
+        with pytest.raises(TaskFailedError, match="all 1 workers are paused"):
+            wkwdask.build_pyramid(tmp_path / "ds", "color")
+        with pytest.raises(TaskFailedError, match="all 1 workers are paused"):
+            wkwdask.to_wkw(da.from_array(array, chunks=32), tmp_path / "ds" / "other" / "1", block_len=8, file_len=4)
