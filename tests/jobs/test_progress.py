@@ -128,8 +128,9 @@ def test_a_bar_on_a_terminal(err, monkeypatch):
     monkeypatch.setattr(rich.console, "Console", lambda **_: Console(file=err, force_terminal=True, width=160))
     run_slow(lambda: "a title" in err.getvalue(), err)
     text = err.getvalue()
-    assert "0/6" in text
-    assert "1 worker" in text
+    assert "5/6" in text
+    assert "10.0 MiB in" in text
+    assert "1 failed, 1 worker" in text
     assert not any(LINE.fullmatch(line) for line in text.splitlines())
 
 

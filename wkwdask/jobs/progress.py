@@ -79,6 +79,7 @@ class Progress:
         if self._thread is not None:
             self._thread.join()
         if self._bar is not None:
+            self._draw()
             self._bar.stop()
         if self._has_printed:
             self._print()
