@@ -33,7 +33,7 @@ def fail(kind, number, tried):
         raise ConnectionResetError(errno.ECONNRESET, "reset")
     if kind == "full":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"file {number}")
-    if kind == "deadly" or (kind == "deadly once" and tried == 1):
+    if kind == "deadly":
         os.kill(os.getpid(), signal.SIGKILL)
 
 
