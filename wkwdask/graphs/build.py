@@ -89,9 +89,9 @@ def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted:
                 receipts[receipt.shard] = receipt
 
             if isinstance(array, np.ndarray):
-                run_job(WriteJob(target, array.astype(target.dtype, copy=False), take, done), f"writing {folder}", here=True)
+                run_job(WriteJob(target, array.astype(target.dtype, copy=False), take, done), f"writing {folder}", here=True, folder=staged.root)
             elif array.size:
-                notes.append(write_shards(array, target, f"writing {folder}", done, take))
+                notes.append(write_shards(array, target, f"writing {folder}", staged.root, done, take))
         return staged.publish([tally_of(target, receipts.values())], "; ".join(note for note in notes if note))
 
 

@@ -116,7 +116,7 @@ def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] 
     return joined
 
 
-def write_shards(array: da.Array, target: Target, title: str, done: set[Vec3], take: Callable[[Receipt], None]) -> str:
+def write_shards(array: da.Array, target: Target, title: str, folder: str, done: set[Vec3], take: Callable[[Receipt], None]) -> str:
     """Write the shards of an array that are not done yet.
 
     Parameters
@@ -127,6 +127,8 @@ def write_shards(array: da.Array, target: Target, title: str, done: set[Vec3], t
         The mag.
     title : str
         What the progress is called.
+    folder : str
+        The job's folder.
     done : set of (int, int, int)
         Shards that are left out.
     take : callable
@@ -139,11 +141,11 @@ def write_shards(array: da.Array, target: Target, title: str, done: set[Vec3], t
     """
     plan = plan_write(array, target)
     if not plan.set_aside_nbytes:
-        compute_receipts(_without(shard_receipts(array, target), target, done), title, take)
+        compute_receipts(_without(shard_receipts(array, target), target, done), title, take, folder)
         return ""
-    found: list[tuple[Piece, ...]] = compute_values([_pieces_of(array, target, plan.part_shape, done)], f"{title}: setting chunks aside")
+    found: list[tuple[Piece, ...]] = compute_values([_pieces_of(array, target, plan.part_shape, done)], f"{title}: setting chunks aside", folder=folder)
     pieces = [piece for of_chunk in found for piece in of_chunk]
-    run_job(AssembleJob(target, plan.part_shape, pieces, done, take), title)
+    run_job(AssembleJob(target, plan.part_shape, pieces, done, take), title, folder=folder)
     return (
         f"chunks of {array.chunksize[1:]} voxels touch too many parts of files to be held in memory: "
         f"{format_nbytes(plan.set_aside_nbytes)} of voxels went through scratch files, compressed"
@@ -204,7 +206,7 @@ def finished(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
     return dask.delayed(_finish, pure=False)(finish, receipts.rechunk(receipts.shape, method="tasks"))
 
 
-def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None]) -> None:
+def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None], folder: str | None = None) -> None:
     """Run graphs of receipts.
 
     Parameters
@@ -215,6 +217,8 @@ def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Rec
         What the progress is called.
     take : callable
         Gets the receipt of each shard, once, as soon as it is there.
+    folder : str, optional
+        The job's folder.
     """
     taken: set[Vec3] = set()
 
@@ -223,11 +227,11 @@ def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Rec
             taken.add(value.shard)
             take(value)
 
-    for value in compute_values(graphs, title, take_once):
+    for value in compute_values(graphs, title, take_once, folder):
         take_once(value)
 
 
-def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any], None] = lambda _: None) -> list[Any]:
+def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
     """Run graphs of single objects and show the progress.
 
     Parameters
@@ -238,6 +242,8 @@ def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any]
         What the progress is called.
     early : callable
         Gets objects as soon as they are there, so that they can be noted down; also such as other tasks of the graphs give.
+    folder : str, optional
+        The job's folder.
 
     Returns
     -------
@@ -245,7 +251,7 @@ def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any]
     """
     total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
     client = active_client()
-    with Progress(title, total) as progress:
+    with Progress(title, total, folder, num_workers()) as progress:
         if client is not None:
             return _compute_on_client(graphs, client, progress, early)
 

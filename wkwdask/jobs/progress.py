@@ -79,6 +79,7 @@ class Progress:
         if self._thread is not None:
             self._thread.join()
         if self._bar is not None:
+            self._draw()
             self._bar.stop()
         if self._has_printed:
             self._print()
@@ -96,7 +97,11 @@ class Progress:
         now = time.monotonic()
         if now >= self._total_due or self._done >= self._total:
             self._total_due = now + _TOTAL_SECONDS
-            self.set_total(job.num_tasks, getattr(job, "num_known", 0))
+            self.look_at(job)
+
+    def look_at(self, job: Job) -> None:
+        """See how many tasks there will be."""
+        self.set_total(job.num_tasks, getattr(job, "num_known", 0))
 
     def count_failure(self) -> None:
         """Count a task that was given up."""

@@ -75,6 +75,11 @@ class StagedMags:
         """Say where a mag is built before it appears."""
         return f"{job_root(parent, owner.job)}/{name}"
 
+    @property
+    def root(self) -> str:
+        """The job's folder."""
+        return job_root(self.parent, self.owner.job)
+
     def check_free(self) -> None:
         """Make sure, without taking anything, that the job could start now.
 
@@ -151,21 +156,22 @@ class StagedMags:
 
     def journal(self) -> Journal:
         """Continue the journal of the job."""
-        return Journal(self._job_folder().root)
+        return Journal(self.root)
 
     def num_done(self) -> int:
         """Count what the journal of an interrupted start tells."""
-        return sum(1 for _ in read_journal(self._job_folder().root))
+        return sum(1 for _ in read_journal(self.root))
 
     def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
         """Let a job go on from where its journal ends."""
-        root = self._job_folder().root
-        return JournaledJob(job, journal.append, read_journal(root), self.targets, folder=root, nbytes_in=self.nbytes_in, task_nbytes=self.task_nbytes)
+        return JournaledJob(
+            job, journal.append, read_journal(self.root), self.targets, folder=self.root, nbytes_in=self.nbytes_in, task_nbytes=self.task_nbytes
+        )
 
     def known_shards(self) -> dict[Vec3, Receipt]:
         """List the shards of the one target that the journal tells of and that are there; header, table and size of each are checked."""
         (target,) = self.targets
-        receipts = (receipt for _, receipt in receipts_of(read_journal(self._job_folder().root), self.targets) if receipt.part is None)
+        receipts = (receipt for _, receipt in receipts_of(read_journal(self.root), self.targets) if receipt.part is None)
         return {receipt.shard: receipt for receipt in receipts if target.holds(receipt)}
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:

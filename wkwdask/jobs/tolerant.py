@@ -228,6 +228,7 @@ class TolerantJob:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.progress.look_at(self._job)
         if self._lines is not None:
             self._lines.close()
 

@@ -1,0 +1,101 @@
+"""Jobs whose tasks fail in a way that a test chose; in a module of its own, so that processes that tests start can import it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from dataclasses import dataclass
+
+from wkwdask.errors import CorruptError
+from wkwdask.jobs.job import Result
+from wkwdask.jobs.journaled import JournaledJob
+from wkwdask.storage.journal import read_journal
+
+
+class OwnError(Exception):
+    """Cannot be made again from its arguments, so that no other process gets it."""
+
+    def __init__(self, first, second):
+        super().__init__(first)
+        self.second = second
+
+
+def fail(kind, number, tried):
+    """Do what a kind of task does at one of its attempts."""
+    if kind == "corrupt":
+        raise CorruptError(f"file {number}: broken")
+    if kind == "own":
+        raise OwnError(f"own {number}", 2)
+    if kind == "stale" or (kind == "stale once" and tried == 1):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), f"file {number}")
+    if kind == "cut off twice" and tried <= 2:
+        raise ConnectionResetError(errno.ECONNRESET, "reset")
+    if kind == "full":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"file {number}")
+    if kind == "deadly":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One task."""
+
+    folder: str
+    """Each attempt leaves a byte in the file of the task."""
+    number: int
+    """Which task."""
+    kind: str
+    """What becomes of it."""
+    group: str = "work"
+    """Whether it is a first task, or one that follows."""
+
+    @property
+    def name(self):
+        """What an error calls it."""
+        return f"{self.group} {self.number}"
+
+    @property
+    def key(self):
+        """What a journal calls it."""
+        return f"{self.group} {self.number}"
+
+    def run(self):
+        """Fail or not."""
+        path = f"{self.folder}/{self.key}"
+        with open(path, "ab", buffering=0) as file:
+            file.write(b".")
+        fail(self.kind, self.number, os.stat(path).st_size)
+        return Result((), nbytes_in=1 << 20)
+
+
+class PairsJob:
+    """Tasks, and for each two of them one that follows when both are done."""
+
+    def __init__(self, folder, kinds):
+        self.folder, self.kinds = str(folder), kinds
+        self.done = set()
+        self.num_tasks = len(kinds) + len(kinds) // 2
+
+    def tasks(self):
+        return (Work(self.folder, number, kind) for number, kind in enumerate(self.kinds))
+
+    def receive(self, task, result):
+        assert task.key not in self.done
+        self.done.add(task.key)
+        other = task.number ^ 1
+        if task.group == "work" and other < len(self.kinds) and f"work {other}" in self.done:
+            return [Work(self.folder, task.number // 2, "fine", "pair")]
+        return []
+
+    def holds(self, task, result, known):
+        return True
+
+    def journaled(self, journal, folder):
+        """Go on from where the journal ends."""
+        return JournaledJob(self, journal.append, list(read_journal(folder)), (), folder=str(folder))
+
+
+def attempts(folder):
+    """How often each task was begun."""
+    return {name: os.stat(f"{folder}/{name}").st_size for name in os.listdir(folder)}

@@ -1,0 +1,356 @@
+"""Tasks that fail: tried again where that may help, listed in the end, and all others are done; on every runner."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import re
+
+import dask
+import numpy as np
+import pytest
+from failing_jobs import PairsJob, attempts, fail
+from hypothesis import given
+from hypothesis import strategies as st
+from local_cluster import local_cluster
+
+import wkwdask
+from wkwdask import cli
+from wkwdask.errors import CorruptError, MissingError, TaskFailedError, TruncatedError
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.graphs import client_run, local_run
+from wkwdask.graphs.runners import run_job
+from wkwdask.jobs import tolerant
+from wkwdask.jobs.job import FlatJob, Result
+from wkwdask.jobs.tolerant import Tolerance
+from wkwdask.plans import pyramid as plan_module
+from wkwdask.storage.job_lines import PROGRESS_NAME, read_failures, read_progress
+from wkwdask.storage.journal import Journal, read_journal
+
+distributed = pytest.importorskip("distributed")
+
+RUNNERS = ("synchronous", "threads", "processes", "cluster")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch):
+    monkeypatch.setattr(tolerant, "_PAUSES_SECONDS", (0.01, 0.02, 0.04))
+    monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with dask.config.set({"distributed.scheduler.allowed-failures": 1}), local_cluster(silence_logs="CRITICAL") as running:
+        yield running
+
+
+@pytest.fixture
+def on(request):
+    """Let a runner be the one that runs."""
+
+    @contextlib.contextmanager
+    def chosen(runner):
+        if runner == "cluster":
+            with distributed.Client(request.getfixturevalue("cluster")):
+                yield
+        else:
+            with dask.config.set(scheduler=runner, num_workers=2):
+                yield
+
+    return chosen
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """Where tasks leave a trace, and the job's folder."""
+    for name in ("trace", "job"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "trace", tmp_path / "job"
+
+
+def start(folders, kinds, **options):
+    """Start a job, or go on with it; gives its error."""
+    trace, folder = folders
+    job = PairsJob(trace, kinds)
+    with Journal(str(folder)) as journal:
+        try:
+            run_job(job.journaled(journal, str(folder)), "test", **options)
+        except Exception as error:
+            return job, error
+    return job, None
+
+
+def journaled(folder):
+    keys = [json.loads(line)["task"] for line in read_journal(str(folder))]
+    assert len(keys) == len(set(keys))
+    return set(keys)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_what_fails_is_listed_and_all_else_is_done(folders, on, runner):
+    kinds = ["fine", "stale once", "corrupt", "fine", "stale", "own", "fine", "cut off twice", "fine"]
+    failed = {"work 2", "work 4", "work 5"}
+    done = {f"work {n}" for n in range(9)} - failed | {"pair 0", "pair 3"}
+    with on(runner):
+        job, error = start(folders, kinds)
+        assert isinstance(error, TaskFailedError)
+        assert error.exit_code == 3
+        lines = str(error).splitlines()
+        assert lines[0] == "3 tasks failed; everything that does not depend on what failed is done:"
+        stale = f"  work 4: OSError: [Errno {errno.ESTALE}] {os.strerror(errno.ESTALE)}: 'file 4' (tried 4 times)"
+        own = "TaskFailedError: OwnError: own 5" if runner in ("processes", "cluster") else "OwnError: own 5"
+        assert sorted(lines[1:]) == ["  work 2: CorruptError: file 2: broken", stale, f"  work 5: {own}"]
+        assert job.done == done == journaled(folders[1])
+        tried = attempts(folders[0])
+        assert {name for name, times in tried.items() if times > 1} == {"work 1", "work 4", "work 7"}
+        assert (tried["work 1"], tried["work 4"], tried["work 7"]) == (2, 4, 3)
+        failures = {failure.task: failure for failure in read_failures(str(folders[1]))}
+        assert set(failures) == failed
+        assert failures["work 4"].attempts == 4
+        assert all(failure.host and failure.time > 1.7e9 for failure in failures.values())
+        (record,) = read_progress(str(folders[1]))
+        assert (record["done"], record["failed"], record["known"]) == (len(done), 3, 0)
+        # mended but for one: just what is left runs
+        kinds[4] = kinds[5] = "fine"
+        job, error = start(folders, kinds)
+    assert isinstance(error, CorruptError)
+    assert str(error) == "file 2: broken"
+    assert "everything that does not depend on what failed is done" in error.__notes__
+    assert error.exit_code == 3
+    assert {name: times - tried.get(name, 0) for name, times in attempts(folders[0]).items() if times != tried.get(name)} == {
+        "work 2": 1, "work 4": 1, "work 5": 1, "pair 2": 1
+    }  # fmt: skip
+    assert journaled(folders[1]) == done | {"work 4", "work 5", "pair 2"}
+    assert [failure.task for failure in read_failures(str(folders[1]))] == ["work 2"]
+    with on("synchronous"):
+        kinds[2] = "fine"
+        assert start(folders, kinds)[1] is None
+    assert journaled(folders[1]) == {f"work {n}" for n in range(9)} | {f"pair {n}" for n in range(4)}
+    assert read_failures(str(folders[1])) == []
+    assert sum(record["done"] for record in read_progress(str(folders[1]))) == 13
+    assert read_progress(str(folders[1]))[-1]["known"] == 11
+
+
+@pytest.mark.parametrize("runner", ["processes", "cluster"])
+def test_a_task_that_kills_its_process_is_told_from_those_beside_it(folders, on, runner, monkeypatch):
+    monkeypatch.setattr(local_run, "_MOST_DEATHS", 2)
+    kinds = ["fine", "deadly", "fine", "fine", "fine", "fine"]
+    with on(runner):
+        job, error = start(folders, kinds)
+    assert isinstance(error, TaskFailedError)
+    what = "processes that ran it died" if runner == "processes" else "the workers that ran it died"
+    assert re.search(rf"work 1: given up after .*{what}", str(error))
+    failures = {failure.task: failure for failure in read_failures(str(folders[1]))}
+    assert failures["work 1"].attempts >= 2
+    assert "pair 0" not in job.done
+    assert {f"work {n}" for n in range(6)} == {key for key in job.done if key.startswith("work")} ^ set(failures)  # nothing is lost
+    assert job.done == journaled(folders[1])
+    if runner == "processes":  # a cluster may lose workers for other reasons while it starts them again
+        assert set(failures) == {"work 1"}
+
+
+@pytest.mark.parametrize("runner", ["synchronous", "threads", "cluster"])
+def test_a_full_disk_ends_the_job_at_once(folders, on, runner):
+    with on(runner):
+        _, error = start(folders, ["full", *["fine"] * 40])
+    assert isinstance(error, OSError)
+    assert error.errno == errno.ENOSPC
+    assert any("while working on work 0" in note for note in error.__notes__)
+    assert len(attempts(folders[0])) < 40
+    assert not hasattr(error, "exit_code")
+
+
+def test_where_an_error_was_raised_elsewhere_is_told(folders, on):
+    with on("cluster"):
+        _, error = start(folders, ["corrupt"])
+    assert "in fail\n" in str(error.__cause__)
+
+
+# ----------------------------------------------------------------------------- when a job ends
+
+
+class Bare:
+    """A task of this process."""
+
+    def __init__(self, number, action):
+        self.name = self.key = str(number)
+        self.action = action
+
+    def run(self):
+        self.action(int(self.name))
+        return Result(())
+
+
+def run_all(number, action, **options):
+    """Run tasks in this thread, and give those that were done and the error."""
+    done = []
+    job = FlatJob(lambda: (Bare(n, action) for n in range(number)), number, lambda task, _: done.append(int(task.name)))
+    try:
+        run_job(job, "test", **options)
+    except Exception as error:
+        return done, error
+    return done, None
+
+
+@pytest.fixture
+def _serial():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.mark.usefixtures("_serial")
+def test_a_source_that_is_missing_is_one_error_soon():
+    calls = []
+
+    def missing(number):
+        calls.append(number)
+        raise MissingError("ds/color/1: not found")
+
+    done, error = run_all(1000, missing)
+    assert (len(calls), done) == (8, [])
+    assert type(error) is MissingError
+    assert error.__notes__[-1] == "8 tasks failed for this reason; too many failed, so the others were not tried"
+    assert not hasattr(error, "exit_code")  # a plain error: nothing was done
+
+
+@pytest.mark.usefixtures("_serial")
+def test_the_list_ends():
+    def odd(number):
+        if number % 2:
+            raise CorruptError(f"file {number}: broken")
+
+    done, error = run_all(100, odd)
+    assert done == list(range(0, 100, 2))
+    lines = str(error).splitlines()
+    assert len(lines) == 22
+    assert lines[1] == "  1: CorruptError: file 1: broken"
+    assert lines[-1] == "  and 30 more"
+    done, error = run_all(100, odd, tolerance=Tolerance(most_failures=3))
+    assert done == [0, 2, 4, 6]
+    assert "4 tasks failed; too many failed, so the others were not tried" in str(error)
+
+
+@pytest.mark.usefixtures("_serial")
+def test_what_waits_for_another_attempt_does_not_keep_others_waiting(monkeypatch):
+    monkeypatch.setattr(tolerant, "_PAUSES_SECONDS", (0.1,))
+    order = []
+
+    def first_fails(number):
+        order.append(number)
+        if order == [0]:
+            raise TimeoutError
+
+    done, error = run_all(5, first_fails)
+    assert error is None
+    assert order == [0, 1, 2, 3, 4, 0]
+    assert done == [1, 2, 3, 4, 0]
+
+
+@pytest.mark.usefixtures("_serial")
+def test_no_new_tasks_while_very_many_wait(monkeypatch):
+    """What they need may be down."""
+    begun = []
+
+    def down(number):
+        begun.append(number)
+        raise TimeoutError
+
+    _, error = run_all(1000, down)
+    assert isinstance(error, TimeoutError)
+    assert len(set(begun)) <= 108
+
+
+KINDS = st.lists(st.sampled_from(["fine", "fine", "fine", "corrupt", "stale", "stale once", "cut off twice"]), min_size=1, max_size=30)
+
+
+@pytest.mark.parametrize("runner", ["synchronous", "threads"])
+@given(kinds=KINDS)
+def test_done_and_failed_are_exact(runner, kinds):
+    with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler=runner, num_workers=3):
+        patch.setattr(tolerant, "_PAUSES_SECONDS", (0.0, 0.0, 0.0))
+        patch.setattr(tolerant, "_FAILURES_WITHOUT_SUCCESS", 1000)
+        patch.setattr(tolerant, "_LISTED", 1000)
+        tried = [0] * len(kinds)
+
+        def action(number):
+            tried[number] += 1
+            fail(kinds[number], number, tried[number])
+
+        done, error = run_all(len(kinds), action, tolerance=Tolerance(lists_always=True))
+    bad = {n for n, kind in enumerate(kinds) if kind in ("corrupt", "stale")}
+    assert sorted(done) == [n for n in range(len(kinds)) if n not in bad]
+    listed = set() if error is None else {int(line.split(":")[0]) for line in str(error).splitlines()[1:]}
+    assert listed == bad
+    expected = {"fine": 1, "corrupt": 1, "stale": 4, "stale once": 2, "cut off twice": 3}
+    assert tried == [expected[kind] for kind in kinds]
+
+
+# ----------------------------------------------------------------------------- real data
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    """A mag of 64 files; a region of the pyramid is one file of the next mag."""
+    monkeypatch.setattr(plan_module, "_REGION_VX", 8)
+    (tmp_path / "ds").mkdir()
+    (tmp_path / "ds" / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    voxels = np.random.default_rng(3).integers(0, 200, (64, 64, 64), np.uint8)
+    wkwdask.to_wkw(voxels, tmp_path / "ds" / "color" / "1", block_len=8, file_len=2, compression="lz4")
+    return tmp_path / "ds"
+
+
+def call(capsys, monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["wkwdask", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+def test_two_broken_files_of_a_mag(dataset, capsys, monkeypatch):
+    """Both are named, nothing is visible, and what was done is kept."""
+    first, second = dataset / "color" / "1" / "z0" / "y0" / "x1.wkw", dataset / "color" / "1" / "z3" / "y2" / "x0.wkw"
+    whole = {path: path.read_bytes() for path in (first, second)}
+    first.write_bytes(whole[first][:-3])
+    raw = bytearray(whole[second])
+    at = int.from_bytes(raw[8:16], "little")
+    raw[at : at + 12] = b"\xff" * 12
+    second.write_bytes(raw)
+    command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4")
+    code, _, err = call(capsys, monkeypatch, *command)
+    assert code == 3, err
+    assert re.search(rf"region .*: TruncatedError: {first}: .*\d", err)
+    assert re.search(rf"region .*: CorruptError: {second}: block 0 at byte {at}", err)
+    assert err.startswith("error: 2 tasks failed; everything that does not depend on what failed is done:")
+    assert "what was finished is kept" in err
+    assert [name for name in os.listdir(dataset / "color") if not name.startswith(".")] == ["1"]
+    (root,) = (dataset / "color").glob(".wkwdask-job-*")
+    assert len(read_failures(str(root))) == 2
+    first.write_bytes(whole[first])
+    with pytest.raises(CorruptError, match=f"{second}: block 0") as caught:
+        wkwdask.build_pyramid(dataset, layer="color", mags=[2, 4])
+    assert any("everything that does not depend on what failed is done" in note for note in caught.value.__notes__)
+    second.write_bytes(whole[second])
+    report = wkwdask.build_pyramid(dataset, layer="color", mags=[2, 4])
+    assert "tasks had been finished before" in report.note
+    assert wkwdask.verify(dataset, pyramid=True).is_sound
+    records = [json.loads(line) for line in (dataset / "color" / "2" / PROGRESS_NAME).read_text().splitlines()]
+    assert sum(record["failed"] for record in records if record["seconds"]) <= 3
+    ends = [record for record in records if record["done"] + record["known"] + record["failed"] > 0]
+    assert ends[-1]["done"] + ends[-1]["known"] == ends[-1]["total"]
+    assert ends[-1]["failed"] == 0
+    assert records[-1]["nbytes_out"] > 0
+    assert not (dataset / "color" / "4" / PROGRESS_NAME).exists()
+
+
+def test_one_broken_file_keeps_its_error(dataset, capsys, monkeypatch):
+    path = dataset / "color" / "1" / "z0" / "y0" / "x1.wkw"
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(TruncatedError, match=str(path)):
+        wkwdask.rechunk(dataset / "color" / "1", dataset / "other" / "1", file_len=1)
+    code, _, err = call(capsys, monkeypatch, "rechunk", dataset / "color" / "1", dataset / "other" / "1", "--file-len", 1)
+    assert code == 3
+    assert err.count("\n") == 1
+    assert str(path) in err
