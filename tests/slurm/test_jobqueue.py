@@ -20,6 +20,13 @@ pytestmark = pytest.mark.slurm
 ARRAY = np.random.default_rng(0).integers(0, 255, (70, 60, 50)).astype(np.uint8)
 
 
+@pytest.fixture(autouse=True)
+def _output_of_jobs(tmp_path, monkeypatch):
+    """SLURM writes it where jobs are submitted."""
+    (tmp_path / "submitted-from").mkdir()
+    monkeypatch.chdir(tmp_path / "submitted-from")
+
+
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
