@@ -15,6 +15,13 @@ from wkwdask.clusters.config import find_config
 pytestmark = pytest.mark.slurm
 
 
+@pytest.fixture(autouse=True)
+def _output_of_jobs(tmp_path, monkeypatch):
+    """SLURM writes it where jobs are submitted."""
+    (tmp_path / "submitted-from").mkdir()
+    monkeypatch.chdir(tmp_path / "submitted-from")
+
+
 def check(config, folder):
     command = [sys.executable, "-m", "wkwdask", "cluster", "check", str(config), "--folder", str(folder), "--timeout", "60"]
     return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -44,7 +51,7 @@ def test_allocation(slurm, tmp_path, monkeypatch):
     (wrong,) = (line for line in done.stdout.splitlines() if line.startswith("WRONG"))
     assert wrong.startswith("WRONG  memory of a worker         512.00 MiB")
     assert wrong.endswith("less than 1 GiB: raise memory")
-    assert [path for path in tmp_path.iterdir() if path != script] == []
+    assert [path.name for path in tmp_path.iterdir() if path != script] == ["submitted-from"]
 
 
 def test_a_job_without_an_answer(slurm, tmp_path):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _LEAST_SCRATCH_NBYTES = 1 << 30
 _LEAST_MEMORY_NBYTES = 1 << 30
+_END_SECONDS = 60.0
 _ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED")
 
 
@@ -133,7 +134,11 @@ def _by_script(config: ClusterConfig, place: str, token: str, seconds: float) ->
         raise TaskFailedError(f"{config.name}: the job was refused: {' '.join(done.stderr.split())}")
     job = done.stdout.strip().partition(";")[0]
     try:
-        return _answer(config, job, answer, output, seconds)
+        found = _answer(config, job, answer, output, seconds)
+        until = time.monotonic() + _END_SECONDS
+        while _state(job) not in (*_ENDED, "") and time.monotonic() < until:  # it clears up after itself
+            time.sleep(0.2)
+        return found
     finally:
         with suppress(OSError):
             subprocess.run(["scancel", job], capture_output=True, check=False)
@@ -142,7 +147,7 @@ def _by_script(config: ClusterConfig, place: str, token: str, seconds: float) ->
 def _answer(config: ClusterConfig, job: str, answer: str, output: str, seconds: float) -> dict[str, Any]:
     until = time.monotonic() + seconds
     while True:
-        state = subprocess.run(["squeue", "-h", "-t", "all", "-o", "%T", "-j", job], capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+        state = _state(job)
         with suppress(OSError), open(answer, encoding="utf-8") as file:
             found: dict[str, Any] = json.load(file)
             return found
@@ -151,6 +156,11 @@ def _answer(config: ClusterConfig, job: str, answer: str, output: str, seconds: 
                 raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; its output ends with\n{file.read()[-2000:]}")
             raise TaskFailedError(f"{config.name}: job {job} is {state or 'unknown'} and gave no answer; no output is seen in the shared folder")
         time.sleep(0.5)
+
+
+def _state(job: str) -> str:
+    command = ["squeue", "-h", "-t", "all", "-o", "%T", "-j", job]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.partition("\n")[0]
 
 
 def findings(facts: Mapping[str, Any], *, comes_back: bool, folder: str) -> list[Finding]:

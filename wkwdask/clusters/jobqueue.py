@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from wkwdask.clusters.config import ClusterConfig
 
 _CLOSE_SECONDS = 60
-_KEPT_INTERVAL = 2.0
+_KEPT_INTERVAL = 1.0
 
 
 def job_arguments(config: ClusterConfig) -> dict[str, Any]:

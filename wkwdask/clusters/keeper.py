@@ -160,7 +160,7 @@ class Keeper(Adaptive):
 
     async def _give_up(self, reason: str) -> None:
         """End the cluster: jobs that never bring a worker would let the computation wait for ever."""
-        logs = f"; their output is in {self._logs}" if self._logs else "; give log-directory in the configuration to see their output"
+        logs = f"; their output is in {self._logs}" if self._logs else "; their output is where the command was started, unless log-directory says otherwise"
         self.failure = f"the cluster was given up: {reason}{logs}"
         click.echo(f"dask cluster: {self.failure}", err=True)
         await self._jobs.scheduler.close(reason="wkwdask-gave-up")
