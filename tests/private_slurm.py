@@ -204,7 +204,7 @@ def _start(folder: Path, started: list[Path], pid_file: str, *command: str) -> N
 
 def _free_ports(count: int) -> int:
     """Find the first of some consecutive ports that nobody listens on."""
-    for first in range(20000 + os.getpid() % 10000, 60000, count):
+    for first in range(20000 + os.getpid() % 4500 * 8, 60000, 8):
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
             for port in range(first, first + count):
                 stack.enter_context(socket.socket()).bind(("127.0.0.1", port))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed
 @click.option("--cpus", type=click.IntRange(1), help="Cores of each, and tasks that it runs at once. Default: as the script says, else 1.")
 @click.option("--walltime", metavar="HH:MM:SS", help="Default: as the script says, else proposed from the plan.")
 @click.option("--memory", metavar="SIZE", help="Memory of each element, such as 4G. Default: as the script says, else proposed from the plan.")
-@click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='Another option of sbatch, such as "--partition=short". Several times for several.')
+@click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='More options of sbatch, such as "--partition=short --nodes=2".')
 @click.option("--logs", default="wkwdask-logs", show_default=True, help="Folder for what the jobs print.")
 def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, logs: str, **options: Any) -> None:
     """Hand the command VERB, with its ARGUMENTS, to SLURM, and print the ids of the jobs.
@@ -46,13 +47,14 @@ def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | N
     from wkwdask.plans.batch_size import ArraySize
     from wkwdask.storage.batch_file import Batch
 
+    options["options"] = tuple(option for text in options["options"] for option in shlex.split(text))
     loaded = load_config(config)
     logs = os.path.abspath(logs)
     if loaded.kind == "allocation":
         _submit_allocation(loaded, (verb, *arguments), logs, options["options"])
     elif loaded.kind == "array":
         size = ArraySize(options["elements"], options["cpus"], _seconds(walltime), _nbytes(memory))
-        _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, tuple(options["options"])), (verb, *arguments))
+        _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments))
     else:
         raise click.UsageError(
             f"--cluster {config}: is no batch script but a cluster of kind {loaded.kind}: give the command itself, wkwdask {verb} ... --cluster {config}"
