@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from wkwdask.jobs.tolerant import TolerantJob
 
 _WINDOW_PER_WORKER = 3
+_WINDOW_WORK_SECONDS = 0.1  # of work that each worker has at least, so that tasks of milliseconds do not wait for the way there and back
+_MOST_PER_WORKER = 32
 _WINDOW_SECONDS = 2.0  # how long the number of workers is believed
 _POLL_SECONDS = 5.0
 _GONE = "the dask scheduler is gone and did not come back"
@@ -71,6 +73,7 @@ class ClientRun:
         self._window = 0
         self._window_until = 0.0
         self._seconds_per_task = 0.0
+        self._work_seconds: float | None = None
         self._num_submitted = 0
         self._suspects: list[Task] = []
         self._failed_on: dict[str, set[str]] = {}
@@ -83,9 +86,7 @@ class ClientRun:
             self._fill()
             while self._attempts or self._queue.has_more() or self._suspects:
                 try:
-                    self._take(self._ended.get(timeout=self._patience()))
-                    while not self._ended.empty():
-                        self._take(self._ended.get())
+                    self._take_all(self._ended.get(timeout=self._patience()))
                 except Empty:
                     self._look_after()
                 self._fill()
@@ -110,7 +111,7 @@ class ClientRun:
         if now >= self._window_until:
             workers = sum(self._client.nthreads().values())
             self._job.progress.workers = workers
-            self._window = _WINDOW_PER_WORKER * max(1, workers)
+            self._window = self._window_per_worker() * max(1, workers)
             self._window_until = now + _WINDOW_SECONDS
         tasks: list[Task] = []
         while len(self._attempts) + len(tasks) < self._window and (task := self._queue.take()) is not None:
@@ -121,6 +122,11 @@ class ClientRun:
         self._submit(tasks)
         if self._suspects and not self._attempts and not self._queue.has_more():
             self._submit([self._suspects.pop()])
+
+    def _window_per_worker(self) -> int:
+        if self._work_seconds is None:
+            return _WINDOW_PER_WORKER
+        return max(_WINDOW_PER_WORKER, min(_MOST_PER_WORKER, int(_WINDOW_WORK_SECONDS / max(self._work_seconds, 1e-6))))
 
     def _submit(self, tasks: Sequence[Task], **where: Any) -> None:
         where = where or self._away_from(())
@@ -148,7 +154,29 @@ class ClientRun:
         others = sorted(set(self._client.nthreads()) - but) if but else []
         return {"workers": others, "allow_other_workers": True} if others else {}
 
-    def _take(self, future: Any) -> None:
+    def _take_all(self, first: Any) -> None:
+        """Take what has ended by now; results that are there are fetched together, each way to the workers takes milliseconds."""
+        futures = [first]
+        while not self._ended.empty():
+            futures.append(self._ended.get())
+        fetched = self._fetch([future for future in futures if future.status == "finished" and future.key in self._attempts])
+        for future in futures:
+            self._take(future, fetched.get(future.key))
+
+    def _fetch(self, futures: Sequence[Any]) -> dict[str, Result | Failed]:
+        """Fetch results together; nothing where that fails, so that each is fetched alone."""
+        if len(futures) < 2:
+            return {}
+        try:
+            results = self._client.sync(self._gathered, futures, callback_timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
+        except Exception:  # whose fault it is comes out one by one
+            return {}
+        return {future.key: result for future, result in zip(futures, results, strict=True)}
+
+    async def _gathered(self, futures: Sequence[Any]) -> Any:
+        return await self._client.gather(futures, asynchronous=True)
+
+    def _take(self, future: Any, fetched: Result | Failed | None = None) -> None:
         """Take the end of an attempt: hand on what came of it, or start the task again where the scheduler lost it."""
         attempt = self._attempts.pop(future.key, None)
         if attempt is None:  # a copy of it was faster
@@ -163,7 +191,7 @@ class ClientRun:
                 self._take_error(attempt)
             return
         try:
-            outcome: Result | Failed = future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
+            outcome: Result | Failed = fetched if fetched is not None else future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
         except OSError:  # time-outs and broken connections are such
             self._start_elsewhere(attempt.task, future)
             return
@@ -176,6 +204,7 @@ class ClientRun:
         future.release()
         seconds = time.monotonic() - attempt.since
         self._seconds_per_task = seconds if not self._seconds_per_task else 0.9 * self._seconds_per_task + 0.1 * seconds
+        self._work_seconds = outcome.seconds if self._work_seconds is None else 0.9 * self._work_seconds + 0.1 * outcome.seconds
         self._failed_on.pop(attempt.task.key, None)
         self._queue.end(attempt.task, outcome)
 
