@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 import numpy as np
 import pytest
@@ -59,3 +61,56 @@ def test_without_slurm(tmp_path, monkeypatch):
     result = CliRunner().invoke(cli, ["submit", "pyramid", str(tmp_path / "ds"), "--cluster", "slurm-array", "--logs", str(tmp_path / "logs")])
     assert "sbatch: no such command" in str(result.exception)
     assert not leftovers(tmp_path / "ds")
+
+
+@pytest.fixture
+def asked(tmp_path, monkeypatch):
+    """A SLURM that takes all jobs and runs none; gives the options of each call of ``sbatch``."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, line in (("sbatch", f'echo "$@" >> {tmp_path}/asked; wc -l < {tmp_path}/asked'), ("scontrol", "true"), ("scancel", "true")):
+        (programs / name).write_text(f"#!/bin/sh\n{line}\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    return lambda: [line.split() for line in (tmp_path / "asked").read_text().splitlines()] if (tmp_path / "asked").exists() else []
+
+
+@pytest.fixture
+def ds(tmp_path):
+    folder = make_dataset(tmp_path / "ds", (1, 1, 1))
+    for layer in ("color", "other"):
+        wkwdask.to_wkw(np.ones((1, 64, 64, 64), np.uint8), folder / layer / "1", file_len=1)
+    return folder
+
+
+def test_what_the_user_asks_of_sbatch(asked, ds, tmp_path):
+    """What a user wants to wait for holds for the array; the job after it waits for nothing but the array. Cores are those of the script."""
+    (tmp_path / "mine.sbatch").write_text('#!/bin/bash\n# kind: array\n#SBATCH -c 4\nexec "$@"\n')
+    arguments = ["submit", "pyramid", "ds", "--layer", "color", "--cluster", "mine.sbatch", "--logs", "100% mine"]
+    result = CliRunner().invoke(cli, [*arguments, "--sbatch", "--dependency=afterok:99 --partition=short"])
+    assert "1 elements of 4 cores" in result.output, result.exception
+    array, after = asked()
+    assert [option for option in array if "dependency" in option] == ["--dependency=afterok:99"]
+    assert [option for option in after if "dependency" in option][-1] == "--dependency=afterany:1"
+    assert "--partition=short" in array
+    assert "--partition=short" in after
+    assert "100%%" in " ".join(array)
+
+
+@pytest.mark.parametrize("option", ["--array=0-9%2", "-a 3", "--output=mine", "--wait"])
+def test_what_submit_sets_itself(option, ds):
+    result = CliRunner().invoke(cli, ["submit", "pyramid", str(ds), "--cluster", "slurm-array", "--sbatch", option])
+    assert result.exit_code == 2
+    assert "of sbatch is set by wkwdask submit" in result.output
+
+
+@pytest.mark.parametrize(
+    "arguments", [["pyramid", "ds", "--all-layers", "--overwrite"], ["copy", "ds", "new", "--overwrite"], ["compress", "ds", "--level", "9"]]
+)
+def test_several_that_start_anew(arguments, asked, ds):
+    """The job after the first array could not tell which of them it has made."""
+    result = CliRunner().invoke(cli, ["submit", *arguments, "--cluster", "slurm-array"])
+    assert "submit one command for each" in str(result.exception)
+    assert not asked()
+    assert not leftovers(ds)

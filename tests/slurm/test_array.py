@@ -100,6 +100,17 @@ def test_rechunk_and_a_function_of_a_file(slurm, ds, tmp_path, capsys):
     np.testing.assert_array_equal(wkwdask.read(ds / "double" / "1"), voxels * 2)
 
 
+def test_a_mag_in_its_own_place(slurm, ds, capsys):
+    """The job after the array compares it with the old one before it appears."""
+    voxels = wkwdask.read(ds / "seg" / "1")
+    jobs = submit(capsys, "compress", ds / "seg" / "1", "--level", "9")
+    state, printed = finished(slurm, jobs)
+    assert state == "COMPLETED", printed
+    np.testing.assert_array_equal(wkwdask.read(ds / "seg" / "1"), voxels)
+    assert wkwdask.open_dataset(ds).layers["seg"].mags
+    assert not leftovers(ds)
+
+
 def test_what_keeps_no_journal_is_refused(slurm, ds, capsys):
     with pytest.raises(UnsupportedError, match="slurm-allocation"):
         submit(capsys, "verify", ds)

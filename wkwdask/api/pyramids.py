@@ -108,6 +108,7 @@ def build_pyramid(
     NaN propagates in mean, median, min and max, and is no value for mode (a window of nothing but NaN has the mode NaN).
     """
     from wkwdask.graphs import build
+    from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
     options = _pyramid_options(
@@ -123,6 +124,7 @@ def build_pyramid(
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
         pyramids = [stage_pyramid(url, name, options, existing, num_workers()) for name in names]
+        check_can_be_repeated(len(pyramids), starts_anew=existing == "overwrite")
         if len(pyramids) > 1:  # before the first one is built
             for pyramid in pyramids:
                 pyramid.staged.check_free()

@@ -131,8 +131,11 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
 def store_anew(moves: Sequence[Move], options: RechunkOptions, existing: str, verify: bool | None) -> list[Report]:
     """Store mags anew, one after the other; gives the reports of those that were not stored like that."""
     from wkwdask.graphs import build
+    from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
+    are_in_place = any(move.folder is None for move in moves)
+    check_can_be_repeated(len(moves), starts_anew=options.level is not None if are_in_place else existing == "overwrite")
     reports = []
     for move in moves:
         staged = stage_rechunk(move, options, existing, num_workers())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
@@ -52,6 +53,7 @@ def submit(
 
     options["options"] = tuple(option for text in options["options"] for option in shlex.split(text))
     loaded = load_config(config)
+    _check_options(loaded.text, options["options"])
     logs = os.path.abspath(logs)
     if loaded.kind == "allocation":
         if memory or options["elements"] or options["cpus"]:
@@ -67,6 +69,16 @@ def submit(
         )
     if not ended:
         raise click.ClickException(f"wkwdask {verb} did not come to its end: see what its jobs printed, in {logs}")
+
+
+def _check_options(script: str, options: Sequence[str]) -> None:
+    """Make sure that neither the script nor the user sets what is up to this command."""
+    from wkwdask.storage.slurm import options_in
+
+    instead = {"array": "--elements says how many elements there are", "output": "--logs names the folder", "wait": "--wait waits for all jobs"}
+    said = options_in("#SBATCH " + " ".join(options)).keys() | (options_in(script).keys() - {"output"})
+    for name in instead.keys() & said:
+        raise click.UsageError(f"--{name} of sbatch is set by wkwdask submit: {instead[name]}")
 
 
 def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str], *, wait: bool) -> bool:
@@ -127,6 +139,7 @@ def batch_element(root: str, number: int) -> None:
 @click.argument("root")
 def batch_finish(root: str) -> None:
     """Go on with a job whose array has ended."""
+    from wkwdask.errors import BatchError
     from wkwdask.storage.batch_file import read_batch
     from wkwdask.storage.slurm import count_states, describe_states
 
@@ -135,7 +148,8 @@ def batch_finish(root: str) -> None:
         click.echo(f"{root}: the job is over")
     else:
         array = batch.rounds[-1].array
-        click.echo(f"array {array}: {describe_states(count_states(array))}")
+        with contextlib.suppress(BatchError):  # only worth a line
+            click.echo(f"array {array}: {describe_states(count_states(array))}")
         _hand_over(batch, _going_on(batch.arguments))
 
 
@@ -199,7 +213,7 @@ def cancel(path: str) -> None:
         numbers = job.slurm_jobs()
         if not numbers:
             raise click.ClickException(f"{job.root}: {job.owner}: is no SLURM job; end its process there")
-        cancel_jobs(numbers)
+        cancel_jobs(reversed(numbers))  # the job after the array would start when that is gone
         click.echo(f"cancelled {', '.join(numbers)}: {job.owner}")
 
 

@@ -9,6 +9,7 @@ follows from them (joins) and what is missing, and publishes. Where much is left
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.jobs.journaled import JournaledJob, entry_of, keys_of
-from wkwdask.plans.batch_size import Work, format_walltime, group_size, propose
+from wkwdask.plans.batch_size import Work, after_array, few_tasks, format_walltime, group_size, propose
 from wkwdask.storage.batch_file import BATCH_NAME, Batch, Round, read_batch, write_batch
 from wkwdask.storage.job_folder import can_be_handed_over, hand_over
 from wkwdask.storage.journal import Journal, read_journal
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from wkwdask.jobs.job import Job, Result, Task
     from wkwdask.plans.batch_size import ArraySize
 
-_FEW_TASKS = 64  # what the dependent job runs itself in place of another array
 _JOURNALS_PER_ROUND = 1_000_000
 _SCRIPT_NAME = "batch.sh"
 
@@ -64,6 +64,30 @@ def shared_out(batch: Batch) -> Iterator[None]:
 def current_batch() -> Batch | None:
     """Give what jobs of this thread are handed to, None where they run here."""
     return _current.get()
+
+
+def check_can_be_repeated(num_jobs: int, *, starts_anew: bool) -> None:
+    """Make sure that a command can go on with the first of its jobs without doing over those that it has finished.
+
+    The job after an array gives the same command again, to go on: of several jobs that begin anew whatever is there, it could not tell which it has done.
+
+    Parameters
+    ----------
+    num_jobs : int
+        How many jobs the command leads to.
+    starts_anew : bool
+        Whether each replaces what is there, even what an equal job made.
+
+    Raises
+    ------
+    UnsupportedError
+        It is submitted, and cannot.
+    """
+    if current_batch() is not None and num_jobs > 1 and starts_anew:
+        raise UnsupportedError(
+            f"a job array makes one layer, or one mag, anew at a time, and these are {num_jobs}: submit one command for each, or all in one with "
+            "--cluster slurm-allocation"
+        )
 
 
 def hand_out(job: Job, batch: Batch) -> Job:
@@ -99,19 +123,24 @@ def hand_out(job: Job, batch: Batch) -> Job:
     before = read_batch(job.folder)
     goes_on = before is not None and before.rounds == batch.rounds  # else it is submitted for the first time, or once more after it was cancelled
     batch = replace(batch, rounds=() if before is None else before.rounds)
+    asked = _with_cores_of_script(batch)
+    total = job.num_tasks + job.num_known
+    few = few_tasks(Work(total, job.nbytes_in, job.task_nbytes), asked)
     waiting = iter(job.tasks())
-    first = list(islice(waiting, _FEW_TASKS + 1))
-    if not first or (goes_on and len(first) <= _FEW_TASKS):
+    first = list(islice(waiting, few + 1))
+    if not first or (goes_on and len(first) <= few):
         return _Rest(job, first)
-    journaled = sum(1 for _ in keys_of(read_journal(job.folder)))
-    if goes_on and journaled == batch.rounds[-1].journaled:
+    journaled = len(set(keys_of(read_journal(job.folder))))
+    if goes_on and journaled <= batch.rounds[-1].journaled:
         raise TaskFailedError(f"no task of array {batch.rounds[-1].array} was finished: see what its elements printed, in {batch.logs}")
-    work = Work(max(job.num_tasks, len(first)), job.nbytes_in, job.task_nbytes)
-    size = propose(work, batch.size, max_array_size())
+    left = max(total - journaled, len(first))
+    work = Work(left, job.nbytes_in * left // max(total, left), job.task_nbytes)
+    size = propose(work, asked, max_array_size())
     path = _tasks_path(job.folder, len(batch.rounds))
     num_tasks = _write(path, chain(first, waiting), group_size(work.num_tasks, size.elements or 1))
     size = replace(size, elements=min(size.elements or 1, num_tasks))
-    raise HandedOver(job.folder, _submit(job.folder, batch, size, num_tasks, journaled), size)
+    after = size if asked.seconds is not None else after_array(few, work, size)
+    raise HandedOver(job.folder, _submit(job.folder, batch, (size, after), num_tasks, journaled), size)
 
 
 def _write(path: str, tasks: Iterable[Task], group: int) -> int:
@@ -120,20 +149,24 @@ def _write(path: str, tasks: Iterable[Task], group: int) -> int:
     return write_shares(path, tasks, group, dumps)
 
 
-def _submit(root: str, batch: Batch, size: ArraySize, num_tasks: int, journaled: int) -> Batch:
-    """Submit an array and the job after it, and hand the wkwdask job over to the latter."""
-    script, logs, number = f"{root}/{_SCRIPT_NAME}", batch.logs, len(batch.rounds)
+def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tasks: int, journaled: int) -> Batch:
+    """Submit an array and the job after it, of their sizes, and hand the wkwdask job over to the latter."""
+    script, number = f"{root}/{_SCRIPT_NAME}", len(batch.rounds)
     publish_bytes(script, batch.script.encode())
-    os.makedirs(logs, exist_ok=True)
+    os.makedirs(batch.logs, exist_ok=True)
+    if not os.access(batch.logs, os.W_OK | os.X_OK):  # SLURM would end the jobs without a word
+        raise PermissionError(errno.EACCES, "nobody may write there what the jobs print; name another folder with --logs", batch.logs)
+    logs = batch.logs.replace("%", "%%")
     program, verb = (sys.executable, "-m", "wkwdask"), batch.arguments[0]
-    common = [f"--job-name=wkwdask-{verb}", *_size_options(batch, size)]
+    elements = sizes[0].elements or 1
+    array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)  # what comes later wins
     submitted: list[str] = []
     try:
-        array = [f"--array=0-{(size.elements or 1) - 1}", "--hold", f"--output={logs}/{verb}-%A-%a.log", *common, *batch.options]
+        array += [f"--array=0-{elements - 1}", "--hold", f"--output={logs}/{verb}-%A-%a.log"]
         submitted.append(submit_job(script, [*program, "batch-element", root, str(number)], array, batch.folder))
-        finish = [f"--dependency=afterany:{submitted[0]}", f"--output={logs}/{verb}-%j-finish.log", *common, *batch.options]
+        finish += [f"--dependency=afterany:{submitted[0]}", f"--output={logs}/{verb}-%j-finish.log"]
         submitted.append(submit_job(script, [*program, "batch-finish", root], finish, batch.folder))
-        one = Round(submitted[0], submitted[1], num_tasks, size.elements or 1, journaled, round(time.time(), 1))
+        one = Round(submitted[0], submitted[1], num_tasks, elements, journaled, round(time.time(), 1))
         batch = replace(batch, rounds=(*batch.rounds, one))
         write_batch(root, batch)
         hand_over(root, SlurmJob(cluster_name(), one.finish))
@@ -144,9 +177,20 @@ def _submit(root: str, batch: Batch, size: ArraySize, num_tasks: int, journaled:
     return batch
 
 
+def _said(batch: Batch) -> dict[str, str]:
+    """List what the script and the user tell SLURM."""
+    return {**options_in(batch.script), **options_in("#SBATCH " + " ".join(batch.options))}
+
+
+def _with_cores_of_script(batch: Batch) -> ArraySize:
+    """Give what the user asked for, with the cores that the script asks for: memory is proposed for as many tasks at once."""
+    cores = _said(batch).get("cpus-per-task", "")
+    return replace(batch.size, cpus=int(cores)) if batch.size.cpus is None and cores.isdecimal() else batch.size
+
+
 def _size_options(batch: Batch, size: ArraySize) -> list[str]:
     """Turn the proposal into options, but for what the script or the user says."""
-    said = {*options_in(batch.script), *options_in("#SBATCH " + " ".join(batch.options))}
+    said = _said(batch).keys()
     options = [] if "cpus-per-task" in said and batch.size.cpus is None else [f"--cpus-per-task={size.cpus}"]
     if batch.size.seconds is not None or "time" not in said:
         options.append(f"--time={format_walltime(size.seconds or 0)}")

@@ -18,7 +18,7 @@ from wkwdask.graphs.batch import HandedOver
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
 from wkwdask.jobs.apply import ReduceJob
-from wkwdask.jobs.compare import CompareJob
+from wkwdask.jobs.compare import CompareJob, EqualJob
 from wkwdask.jobs.components import faces_job, label_job, number, tabulate
 from wkwdask.jobs.estimate import rough_space_problems
 from wkwdask.jobs.job import Result
@@ -198,9 +198,8 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
         return report
 
     def compare() -> None:
-        job = CompareJob(rechunking.volume, rechunking.target.as_volume(), rechunking.plan)
-        run_job(job, f"comparing {staged.folders[0]}")
-        job.check_equal()
+        job = EqualJob(CompareJob(rechunking.volume, rechunking.target.as_volume(), rechunking.plan))
+        _run_from_journal(staged, job, f"comparing {staged.folders[0]}")
 
     with _attempt(staged):
         return _go_on(staged, rechunking.job(), source, staged.owner.command, compare if verify else None)

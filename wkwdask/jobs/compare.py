@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,9 +11,10 @@ from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result, voxel_nbytes
+from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -186,6 +187,41 @@ class HoldsTask:
         return not ((copied.view(unsigned) != 0) & (copied.view(unsigned) != stored.view(unsigned))).any()
 
 
+@dataclass(frozen=True, slots=True)
+class EqualTask:
+    """Make sure that one region is equal; the result is small enough for a journal."""
+
+    compare: CompareTask
+    """What is compared."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return self.compare.name
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return self.compare.key
+
+    def run(self) -> Result:
+        """Compare; the digest is that of the files of the copy.
+
+        Raises
+        ------
+        IncompleteWriteError
+            A voxel differs.
+        """
+        sources = self.digest()
+        result = self.compare.run()
+        check_equal(self.compare.first, self.compare.second, result.value)
+        return replace(result, value=None, sources=sources)
+
+    def digest(self) -> int:
+        """Sum up the states of the copy's files."""
+        return digest(self.compare.second.shard_states(self.compare.plan.region_box(self.compare.region)))
+
+
 class CompareJob:
     """Two volumes that are compared where one of them has a file.
 
@@ -203,7 +239,7 @@ class CompareJob:
         self.num_tasks = int(self._occupied.sum())
         self.found = Differences()
 
-    def tasks(self) -> Iterator[Task]:
+    def tasks(self) -> Iterator[CompareTask]:
         """Give the regions of which one of the two has a file."""
         return (CompareTask(self._first, self._second, self._plan, region) for region in self._plan.regions(self._occupied))
 
@@ -212,16 +248,43 @@ class CompareJob:
         self.found += result.value
         return ()
 
-    def check_equal(self) -> None:
-        """Make sure that nothing differs.
 
-        Raises
-        ------
-        IncompleteWriteError
-            A voxel does.
-        """
-        if self.found.listed:
-            one = self.found.listed[0]
-            raise IncompleteWriteError(
-                f"{self._second.name}: voxel {one.voxel} of channel {one.channel} is {one.second}, but {one.first} in {self._first.name}; nothing was replaced"
-            )
+class EqualJob:
+    """A copy that must be equal to what it was made from; a journal can keep what was compared.
+
+    Parameters
+    ----------
+    job : CompareJob
+        What is compared.
+    """
+
+    def __init__(self, job: CompareJob) -> None:
+        self._job = job
+        self.num_tasks = job.num_tasks
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the regions of which one of the two has a file."""
+        return (EqualTask(task) for task in self._job.tasks())
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Nothing follows."""
+        return ()
+
+    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Tell whether the copy's files are those that were compared."""
+        return isinstance(task, EqualTask) and task.digest() == result.sources
+
+
+def check_equal(first: Volume, second: Volume, found: Differences) -> None:
+    """Make sure that nothing differs.
+
+    Raises
+    ------
+    IncompleteWriteError
+        A voxel does.
+    """
+    if found.listed:
+        one = found.listed[0]
+        raise IncompleteWriteError(
+            f"{second.name}: voxel {one.voxel} of channel {one.channel} is {one.second}, but {one.first} in {first.name}; nothing was replaced"
+        )

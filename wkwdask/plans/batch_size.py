@@ -16,6 +16,7 @@ _LEAST_NBYTES = 1 << 30
 _STEP_NBYTES = 256 << 20
 _GROUPS_PER_ELEMENT = 8
 _MOST_IN_GROUP = 64
+_MOST_AFTER_ARRAY = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,11 @@ class Work:
     """Decoded voxel bytes that all of them read."""
     task_nbytes: int
     """Memory of one task."""
+
+    @property
+    def seconds(self) -> float:
+        """How long one core works on it, about."""
+        return self.nbytes / _NBYTES_PER_SECOND + self.num_tasks * _SECONDS_PER_TASK
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ def propose(work: Work, asked: ArraySize, most_elements: int) -> ArraySize:
     '500 elements of 4 cores, walltime 00:10:00, memory 2304 MiB'
     """
     cpus = asked.cpus or 1
-    seconds = work.nbytes / _NBYTES_PER_SECOND + work.num_tasks * _SECONDS_PER_TASK
+    seconds = work.seconds
     wanted = asked.elements or max(1, -int(-seconds // (_ELEMENT_SECONDS * cpus)))
     elements = max(1, min(wanted, work.num_tasks, most_elements))
     rounds = -(-work.num_tasks // (elements * cpus))  # the longest share has as many tasks one after the other
@@ -84,6 +90,32 @@ def propose(work: Work, asked: ArraySize, most_elements: int) -> ArraySize:
     walltime = max(_LEAST_SECONDS, _rounded_up(share * _SAFETY, _STEP_SECONDS))
     memory = max(_LEAST_NBYTES, int(_rounded_up(_BASE_NBYTES + cpus * work.task_nbytes * _MEMORY_SAFETY, _STEP_NBYTES)))
     return replace(asked, elements=elements, cpus=cpus, seconds=asked.seconds or walltime, memory_nbytes=asked.memory_nbytes or memory)
+
+
+def few_tasks(work: Work, asked: ArraySize) -> int:
+    """Tell how many tasks the job after an array runs itself, in place of another array: as many as it has time for.
+
+    Parameters
+    ----------
+    work : Work
+        All that is, or was, to be done.
+    asked : ArraySize
+        What the user chose.
+
+    Examples
+    --------
+    >>> few_tasks(Work(8192, 1 << 40, 300 << 20), ArraySize()), few_tasks(Work(8192, 100 << 40, 300 << 20), ArraySize(seconds=3600.0))
+    (64, 1)
+    """
+    seconds = _ELEMENT_SECONDS if asked.seconds is None else asked.seconds / _SAFETY
+    each = work.seconds / max(1, work.num_tasks)
+    return max(1, min(_MOST_AFTER_ARRAY, int(seconds * (asked.cpus or 1) / max(each, _SECONDS_PER_TASK))))
+
+
+def after_array(few: int, work: Work, size: ArraySize) -> ArraySize:
+    """Give the job after an array time for that many tasks, of those that the array does."""
+    share = few * work.seconds / max(1, work.num_tasks) / (size.cpus or 1)
+    return replace(size, seconds=max(size.seconds or 0.0, _rounded_up(share * _SAFETY, _STEP_SECONDS)))
 
 
 def group_size(num_tasks: int, elements: int) -> int:

@@ -72,7 +72,7 @@ class Owner:
         batch, mine = SlurmJob.parse(self.batch), SlurmJob.of_this_process()
         if batch is None:
             return False
-        if mine is not None and (batch.cluster, batch.number) == (mine.cluster, mine.number):
+        if mine is not None and batch.number == mine.number and (batch.cluster == mine.cluster or not batch.cluster):  # none: SLURM did not tell it
             return self.pid == 0 or batch.restarts != mine.restarts  # this process is what the job has started, or started anew
         return batch.is_over()
 
