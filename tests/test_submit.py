@@ -114,3 +114,13 @@ def test_several_that_start_anew(arguments, asked, ds):
     assert "submit one command for each" in str(result.exception)
     assert not asked()
     assert not leftovers(ds)
+
+
+def test_told_to_end_while_it_submits(asked, ds, tmp_path):
+    """What was submitted so far does not stay in the queue."""
+    (tmp_path / "programs" / "sbatch").write_text(f"#!/bin/sh\ntest -e {tmp_path}/asked && kill -TERM $PPID && sleep 9\necho 7 | tee {tmp_path}/asked\n")
+    (tmp_path / "programs" / "scancel").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/cancelled\n")
+    with pytest.raises(SystemExit):
+        cli.main(["submit", "pyramid", "ds", "--layer", "color", "--cluster", "slurm-array"], standalone_mode=False)
+    assert (tmp_path / "cancelled").read_text() == "7\n"
+    assert not leftovers(ds)

@@ -113,7 +113,7 @@ def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) ->
 
 def _describe(handed: HandedOver) -> None:
     last = handed.batch.rounds[-1]
-    parent = os.path.dirname(handed.root)
+    parent = shlex.quote(os.path.dirname(handed.root))
     click.echo(f"{last.tasks:,} tasks shared out: {handed.size}")
     click.echo(f"array {last.array}, then job {last.finish}; both print into {handed.batch.logs}")
     click.echo(f"wkwdask status {parent}    shows how far it is; wkwdask cancel {parent} ends it, and what is finished is kept")

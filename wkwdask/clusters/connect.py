@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from contextlib import ExitStack, contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.clusters.config import CLUSTER_VARIABLE, SCRIPT_KINDS, ClusterConfig, load_config
 from wkwdask.errors import UnsupportedError
+from wkwdask.graphs.signals import ended_by_signal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -95,7 +94,7 @@ def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
     from wkwdask.clusters.announce import announce, expected_size
 
     starter = _STARTERS.get(config.kind, _not_inside)
-    stack.enter_context(_ended_by_signal())
+    stack.enter_context(ended_by_signal())
     stack.enter_context(dask.config.set({**config.dask_settings, **expected_size(config)}))
     client = stack.enter_context(starter(config))
     announce(config, client)
@@ -104,23 +103,6 @@ def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
 
         stack.enter_context(performance_report(filename=os.fspath(report)))
     return client
-
-
-@contextmanager
-def _ended_by_signal() -> Iterator[None]:
-    """Let SIGTERM end this process as an error would, so that jobs which wait in a queue are cancelled."""
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def end(number: int, _frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _not_inside(config: ClusterConfig) -> AbstractContextManager[Any]:

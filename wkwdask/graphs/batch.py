@@ -19,6 +19,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import TaskFailedError, UnsupportedError
+from wkwdask.graphs.signals import ended_by_signal
 from wkwdask.jobs.journaled import JournaledJob, entry_of, keys_of
 from wkwdask.plans.batch_size import Work, after_array, few_tasks, format_walltime, group_size, propose
 from wkwdask.storage.batch_file import BATCH_NAME, Batch, Round, read_batch, write_batch
@@ -29,7 +30,7 @@ from wkwdask.storage.shares import Share, write_shares
 from wkwdask.storage.slurm import SlurmJob, cancel_jobs, cluster_name, max_array_size, options_in, release_job, submit_job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from wkwdask.jobs.job import Job, Result, Task
     from wkwdask.plans.batch_size import ArraySize
@@ -132,7 +133,7 @@ def hand_out(job: Job, batch: Batch) -> Job:
         return _Rest(job, first)
     journaled = len(set(keys_of(read_journal(job.folder))))
     if goes_on and journaled <= batch.rounds[-1].journaled:
-        raise TaskFailedError(f"no task of array {batch.rounds[-1].array} was finished: see what its elements printed, in {batch.logs}")
+        raise TaskFailedError(f"no task of array {batch.rounds[-1].array} was finished: see wkwdask status, and what its elements printed, in {batch.logs}")
     left = max(total - journaled, len(first))
     work = Work(left, job.nbytes_in * left // max(total, left), job.task_nbytes)
     size = propose(work, asked, max_array_size())
@@ -161,7 +162,7 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
     elements = sizes[0].elements or 1
     array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)  # what comes later wins
     submitted: list[str] = []
-    try:
+    with _cancelled_together(submitted):
         array += [f"--array=0-{elements - 1}", "--hold", f"--output={logs}/{verb}-%A-%a.log"]
         submitted.append(submit_job(script, [*program, "batch-element", root, str(number)], array, batch.folder))
         finish += [f"--dependency=afterany:{submitted[0]}", f"--output={logs}/{verb}-%j-finish.log"]
@@ -171,10 +172,18 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
         write_batch(root, batch)
         hand_over(root, SlurmJob(cluster_name(), one.finish))
         release_job(one.array)
-    except BaseException:
-        cancel_jobs(reversed(submitted))
-        raise
     return batch
+
+
+@contextlib.contextmanager
+def _cancelled_together(submitted: Sequence[str]) -> Iterator[None]:
+    """Cancel the jobs that were submitted so far where the others cannot be, or this process is told to end."""
+    with ended_by_signal():
+        try:
+            yield
+        except BaseException:
+            cancel_jobs(reversed(submitted))
+            raise
 
 
 def _said(batch: Batch) -> dict[str, str]:
