@@ -13,6 +13,7 @@ from faults.trees import leftovers, make_dataset
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.cli.batch import _going_on, _nbytes, _seconds
+from wkwdask.errors import ResumeError
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def asked(tmp_path, monkeypatch):
     """A SLURM that takes all jobs and runs none; gives the options of each call of ``sbatch``."""
     programs = tmp_path / "programs"
     programs.mkdir()
-    for name, line in (("sbatch", f'echo "$@" >> {tmp_path}/asked; wc -l < {tmp_path}/asked'), ("scontrol", "true"), ("scancel", "true")):
+    for name, line in (("sbatch", f'printf "%s\\n" "$*" >> {tmp_path}/asked; wc -l < {tmp_path}/asked'), ("scontrol", "true"), ("scancel", "true")):
         (programs / name).write_text(f"#!/bin/sh\n{line}\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
@@ -92,7 +93,7 @@ def test_what_the_user_asks_of_sbatch(asked, ds, tmp_path):
     assert "1 elements of 4 cores" in result.output, result.exception
     array, after = asked()
     assert [option for option in array if "dependency" in option] == ["--dependency=afterok:99"]
-    assert [option for option in after if "dependency" in option][-1] == "--dependency=afterany:1"
+    assert [option for option in after if option.startswith("--dependency")][-1] == "--dependency=afterany:1"
     assert "--partition=short" in array
     assert "--partition=short" in after
     assert "100%%" in " ".join(array)
@@ -123,4 +124,41 @@ def test_told_to_end_while_it_submits(asked, ds, tmp_path):
     with pytest.raises(SystemExit):
         cli.main(["submit", "pyramid", "ds", "--layer", "color", "--cluster", "slurm-array"], standalone_mode=False)
     assert (tmp_path / "cancelled").read_text() == "7\n"
+    assert not leftovers(ds)
+
+
+@pytest.fixture
+def commands(asked, monkeypatch):
+    """What the jobs run that are submitted."""
+    found = []
+    monkeypatch.setattr("wkwdask.graphs.batch.submit_job", lambda script, command, options, folder: found.append(command[3:]) or str(len(found)))
+    return found
+
+
+def in_slurm(monkeypatch, number, restarts, command):
+    """Run what a job runs."""
+    of_job = {"SLURM_JOB_ID": number, "SLURM_RESTART_COUNT": restarts, "SLURM_ARRAY_TASK_ID": 0, "SLURMD_NODENAME": "n0", "SLURM_CLUSTER_NAME": ""}
+    with monkeypatch.context() as patch:
+        for name, value in of_job.items():
+            patch.setenv(name, str(value))
+        cli.main(command, standalone_mode=False)
+
+
+def test_put_back_between_two_layers(commands, ds, monkeypatch):
+    """The job after an array has published the first layer, and is put back into the queue before it has handed out the second one."""
+    cli.main(["submit", "pyramid", "ds", "--all-layers", "--coarsest", "2", "--cluster", "slurm-array"], standalone_mode=False)
+    element, finish = commands
+    in_slurm(monkeypatch, 1, 0, element)
+    wkwdask.build_pyramid(ds, "other", coarsest=2, method="min")
+    with pytest.raises(ResumeError, match="other/2"):  # it ends between the two
+        in_slurm(monkeypatch, 2, 0, finish)
+    assert wkwdask.open(ds / "color" / "2").shape == (1, 32, 32, 32)
+    wkwdask.rm(ds / "other" / "2")
+    in_slurm(monkeypatch, 2, 0, finish)
+    assert len(commands) == 2
+    in_slurm(monkeypatch, 2, 1, finish)
+    assert len(commands) == 4
+    in_slurm(monkeypatch, 3, 0, commands[2])
+    in_slurm(monkeypatch, 4, 0, commands[3])
+    assert wkwdask.open(ds / "other" / "2").shape == (1, 32, 32, 32)
     assert not leftovers(ds)

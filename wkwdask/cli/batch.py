@@ -128,7 +128,7 @@ def batch_element(root: str, number: int) -> None:
     from wkwdask.graphs.runners import run_job
 
     element = int(os.environ["SLURM_ARRAY_TASK_ID"])
-    with element_job(root, number, element, has_started_before=os.environ.get("SLURM_RESTART_COUNT", "0") != "0") as job:
+    with element_job(root, number, element, has_started_before=_has_started_before()) as job:
         if job is None:
             click.echo(f"{root}: the job is over")
         else:
@@ -137,20 +137,30 @@ def batch_element(root: str, number: int) -> None:
 
 @click.command("batch-finish", hidden=True)
 @click.argument("root")
-def batch_finish(root: str) -> None:
-    """Go on with a job whose array has ended."""
+@click.argument("again")
+def batch_finish(root: str, again: str) -> None:
+    """Go on with a job whose array has ended; where this start was put back into the queue after it published that job, with what AGAIN says is next."""
+    import json
+
     from wkwdask.errors import BatchError
-    from wkwdask.storage.batch_file import read_batch
+    from wkwdask.storage.batch_file import Batch, read_batch
     from wkwdask.storage.slurm import count_states, describe_states
 
     batch = read_batch(root)
+    if batch is None and _has_started_before():
+        batch = Batch.from_json(json.loads(again))
     if batch is None:
         click.echo(f"{root}: the job is over")
-    else:
-        array = batch.rounds[-1].array
-        with contextlib.suppress(BatchError):  # only worth a line
-            click.echo(f"array {array}: {describe_states(count_states(array))}")
-        _hand_over(batch, _going_on(batch.arguments))
+        return
+    with contextlib.suppress(BatchError):  # only worth a line
+        for last in batch.rounds[-1:]:
+            click.echo(f"array {last.array}: {describe_states(count_states(last.array))}")
+    _hand_over(batch, _going_on(batch.arguments))
+
+
+def _has_started_before() -> bool:
+    """Tell whether SLURM put this job back into the queue."""
+    return os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
 
 
 def _going_on(arguments: Sequence[str]) -> list[str]:

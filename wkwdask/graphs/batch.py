@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import sys
 import time
@@ -159,6 +160,7 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
         raise PermissionError(errno.EACCES, "nobody may write there what the jobs print; name another folder with --logs", batch.logs)
     logs = batch.logs.replace("%", "%%")
     program, verb = (sys.executable, "-m", "wkwdask"), batch.arguments[0]
+    again = json.dumps(replace(batch, rounds=()).to_json())
     elements = sizes[0].elements or 1
     array, finish = ([f"--job-name=wkwdask-{verb}", *_size_options(batch, size), *batch.options] for size in sizes)  # what comes later wins
     submitted: list[str] = []
@@ -166,7 +168,7 @@ def _submit(root: str, batch: Batch, sizes: tuple[ArraySize, ArraySize], num_tas
         array += [f"--array=0-{elements - 1}", "--hold", f"--output={logs}/{verb}-%A-%a.log"]
         submitted.append(submit_job(script, [*program, "batch-element", root, str(number)], array, batch.folder))
         finish += [f"--dependency=afterany:{submitted[0]}", f"--output={logs}/{verb}-%j-finish.log"]
-        submitted.append(submit_job(script, [*program, "batch-finish", root], finish, batch.folder))
+        submitted.append(submit_job(script, [*program, "batch-finish", root, again], finish, batch.folder))
         one = Round(submitted[0], submitted[1], num_tasks, elements, journaled, round(time.time(), 1))
         batch = replace(batch, rounds=(*batch.rounds, one))
         write_batch(root, batch)
