@@ -216,11 +216,11 @@ def cancel(path: str) -> None:
     from wkwdask.jobs.status import jobs_of
     from wkwdask.storage.slurm import cancel_jobs
 
-    found = [job for job in jobs_of(path) if job.is_running]
+    found = [(job, job.slurm_jobs() if job.is_running else job.left_arrays()) for job in jobs_of(path)]
+    found = [(job, numbers) for job, numbers in found if job.is_running or numbers]
     if not found:
         raise click.ClickException(f"{path}: no job runs here")
-    for job in found:
-        numbers = job.slurm_jobs()
+    for job, numbers in found:
         if not numbers:
             raise click.ClickException(f"{job.root}: {job.owner}: is no SLURM job; end its process there")
         cancel_jobs(reversed(numbers))  # the job after the array would start when that is gone

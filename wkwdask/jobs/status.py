@@ -17,7 +17,7 @@ from wkwdask.storage.job_folder import JobState, is_job_folder, job_owner, job_s
 from wkwdask.storage.job_lines import read_failures, read_progress
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import local_path
-from wkwdask.storage.slurm import SlurmJob, count_states, describe_states, wait_for_end
+from wkwdask.storage.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +60,19 @@ class FoundJob:
         owner = SlurmJob.parse(self.owner.batch) if self.owner is not None else None
         arrays = [self.batch.rounds[-1].array] if self.batch is not None else []
         return [*arrays, *([owner.number] if owner is not None else [])]
+
+    def left_arrays(self) -> list[str]:
+        """Give the id of its last array where that waits or runs though nobody goes on with the job.
+
+        Raises
+        ------
+        BatchError
+            SLURM is not there, or does not answer.
+        """
+        if self.is_running or self.batch is None:
+            return []
+        array = self.batch.rounds[-1].array
+        return [array] if is_in_queue(array) else []
 
 
 @dataclass(frozen=True, slots=True)

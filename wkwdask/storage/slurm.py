@@ -148,6 +148,17 @@ def count_states(number: str) -> dict[str, int]:
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
+def is_in_queue(number: str) -> bool:
+    """Tell whether any element of a job waits or runs.
+
+    Raises
+    ------
+    BatchError
+        SLURM is not there, or does not answer.
+    """
+    return not count_states(number).keys() <= _OVER
+
+
 def wait_for_end(number: str, poll_seconds: float = 5.0) -> str:
     """Wait until a job is over, and give its state, such as COMPLETED; an empty text where SLURM has forgotten it.
 
@@ -156,9 +167,9 @@ def wait_for_end(number: str, poll_seconds: float = 5.0) -> str:
     BatchError
         SLURM is not there, or does not answer.
     """
-    while not (states := count_states(number)).keys() <= _OVER:
+    while is_in_queue(number):
         time.sleep(poll_seconds)
-    return next(iter(states), "")
+    return next(iter(count_states(number)), "")
 
 
 def describe_states(states: dict[str, int]) -> str:
