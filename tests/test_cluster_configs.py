@@ -254,7 +254,7 @@ def test_missing_packages(monkeypatch):
     with pytest.raises(ModuleNotFoundError, match=r"wkwdask\[cluster\]"):
         render(load_config("slurm-jobqueue"))
     monkeypatch.setattr("wkwdask.clusters.connect.find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match="pip install bokeh"), wkwdask.cluster("local", report="a.html"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install .wkwdask\[cluster\]"), wkwdask.cluster("local", report="a.html"):
         pass
 
 
