@@ -8,12 +8,14 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from faults.trees import leftovers, make_dataset
+from faults.drivers import regions_of
+from faults.trees import contents, leftovers, make_dataset
 
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.cli.batch import _going_on, _nbytes, _seconds
 from wkwdask.errors import ResumeError
+from wkwdask.storage.batch_file import read_batch
 
 
 @pytest.mark.parametrize(
@@ -162,3 +164,24 @@ def test_put_back_between_two_layers(commands, ds, monkeypatch):
     in_slurm(monkeypatch, 4, 0, commands[3])
     assert wkwdask.open(ds / "other" / "2").shape == (1, 32, 32, 32)
     assert not leftovers(ds)
+
+
+def test_many_rounds(commands, tmp_path, monkeypatch):
+    """Half of each array is lost, and the job after it has time for one task: the next array gets what is left."""
+    volume = np.random.default_rng(0).integers(1, 255, (1, 128, 128, 64), np.uint8)
+    folder = make_dataset(tmp_path / "ds", (1, 1, 1))
+    wkwdask.to_wkw(volume, folder / "color" / "1", block_len=8, file_len=2)
+    monkeypatch.setattr("wkwdask.graphs.batch.few_tasks", lambda work, asked: 1)
+    left = []
+    with regions_of(32):
+        cli.main(["submit", "pyramid", str(folder), "--cluster", "slurm-array", "--elements", "2"], standalone_mode=False)
+        while len(commands) > 2 * len(left):
+            root = commands[-2][-2]
+            left.append(read_batch(root).rounds[-1].tasks)
+            in_slurm(monkeypatch, len(commands) - 1, 0, commands[-2])
+            in_slurm(monkeypatch, len(commands), 0, commands[-1])
+    assert left == [4, 2]
+    found = contents(folder)
+    wkwdask.build_pyramid(folder, existing="overwrite")
+    assert contents(folder) == found
+    assert not leftovers(folder)
