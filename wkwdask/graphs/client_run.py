@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -22,6 +23,8 @@ from wkwdask.jobs.tolerant import Failed
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from distributed.scheduler import KilledWorker
+
     from wkwdask.jobs.job import Result, Task
     from wkwdask.jobs.tolerant import TolerantJob
 
@@ -35,6 +38,25 @@ _RESULT_SECONDS = 20.0  # how long a receipt of some hundred bytes may take to c
 _LATE_SECONDS = 60.0
 _LATE_FACTOR = 10.0
 _AVOIDED_SECONDS = 300.0  # how long a worker on which a task was so late gets no others
+_MOST_DEATHS = 3  # of workers that ran a task and nothing else
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A task whose workers died, maybe by the fault of another one beside it.
+
+    It runs again when all else is done, on one worker that runs nothing else. If that dies too, the task does not go on to the next by itself, and whose fault
+    it was is known.
+    """
+
+    task: Task
+    """The task."""
+    error: KilledWorker
+    """What the cluster said."""
+    worker: str = ""
+    """Where it runs now."""
+    deaths: int = 0
+    """How many workers died while they ran nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +69,8 @@ class _Attempt:
     """What came of it, or will."""
     since: float
     """When."""
-    number: int
-    """How many had been handed to the cluster by then, this one included."""
-    is_alone: bool
-    """Whether no other was in flight."""
+    suspect: _Suspect | None
+    """Why it runs alone, if it does."""
 
 
 class ClientRun:
@@ -74,8 +94,7 @@ class ClientRun:
         self._window_until = 0.0
         self._seconds_per_task = 0.0
         self._work_seconds: float | None = None
-        self._num_submitted = 0
-        self._suspects: list[Task] = []
+        self._suspects: list[_Suspect] = []
         self._failed_on: dict[str, set[str]] = {}
         self._avoided: dict[str, float] = {}
         self._watch = PauseWatch(client)
@@ -121,20 +140,25 @@ class ClientRun:
                 tasks.append(task)
         self._submit(tasks)
         if self._suspects and not self._attempts and not self._queue.has_more():
-            self._submit([self._suspects.pop()])
+            self._run_alone()
 
     def _window_per_worker(self) -> int:
         if self._work_seconds is None:
             return _WINDOW_PER_WORKER
         return max(_WINDOW_PER_WORKER, min(_MOST_PER_WORKER, int(_WINDOW_WORK_SECONDS / max(self._work_seconds, 1e-6))))
 
-    def _submit(self, tasks: Sequence[Task], **where: Any) -> None:
+    def _run_alone(self) -> None:
+        workers = self._others(self._avoided) or self._others(())
+        if workers:
+            suspect = self._suspects.pop()
+            suspect.worker = workers[suspect.deaths % len(workers)]
+            self._submit([suspect.task], suspect, workers=[suspect.worker])
+
+    def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **where: Any) -> None:
         where = where or self._away_from(())
-        is_alone = len(tasks) == 1 and not self._attempts
         futures = self._client.map(self._job.attempt_away, tasks, pure=False, retries=0, key="run_task", **where)
         for task, future in zip(tasks, futures, strict=True):
-            self._num_submitted += 1
-            self._attempts[future.key] = _Attempt(task, future, time.monotonic(), self._num_submitted, is_alone)
+            self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
             future.add_done_callback(self._ended.put)
 
     def _submit_elsewhere(self, task: Task) -> None:
@@ -151,8 +175,15 @@ class ClientRun:
         now = time.monotonic()
         self._avoided = {worker: until for worker, until in self._avoided.items() if until > now}
         but = {*workers, *self._avoided}
-        others = sorted(set(self._client.nthreads()) - but) if but else []
-        return {"workers": others, "allow_other_workers": True} if others else {}
+        return self._rather_on(self._others(but)) if but else {}
+
+    def _others(self, workers: Iterable[str]) -> list[str]:
+        """Give the workers of the cluster without some."""
+        return sorted(set(self._client.nthreads()) - set(workers))
+
+    def _rather_on(self, workers: Sequence[str]) -> dict[str, Any]:
+        """Say where tasks should run; when all of these are gone, any will do: a task that may run nowhere would be waited for without end."""
+        return {"workers": workers, "allow_other_workers": True} if workers else {}
 
     def _take_all(self, first: Any) -> None:
         """Take what has ended by now; results that are there are fetched together, each way to the workers takes milliseconds."""
@@ -188,12 +219,17 @@ class ClientRun:
             return
         if future.status == "error":
             if not copies:
-                self._take_error(attempt)
+                self._take_error(attempt, future.exception())
             return
         try:
             outcome: Result | Failed = fetched if fetched is not None else future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
-        except OSError:  # time-outs and broken connections are such
-            self._start_elsewhere(attempt.task, future)
+        except (OSError, CancelledError):  # time-outs, broken connections; its worker was lost just now
+            if not copies:
+                self._start_elsewhere(attempt.task, future)
+            return
+        except Exception as error:  # it was lost just now, and so were workers that ran it again; or it cannot be read here
+            if not copies:
+                self._take_error(attempt, error)
             return
         if isinstance(outcome, Failed):
             if not copies:
@@ -214,57 +250,75 @@ class ClientRun:
         if not self._queue.end(task, failed):
             self._failed_on.pop(task.key, None)
             return
-        with suppress(OSError):
-            holders = {worker for workers in self._client.who_has([future]).values() for worker in workers}
-            self._failed_on.setdefault(task.key, set()).update(holders)
+        self._failed_on.setdefault(task.key, set()).update(self._holders(future))
 
-    def _take_error(self, attempt: _Attempt) -> None:
-        """Take what the cluster says itself: workers died that had the task, or it could not be read there."""
+    def _take_error(self, attempt: _Attempt, error: Exception) -> None:
+        """Take what the cluster says itself: workers died that had the task, or it could not be read."""
         from distributed.scheduler import KilledWorker
 
-        task, error = attempt.task, attempt.future.exception()
         if not isinstance(error, KilledWorker):
-            self._queue.end(task, Failed(error, gethostname()))
-        elif attempt.is_alone and attempt.number == self._num_submitted:
-            failure = TaskFailedError(f"{task.name}: given up after the workers that ran it died ({error})")
-            failure.__cause__ = error
-            self._queue.end(task, Failed(failure, gethostname(), attempts=error.allowed_failures + 1))
-        else:  # it may be the fault of another one on the same worker: it runs once more, alone
-            self._suspects.append(task)
+            self._queue.end(attempt.task, Failed(error, gethostname()))
+        elif attempt.suspect is None:
+            self._suspects.append(_Suspect(attempt.task, error))
+        else:
+            self._take_death(attempt.suspect)
+
+    def _take_death(self, suspect: _Suspect) -> None:
+        """Take the death of a worker that ran one task and nothing else."""
+        suspect.deaths += 1
+        if suspect.deaths < _MOST_DEATHS:
+            self._suspects.append(suspect)
+            return
+        failure = TaskFailedError(
+            f"{suspect.task.name}: given up after the workers that ran it died, the last {suspect.deaths} while they ran nothing else "
+            f"(the very last: {suspect.worker}; see its log)"
+        )
+        failure.__cause__ = suspect.error
+        self._queue.end(suspect.task, Failed(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
 
     def _start_elsewhere(self, task: Task, future: Any) -> None:
         """Run a task once more whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or cut off."""
-        if self._client.status != "running":
-            self._queue.add([task])
-            return
-        try:
-            holders = {worker for workers in self._client.who_has([future]).values() for worker in workers}
-            others = sorted(set(self._client.nthreads()) - holders)
-        except OSError:
-            self._queue.add([task])
-            return
+        self._avoid(self._holders(future))
         future.release()
-        self._avoid(holders)
-        self._submit([task], **({"workers": others} if others else {}))
+        self._queue.add([task])
+
+    def _holders(self, future: Any) -> set[str]:
+        """Tell which workers have a result; none where the cluster does not say."""
+        if self._client.status == "running":
+            with suppress(OSError, CancelledError):
+                return {worker for workers in self._client.who_has([future]).values() for worker in workers}
+        return set()
 
     def _look_after(self) -> None:
-        """See whether the cluster is still there, and start a copy of a task that takes far longer than others did: its worker may be stopped or cut off."""
+        """See whether the cluster is still there, and each worker that a task depends on; it may be stopped or cut off."""
         if self._is_gone():
             raise TaskFailedError(_GONE)
         if self._client.status != "running":
             return
         self._watch.look()
-        if self._queue.has_more():
-            return
+        self._look_after_suspects()
+        if not self._queue.has_more():
+            self._copy_late()
+
+    def _look_after_suspects(self) -> None:
+        """See whether the worker is still there that runs one task and nothing else."""
+        for key, attempt in list(self._attempts.items()):
+            if attempt.suspect is not None and attempt.suspect.worker not in self._client.nthreads():
+                del self._attempts[key]
+                self._client.cancel([attempt.future], force=True)
+                self._take_death(attempt.suspect)
+
+    def _copy_late(self) -> None:
+        """Start a copy of each task that takes far longer than others did."""
         late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
         copied = Counter(id(attempt.task) for attempt in self._attempts.values())
-        slow = {key: attempt.task for key, attempt in self._attempts.items() if attempt.since < late and copied[id(attempt.task)] == 1}
+        slow = {
+            key: attempt.task for key, attempt in self._attempts.items() if attempt.since < late and attempt.suspect is None and copied[id(attempt.task)] == 1
+        }
         if not slow:
             return
         runs_on = {key: worker for worker, keys in self._client.processing().items() for key in keys}
-        workers = set(self._client.nthreads())
         self._avoid(runs_on[key] for key in slow if key in runs_on)
         for key, task in slow.items():
-            others = sorted(workers - self._avoided.keys()) or sorted(workers - {runs_on.get(key)})
-            if key in runs_on and others:
-                self._submit([task], workers=others)
+            if key in runs_on and (others := self._others(self._avoided) or self._others([runs_on[key]])):
+                self._submit([task], **self._rather_on(others))
