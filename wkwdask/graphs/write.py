@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from socket import gethostname
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -20,8 +21,10 @@ from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
 from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.runners import active_client, memory_per_task, num_workers, run_job
 from wkwdask.jobs.assemble import AssembleJob
+from wkwdask.jobs.job import FlatJob, Result, give_up
 from wkwdask.jobs.progress import Progress
 from wkwdask.jobs.report import format_nbytes
+from wkwdask.jobs.tolerant import Failed, Tolerance, TolerantJob
 from wkwdask.jobs.write import PART_NBYTES, encode_part, part_of
 from wkwdask.plans.parts import plan_parts
 from wkwdask.storage.receipts import Receipt
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.job import Task
     from wkwdask.plans.parts import PartPlan
     from wkwdask.storage.scratch import Piece
     from wkwdask.storage.volume import Target
@@ -270,23 +274,58 @@ def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any]
 
 
 def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, early: Callable[[Any], None]) -> list[Any]:
-    """Take each object as soon as it is there and let go of it, so that a lost worker takes no finished shard with it."""
+    """Take each object as soon as it is there and let go of it, so that a lost worker takes no finished shard with it.
+
+    What fails keeps only that from being done which depends on it, and is told in the end.
+    """
     from distributed import futures_of
 
     futures = futures_of(client.persist(list(graphs)))
     found: list[Any] = []
-    try:
-        for future in _as_ended(futures, client):
-            items = list(future.result().ravel())
-            for item in items:
-                early(item)
-            found += items
-            future.release()
-            progress.advance()
-    except BaseException:
-        client.cancel(futures, force=True)
-        raise
+
+    def take(_: Task, result: Result) -> None:
+        for item in result.value:
+            early(item)
+        found.extend(result.value)
+
+    with TolerantJob(FlatJob(lambda: iter(()), len(futures), take), progress, Tolerance()) as job:
+        try:
+            for future in _as_ended(futures, client):
+                _hand_on(job, future)
+            job.check()
+        except BaseException:
+            client.cancel(futures, force=True)
+            raise
     return found
+
+
+def _hand_on(job: TolerantJob, future: Any) -> None:
+    """Hand on what a task of a graph gave, or its error; the cluster itself has tried as often as it was told to."""
+    task = _GraphTask(str(future.key))
+    if future.status != "error":
+        job.receive(task, Result((), value=list(future.result().ravel())))
+        future.release()
+        return
+    error = future.exception()
+    give_up(error)
+    job.fail(task, Failed(error, gethostname()))
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphTask:
+    """A task that a cluster runs by itself."""
+
+    key: str
+    """What the cluster calls it."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        return self.key
+
+    def run(self) -> Result:
+        """Nothing is run here."""
+        raise NotImplementedError
 
 
 def _as_ended(futures: Sequence[Any], client: Any) -> Iterator[Any]:
