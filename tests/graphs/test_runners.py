@@ -21,8 +21,9 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.graphs import client_run, runners, write
+from wkwdask.graphs.compute import compute_receipts
 from wkwdask.graphs.read import open_array
-from wkwdask.graphs.write import compute_receipts, shard_receipts
+from wkwdask.graphs.write import shard_receipts
 from wkwdask.jobs.job import Result, run_serially
 from wkwdask.jobs.pyramid import PyramidJob
 from wkwdask.jobs.write import WriteJob
