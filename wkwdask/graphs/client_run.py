@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from socket import gethostname
@@ -18,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.task_queue import TaskQueue
+from wkwdask.graphs.workers import Workers, rather_on
 from wkwdask.jobs.tolerant import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from distributed.scheduler import KilledWorker
 
@@ -37,7 +37,6 @@ _GONE = "the dask scheduler is gone and did not come back"
 _RESULT_SECONDS = 20.0  # how long a receipt of some hundred bytes may take to come
 _LATE_SECONDS = 60.0
 _LATE_FACTOR = 10.0
-_AVOIDED_SECONDS = 300.0  # how long a worker on which a task was so late gets no others
 _MOST_DEATHS = 3  # of workers that ran a task and nothing else
 
 
@@ -96,7 +95,7 @@ class ClientRun:
         self._work_seconds: float | None = None
         self._suspects: list[_Suspect] = []
         self._failed_on: dict[str, set[str]] = {}
-        self._avoided: dict[str, float] = {}
+        self._workers = Workers(client)
         self._watch = PauseWatch(client)
 
     def to_end(self) -> None:
@@ -128,14 +127,14 @@ class ClientRun:
             return
         now = time.monotonic()
         if now >= self._window_until:
-            workers = sum(self._client.nthreads().values())
+            workers = sum(self._workers.num_threads().values())
             self._job.progress.workers = workers
             self._window = self._window_per_worker() * max(1, workers)
             self._window_until = now + _WINDOW_SECONDS
         tasks: list[Task] = []
         while len(self._attempts) + len(tasks) < self._window and (task := self._queue.take()) is not None:
             if task.key in self._failed_on:
-                self._submit_elsewhere(task)
+                self._submit([task], **self._workers.away_from(self._failed_on[task.key]))
             else:
                 tasks.append(task)
         self._submit(tasks)
@@ -148,42 +147,18 @@ class ClientRun:
         return max(_WINDOW_PER_WORKER, min(_MOST_PER_WORKER, int(_WINDOW_WORK_SECONDS / max(self._work_seconds, 1e-6))))
 
     def _run_alone(self) -> None:
-        workers = self._others(self._avoided) or self._others(())
+        workers = self._workers.good()
         if workers:
             suspect = self._suspects.pop()
             suspect.worker = workers[suspect.deaths % len(workers)]
-            self._submit([suspect.task], suspect, workers=[suspect.worker])
+            self._submit([suspect.task], suspect=suspect, workers=[suspect.worker])
 
     def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **where: Any) -> None:
-        where = where or self._away_from(())
+        where = where or self._workers.away_from()
         futures = self._client.map(self._job.attempt_away, tasks, pure=False, retries=0, key="run_task", **where)
         for task, future in zip(tasks, futures, strict=True):
             self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
             future.add_done_callback(self._ended.put)
-
-    def _submit_elsewhere(self, task: Task) -> None:
-        """Try a task again, rather not on a worker where it failed."""
-        self._submit([task], **self._away_from(self._failed_on[task.key]))
-
-    def _avoid(self, workers: Iterable[str]) -> None:
-        """Give no more tasks to some workers for a while, if there are others."""
-        self._avoided |= dict.fromkeys(workers, time.monotonic() + _AVOIDED_SECONDS)
-
-    def _away_from(self, workers: Iterable[str]) -> dict[str, Any]:
-        """Say that tasks should rather not run on some workers, nor where others were far too late: what is stopped or cut off would take one after the
-        other."""
-        now = time.monotonic()
-        self._avoided = {worker: until for worker, until in self._avoided.items() if until > now}
-        but = {*workers, *self._avoided}
-        return self._rather_on(self._others(but)) if but else {}
-
-    def _others(self, workers: Iterable[str]) -> list[str]:
-        """Give the workers of the cluster without some."""
-        return sorted(set(self._client.nthreads()) - set(workers))
-
-    def _rather_on(self, workers: Sequence[str]) -> dict[str, Any]:
-        """Say where tasks should run; when all of these are gone, any will do: a task that may run nowhere would be waited for without end."""
-        return {"workers": workers, "allow_other_workers": True} if workers else {}
 
     def _take_all(self, first: Any) -> None:
         """Take what has ended by now; results that are there are fetched together, each way to the workers takes milliseconds."""
@@ -250,7 +225,7 @@ class ClientRun:
         if not self._queue.end(task, failed):
             self._failed_on.pop(task.key, None)
             return
-        self._failed_on.setdefault(task.key, set()).update(self._holders(future))
+        self._failed_on.setdefault(task.key, set()).update(self._workers.holding(future))
 
     def _take_error(self, attempt: _Attempt, error: Exception) -> None:
         """Take what the cluster says itself: workers died that had the task, or it could not be read."""
@@ -278,16 +253,9 @@ class ClientRun:
 
     def _start_elsewhere(self, task: Task, future: Any) -> None:
         """Run a task once more whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or cut off."""
-        self._avoid(self._holders(future))
+        self._workers.avoid(self._workers.holding(future))
         future.release()
         self._queue.add([task])
-
-    def _holders(self, future: Any) -> set[str]:
-        """Tell which workers have a result; none where the cluster does not say."""
-        if self._client.status == "running":
-            with suppress(OSError, CancelledError):
-                return {worker for workers in self._client.who_has([future]).values() for worker in workers}
-        return set()
 
     def _look_after(self) -> None:
         """See whether the cluster is still there, and each worker that a task depends on; it may be stopped or cut off."""
@@ -303,7 +271,7 @@ class ClientRun:
     def _look_after_suspects(self) -> None:
         """See whether the worker is still there that runs one task and nothing else."""
         for key, attempt in list(self._attempts.items()):
-            if attempt.suspect is not None and attempt.suspect.worker not in self._client.nthreads():
+            if attempt.suspect is not None and attempt.suspect.worker not in self._workers.num_threads():
                 del self._attempts[key]
                 self._client.cancel([attempt.future], force=True)
                 self._take_death(attempt.suspect)
@@ -317,8 +285,8 @@ class ClientRun:
         }
         if not slow:
             return
-        runs_on = {key: worker for worker, keys in self._client.processing().items() for key in keys}
-        self._avoid(runs_on[key] for key in slow if key in runs_on)
+        runs_on = self._workers.running()
+        self._workers.avoid(runs_on[key] for key in slow if key in runs_on)
         for key, task in slow.items():
-            if key in runs_on and (others := self._others(self._avoided) or self._others([runs_on[key]])):
-                self._submit([task], **self._rather_on(others))
+            if key in runs_on and (others := self._workers.good(but=[runs_on[key]])):
+                self._submit([task], **rather_on(others))
