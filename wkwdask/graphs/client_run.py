@@ -18,6 +18,7 @@ from wkwdask.errors import TaskFailedError
 from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.graphs.workers import Workers, rather_on
+from wkwdask.jobs.job import Result
 from wkwdask.jobs.tolerant import Failed
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from distributed.scheduler import KilledWorker
 
-    from wkwdask.jobs.job import Result, Task
+    from wkwdask.jobs.job import Task
     from wkwdask.jobs.tolerant import TolerantJob
 
 _WINDOW_PER_WORKER = 3
@@ -188,36 +189,42 @@ class ClientRun:
         if attempt is None:  # a copy of it was faster
             return
         copies = [key for key, other in self._attempts.items() if other.task is attempt.task]
-        if future.status in ("cancelled", "lost"):
-            if not copies:
-                self._queue.add([attempt.task])
+        outcome = fetched if fetched is not None else self._outcome(future)
+        if isinstance(outcome, Result):
+            self._take_result(attempt, outcome, copies)
+        elif copies:  # one of them may do better
             return
+        elif outcome is None:
+            self._start_elsewhere(attempt.task, future)
+        elif isinstance(outcome, Failed):
+            self._take_failure(attempt, outcome)
+        else:
+            self._take_error(attempt, outcome)
+
+    def _outcome(self, future: Any) -> Result | Failed | Exception | None:
+        """Fetch what a task gave, or the error of the cluster; None where it is lost."""
         if future.status == "error":
-            if not copies:
-                self._take_error(attempt, future.exception())
-            return
+            error: Exception = future.exception()
+            return error
+        if future.status in ("cancelled", "lost"):
+            return None
         try:
-            outcome: Result | Failed = fetched if fetched is not None else future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
+            outcome: Result | Failed = future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
         except (OSError, CancelledError):  # time-outs, broken connections; its worker was lost just now
-            if not copies:
-                self._start_elsewhere(attempt.task, future)
-            return
+            return None
         except Exception as error:  # it was lost just now, and so were workers that ran it again; or it cannot be read here
-            if not copies:
-                self._take_error(attempt, error)
-            return
-        if isinstance(outcome, Failed):
-            if not copies:
-                self._take_failure(attempt, outcome)
-            return
+            return error
+        return outcome
+
+    def _take_result(self, attempt: _Attempt, result: Result, copies: Sequence[str]) -> None:
         if copies:
             self._client.cancel([self._attempts.pop(key).future for key in copies], force=True)
-        future.release()
+        attempt.future.release()
         seconds = time.monotonic() - attempt.since
         self._seconds_per_task = seconds if not self._seconds_per_task else 0.9 * self._seconds_per_task + 0.1 * seconds
-        self._work_seconds = outcome.seconds if self._work_seconds is None else 0.9 * self._work_seconds + 0.1 * outcome.seconds
+        self._work_seconds = result.seconds if self._work_seconds is None else 0.9 * self._work_seconds + 0.1 * result.seconds
         self._failed_on.pop(attempt.task.key, None)
-        self._queue.end(attempt.task, outcome)
+        self._queue.end(attempt.task, result)
 
     def _take_failure(self, attempt: _Attempt, failed: Failed) -> None:
         """Hand on a failure, and remember where it was if the task comes again."""
