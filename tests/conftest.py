@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from private_slurm import missing_programs, private_slurm
 
+import wkwdask
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # No deadline: a first call compiles its kernel, and machines are shared. ``ci`` draws the same examples in every run.
@@ -57,9 +59,11 @@ def slurm_cluster():
 
 @pytest.fixture
 def slurm(slurm_cluster, monkeypatch):
-    """The private SLURM with no job in it, reached by this process and those that it starts."""
+    """The private SLURM with no job in it, reached by this process and those that it starts; jobs find the package and what the tests import."""
     for name, value in slurm_cluster.environment.items():
         monkeypatch.setenv(name, value)
+    package = Path(wkwdask.__file__).resolve().parent.parent
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(package), str(REPOSITORY / "tests"))))
     slurm_cluster.make_idle()
     yield slurm_cluster
     slurm_cluster.end_jobs()

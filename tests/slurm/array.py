@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from faults.drivers import rechunks_of, regions_of
 
-import wkwdask
 from wkwdask.cli import cli
 from wkwdask.storage.slurm import count_states
-
-_PATHS = [str(Path(wkwdask.__file__).resolve().parent.parent), str(Path(__file__).resolve().parent.parent)]
-
-
-def prepare(monkeypatch, folder):
-    """Let jobs find this package, and give commands in a folder."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(_PATHS))
-    monkeypatch.chdir(folder)
 
 
 def submit(capsys, *arguments, config="slurm-array", elements=3):

@@ -6,7 +6,7 @@ import dask
 import numpy as np
 import pytest
 from faults.trees import contents, lay_out, leftovers, make_dataset
-from slurm.array import element_states, finished, prepare, submit
+from slurm.array import element_states, finished, submit
 
 import wkwdask
 from wkwdask.cli import cli
@@ -28,7 +28,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture
 def ds(source, tmp_path, monkeypatch):
-    prepare(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
     return lay_out(source, tmp_path / "ds")
 
 

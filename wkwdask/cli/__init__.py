@@ -35,6 +35,9 @@ def cli(debug: bool) -> None:
     Images to WKW and back     wkwdask convert sections/ DATASET --voxel-size 4,4,35
     Run on a cluster           wkwdask cluster list, then --cluster NAME
     Edit its JSON              wkwdask dataset rename-layer DATASET OLD NEW
+    On a cluster               wkwdask pyramid DATASET --cluster slurm-jobqueue, wkwdask cluster list
+    As a SLURM job array       wkwdask submit pyramid DATASET --cluster slurm-array
+    How far it is              wkwdask status DATASET, wkwdask cancel DATASET
     Try all of it              wkwdask demo
     """
 

@@ -30,8 +30,11 @@ _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed
 @click.option("--walltime", metavar="HH:MM:SS", help="Default: as the script says, else proposed from the plan.")
 @click.option("--memory", metavar="SIZE", help="Memory of each element, such as 4G. Default: as the script says, else proposed from the plan.")
 @click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='More options of sbatch, such as "--partition=short --nodes=2".')
+@click.option("--wait", is_flag=True, help="Wait for the end; the exit code says whether the command came to it.")
 @click.option("--logs", default="wkwdask-logs", show_default=True, help="Folder for what the jobs print.")
-def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, logs: str, **options: Any) -> None:
+def submit(
+    verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, wait: bool, logs: str, **options: Any
+) -> None:  # fmt: skip
     """Hand the command VERB, with its ARGUMENTS, to SLURM, and print the ids of the jobs.
 
     With a job array (slurm-array) this machine makes the plan; the elements share the tasks, and a job after them joins, checks and publishes. With an
@@ -51,19 +54,24 @@ def submit(verb: str, arguments: tuple[str, ...], config: str, walltime: str | N
     loaded = load_config(config)
     logs = os.path.abspath(logs)
     if loaded.kind == "allocation":
-        _submit_allocation(loaded, (verb, *arguments), logs, options["options"])
+        if memory or options["elements"] or options["cpus"]:
+            raise click.UsageError("--elements, --cpus and --memory are for job arrays; an allocation is as its script says, or --sbatch")
+        time = [] if walltime is None else [f"--time={walltime}"]
+        ended = _submit_allocation(loaded, (verb, *arguments), logs, [*time, *options["options"]], wait=wait)
     elif loaded.kind == "array":
         size = ArraySize(options["elements"], options["cpus"], _seconds(walltime), _nbytes(memory))
-        _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments))
+        ended = _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments), wait=wait)
     else:
         raise click.UsageError(
             f"--cluster {config}: is no batch script but a cluster of kind {loaded.kind}: give the command itself, wkwdask {verb} ... --cluster {config}"
         )
+    if not ended:
+        raise click.ClickException(f"wkwdask {verb} did not come to its end: see what its jobs printed, in {logs}")
 
 
-def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str]) -> None:
-    """Let a command, or a Python script, run in one job with its own dask cluster."""
-    from wkwdask.storage.slurm import submit_job
+def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str], *, wait: bool) -> bool:
+    """Let a command, or a Python script, run in one job with its own dask cluster; false where it was waited for and failed."""
+    from wkwdask.storage.slurm import submit_job, wait_for_end
 
     verb = os.path.splitext(os.path.basename(arguments[0]))[0]
     program = [] if arguments[0].endswith(".py") else ["-m", "wkwdask"]
@@ -71,13 +79,15 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
     asked = [f"--job-name=wkwdask-{verb}", f"--output={logs}/{verb}-%j.log", *options]
     number = submit_job(str(config.path), [sys.executable, *program, *arguments], asked, os.getcwd())
     click.echo(f"job {number}; it prints into {logs}/{verb}-{number}.log")
+    return not wait or wait_for_end(number) == "COMPLETED"
 
 
-def _hand_over(batch: Batch, arguments: Sequence[str]) -> None:
-    """Run a command up to the point where its tasks are handed to an array, or to its end where few are left."""
+def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
+    """Run a command up to the point where its tasks are handed to an array, or to its end where few are left; false where it was waited for and failed."""
     from wkwdask.cli import cli
     from wkwdask.clusters.config import CLUSTER_VARIABLE
     from wkwdask.graphs.batch import HandedOver, shared_out
+    from wkwdask.jobs.status import wait_for_batch
 
     os.environ.pop(CLUSTER_VARIABLE, None)
     try:
@@ -85,6 +95,8 @@ def _hand_over(batch: Batch, arguments: Sequence[str]) -> None:
             cli.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
     except HandedOver as handed:
         _describe(handed)
+        return not wait or wait_for_batch(handed.root, handed.batch)
+    return True
 
 
 def _describe(handed: HandedOver) -> None:

@@ -17,7 +17,7 @@ from wkwdask.storage.job_folder import JobState, is_job_folder, job_owner, job_s
 from wkwdask.storage.job_lines import read_failures, read_progress
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import local_path
-from wkwdask.storage.slurm import SlurmJob, count_states, describe_states
+from wkwdask.storage.slurm import SlurmJob, count_states, describe_states, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,6 +180,30 @@ def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
         return {number: count_states(number) for number in job.slurm_jobs()}
     except BatchError:
         return {}
+
+
+def wait_for_batch(root: str, batch: Batch) -> bool:
+    """Wait until the last of the SLURM jobs is over that a submitted command leads to.
+
+    Parameters
+    ----------
+    root : str
+        Folder of the job that was handed over first; others of the same command may follow, of other layers too.
+    batch : Batch
+        What was submitted.
+
+    Returns
+    -------
+    bool
+        Whether it came to its end.
+    """
+    dataset = os.path.dirname(os.path.dirname(root))
+    seen, last = "", batch.rounds[-1].finish
+    while last != seen:
+        seen, state = last, wait_for_end(last)
+        same = [job for job in jobs_of(dataset) if job.batch is not None and job.batch.arguments == batch.arguments]
+        last = next((job.batch.rounds[-1].finish for job in same if job.batch is not None and job.is_running), seen)
+    return state == "COMPLETED" and not same
 
 
 def _entries(root: str) -> dict[str, dict[str, Any]]:

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -145,6 +146,19 @@ def count_states(number: str) -> dict[str, int]:
         raise BatchError(f"squeue: {done.stderr.strip()}")
     states = done.stdout.split()
     return {state: states.count(state) for state in dict.fromkeys(states)}
+
+
+def wait_for_end(number: str, poll_seconds: float = 5.0) -> str:
+    """Wait until a job is over, and give its state, such as COMPLETED; an empty text where SLURM has forgotten it.
+
+    Raises
+    ------
+    BatchError
+        SLURM is not there, or does not answer.
+    """
+    while not (states := count_states(number)).keys() <= _OVER:
+        time.sleep(poll_seconds)
+    return next(iter(states), "")
 
 
 def describe_states(states: dict[str, int]) -> str:
