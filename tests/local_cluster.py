@@ -2,6 +2,9 @@
 
 Closing a LocalCluster can wait for ever for a worker that never got the word (seen with distributed 2025.7.0 on a busy machine). Then the workers are
 killed, each by its process id.
+
+Some seconds after a worker died, a LocalCluster looks whether the next one of its name is there, and else stops it for good. Where workers are killed again
+and again, or start slowly, that looks like one more death, maybe of the last worker: here there is no such look.
 """
 
 from __future__ import annotations
@@ -10,9 +13,11 @@ import contextlib
 import os
 import signal
 
+import dask
 import distributed
 
 _CLOSE_SECONDS = 30
+_NEVER = {"distributed.deploy.lost-worker-timeout": "1 day"}
 
 
 @contextlib.contextmanager
@@ -20,7 +25,8 @@ def local_cluster(**options):
     """Start two worker processes of one thread, and stop them in any case."""
     cluster = distributed.LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", **options)
     try:
-        yield cluster
+        with dask.config.set(_NEVER):
+            yield cluster
     finally:
         try:
             cluster.close(timeout=_CLOSE_SECONDS)

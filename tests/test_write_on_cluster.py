@@ -9,7 +9,7 @@ import dask.array as da
 import distributed
 import numpy as np
 import pytest
-from failing_chunks import fail_behind
+from failing_chunks import fail_behind, fail_first
 from local_cluster import local_cluster
 from scipy import ndimage
 
@@ -61,6 +61,25 @@ def test_sections_into_a_region(runner, tmp_path, monkeypatch, memory):
         wkwdask.create(tmp_path / "one" / "1", ((0, 0, 0), (96, 64, 96)), np.uint8, **OPTIONS)
         wkwdask.write(tmp_path / "one" / "1", None, voxels(), region=region)
     assert stored(tmp_path / "1") == stored(tmp_path / "one" / "1")
+
+
+@pytest.mark.usefixtures("runner")
+@pytest.mark.parametrize("runner", ["cluster"], indirect=True)
+def test_a_chunk_that_fails(tmp_path):
+    """On a cluster the others are written, and are not computed again; each chunk leaves a byte where it was computed."""
+    trace = tmp_path / "trace"
+    trace.mkdir()
+    whole = da.from_array(np.pad(voxels(), ((0, 26), (0, 14), (0, 68))), chunks=(32, 32, 32))
+    array = [da.map_blocks(fail_first, whole, trace, fails, dtype=np.uint8, meta=np.empty((0, 0, 0), np.uint8)) for fails in (True, False)]
+    with pytest.raises(ZeroDivisionError, match="the first chunk") as caught:
+        wkwdask.to_wkw(array[0], tmp_path / "ds" / "1", **OPTIONS)
+    assert any("everything that does not depend on what failed is done" in note for note in caught.value.__notes__)
+    assert caught.value.exit_code == 3
+    assert not (tmp_path / "ds" / "1").exists()
+    assert len(list(trace.iterdir())) == 3 * 2 * 4 - 1
+    wkwdask.to_wkw(array[1], tmp_path / "ds" / "1", existing="resume", **OPTIONS)
+    assert all(path.stat().st_size == 1 for path in trace.iterdir())
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "1", ((0, 0, 0), SHAPE))[0], voxels())
 
 
 def test_going_on(runner, tmp_path):

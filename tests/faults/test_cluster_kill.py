@@ -224,7 +224,7 @@ def test_stopped_worker_gets_no_more_tasks(tmp_path, known, cluster, monkeypatch
     submit = client_run.ClientRun._submit
 
     def noted(self, tasks, **where):
-        chosen = where or self._away_from(())
+        chosen = where or self._workers.away_from()
         submitted.extend([chosen.get("workers")] * len(tasks))
         return submit(self, tasks, **chosen)
 

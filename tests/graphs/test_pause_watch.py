@@ -11,7 +11,7 @@ from faults.trees import make_dataset
 
 import wkwdask
 from wkwdask.errors import TaskFailedError
-from wkwdask.graphs import client_run, pause_watch, write
+from wkwdask.graphs import client_run, compute, pause_watch
 from wkwdask.graphs.pause_watch import PauseWatch
 
 
@@ -70,7 +70,7 @@ def test_workers_without_memory(tmp_path, monkeypatch):
     """For jobs, and for graphs of arrays."""
     monkeypatch.setattr(pause_watch, "_PAUSED_SECONDS", 0.5)
     monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
-    monkeypatch.setattr(write, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(compute, "_LOOK_SECONDS", 0.2)
     array = np.ones((64, 64, 64), np.uint8)
     make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", block_len=8, file_len=4)

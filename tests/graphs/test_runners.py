@@ -20,9 +20,10 @@ from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.geometry.mag import Mag
-from wkwdask.graphs import runners, write
+from wkwdask.graphs import client_run, runners, write
+from wkwdask.graphs.compute import compute_receipts
 from wkwdask.graphs.read import open_array
-from wkwdask.graphs.write import compute_receipts, shard_receipts
+from wkwdask.graphs.write import shard_receipts
 from wkwdask.jobs.job import Result, run_serially
 from wkwdask.jobs.pyramid import PyramidJob
 from wkwdask.jobs.write import WriteJob
@@ -403,8 +404,10 @@ def test_follow_ups_run_first():
     assert all(order.index(name) < order.index(f"after {name}") for name in "abc")
 
 
-def test_workers_that_die_again_and_again(tmp_path, client):
+def test_workers_that_die_again_and_again(tmp_path, client, monkeypatch):
     """A task that kills its worker each time is given up, and named."""
+    monkeypatch.setattr(client_run, "_MOST_DEATHS", 1)
+    monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
 
     class Deadly:
         name = key = "the deadly task"

@@ -27,8 +27,9 @@ from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import borders, cells
 from wkwdask.graphs import write
+from wkwdask.graphs.compute import compute_receipts
 from wkwdask.graphs.runners import run_job
-from wkwdask.graphs.write import compute_receipts, finished, shard_receipts
+from wkwdask.graphs.write import finished, shard_receipts
 from wkwdask.jobs.write import WriteJob
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from contextlib import suppress
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from socket import gethostname
@@ -17,12 +17,16 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.task_queue import TaskQueue
+from wkwdask.graphs.workers import Workers, rather_on
+from wkwdask.jobs.job import Result
 from wkwdask.jobs.tolerant import Failed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from wkwdask.jobs.job import Result, Task
+    from distributed.scheduler import KilledWorker
+
+    from wkwdask.jobs.job import Task
     from wkwdask.jobs.tolerant import TolerantJob
 
 _WINDOW_PER_WORKER = 3
@@ -34,7 +38,25 @@ _GONE = "the dask scheduler is gone and did not come back"
 _RESULT_SECONDS = 20.0  # how long a receipt of some hundred bytes may take to come
 _LATE_SECONDS = 60.0
 _LATE_FACTOR = 10.0
-_AVOIDED_SECONDS = 300.0  # how long a worker on which a task was so late gets no others
+_MOST_DEATHS = 3  # of workers that ran a task and nothing else
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A task whose workers died, maybe by the fault of another one beside it.
+
+    It runs again when all else is done, on one worker that runs nothing else. If that dies too, the task does not go on to the next by itself, and whose fault
+    it was is known.
+    """
+
+    task: Task
+    """The task."""
+    error: KilledWorker
+    """What the cluster said."""
+    worker: str = ""
+    """Where it runs now."""
+    deaths: int = 0
+    """How many workers died while they ran nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +69,8 @@ class _Attempt:
     """What came of it, or will."""
     since: float
     """When."""
-    number: int
-    """How many had been handed to the cluster by then, this one included."""
-    is_alone: bool
-    """Whether no other was in flight."""
+    suspect: _Suspect | None
+    """Why it runs alone, if it does."""
 
 
 class ClientRun:
@@ -74,10 +94,9 @@ class ClientRun:
         self._window_until = 0.0
         self._seconds_per_task = 0.0
         self._work_seconds: float | None = None
-        self._num_submitted = 0
-        self._suspects: list[Task] = []
+        self._suspects: list[_Suspect] = []
         self._failed_on: dict[str, set[str]] = {}
-        self._avoided: dict[str, float] = {}
+        self._workers = Workers(client)
         self._watch = PauseWatch(client)
 
     def to_end(self) -> None:
@@ -109,50 +128,38 @@ class ClientRun:
             return
         now = time.monotonic()
         if now >= self._window_until:
-            workers = sum(self._client.nthreads().values())
+            workers = sum(self._workers.num_threads().values())
             self._job.progress.workers = workers
             self._window = self._window_per_worker() * max(1, workers)
             self._window_until = now + _WINDOW_SECONDS
         tasks: list[Task] = []
         while len(self._attempts) + len(tasks) < self._window and (task := self._queue.take()) is not None:
             if task.key in self._failed_on:
-                self._submit_elsewhere(task)
+                self._submit([task], **self._workers.away_from(self._failed_on[task.key]))
             else:
                 tasks.append(task)
         self._submit(tasks)
         if self._suspects and not self._attempts and not self._queue.has_more():
-            self._submit([self._suspects.pop()])
+            self._run_alone()
 
     def _window_per_worker(self) -> int:
         if self._work_seconds is None:
             return _WINDOW_PER_WORKER
         return max(_WINDOW_PER_WORKER, min(_MOST_PER_WORKER, int(_WINDOW_WORK_SECONDS / max(self._work_seconds, 1e-6))))
 
-    def _submit(self, tasks: Sequence[Task], **where: Any) -> None:
-        where = where or self._away_from(())
-        is_alone = len(tasks) == 1 and not self._attempts
+    def _run_alone(self) -> None:
+        workers = self._workers.good()
+        if workers:
+            suspect = self._suspects.pop()
+            suspect.worker = workers[suspect.deaths % len(workers)]
+            self._submit([suspect.task], suspect=suspect, workers=[suspect.worker])
+
+    def _submit(self, tasks: Sequence[Task], suspect: _Suspect | None = None, **where: Any) -> None:
+        where = where or self._workers.away_from()
         futures = self._client.map(self._job.attempt_away, tasks, pure=False, retries=0, key="run_task", **where)
         for task, future in zip(tasks, futures, strict=True):
-            self._num_submitted += 1
-            self._attempts[future.key] = _Attempt(task, future, time.monotonic(), self._num_submitted, is_alone)
+            self._attempts[future.key] = _Attempt(task, future, time.monotonic(), suspect)
             future.add_done_callback(self._ended.put)
-
-    def _submit_elsewhere(self, task: Task) -> None:
-        """Try a task again, rather not on a worker where it failed."""
-        self._submit([task], **self._away_from(self._failed_on[task.key]))
-
-    def _avoid(self, workers: Iterable[str]) -> None:
-        """Give no more tasks to some workers for a while, if there are others."""
-        self._avoided |= dict.fromkeys(workers, time.monotonic() + _AVOIDED_SECONDS)
-
-    def _away_from(self, workers: Iterable[str]) -> dict[str, Any]:
-        """Say that tasks should rather not run on some workers, nor where others were far too late: what is stopped or cut off would take one after the
-        other."""
-        now = time.monotonic()
-        self._avoided = {worker: until for worker, until in self._avoided.items() if until > now}
-        but = {*workers, *self._avoided}
-        others = sorted(set(self._client.nthreads()) - but) if but else []
-        return {"workers": others, "allow_other_workers": True} if others else {}
 
     def _take_all(self, first: Any) -> None:
         """Take what has ended by now; results that are there are fetched together, each way to the workers takes milliseconds."""
@@ -182,31 +189,42 @@ class ClientRun:
         if attempt is None:  # a copy of it was faster
             return
         copies = [key for key, other in self._attempts.items() if other.task is attempt.task]
-        if future.status in ("cancelled", "lost"):
-            if not copies:
-                self._queue.add([attempt.task])
+        outcome = fetched if fetched is not None else self._outcome(future)
+        if isinstance(outcome, Result):
+            self._take_result(attempt, outcome, copies)
+        elif copies:  # one of them may do better
             return
-        if future.status == "error":
-            if not copies:
-                self._take_error(attempt)
-            return
-        try:
-            outcome: Result | Failed = fetched if fetched is not None else future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
-        except OSError:  # time-outs and broken connections are such
+        elif outcome is None:
             self._start_elsewhere(attempt.task, future)
-            return
-        if isinstance(outcome, Failed):
-            if not copies:
-                self._take_failure(attempt, outcome)
-            return
+        elif isinstance(outcome, Failed):
+            self._take_failure(attempt, outcome)
+        else:
+            self._take_error(attempt, outcome)
+
+    def _outcome(self, future: Any) -> Result | Failed | Exception | None:
+        """Fetch what a task gave, or the error of the cluster; None where it is lost."""
+        if future.status == "error":
+            error: Exception = future.exception()
+            return error
+        if future.status in ("cancelled", "lost"):
+            return None
+        try:
+            outcome: Result | Failed = future.result(timeout=min(_RESULT_SECONDS, _LATE_SECONDS))
+        except (OSError, CancelledError):  # time-outs, broken connections; its worker was lost just now
+            return None
+        except Exception as error:  # it was lost just now, and so were workers that ran it again; or it cannot be read here
+            return error
+        return outcome
+
+    def _take_result(self, attempt: _Attempt, result: Result, copies: Sequence[str]) -> None:
         if copies:
             self._client.cancel([self._attempts.pop(key).future for key in copies], force=True)
-        future.release()
+        attempt.future.release()
         seconds = time.monotonic() - attempt.since
         self._seconds_per_task = seconds if not self._seconds_per_task else 0.9 * self._seconds_per_task + 0.1 * seconds
-        self._work_seconds = outcome.seconds if self._work_seconds is None else 0.9 * self._work_seconds + 0.1 * outcome.seconds
+        self._work_seconds = result.seconds if self._work_seconds is None else 0.9 * self._work_seconds + 0.1 * result.seconds
         self._failed_on.pop(attempt.task.key, None)
-        self._queue.end(attempt.task, outcome)
+        self._queue.end(attempt.task, result)
 
     def _take_failure(self, attempt: _Attempt, failed: Failed) -> None:
         """Hand on a failure, and remember where it was if the task comes again."""
@@ -214,57 +232,68 @@ class ClientRun:
         if not self._queue.end(task, failed):
             self._failed_on.pop(task.key, None)
             return
-        with suppress(OSError):
-            holders = {worker for workers in self._client.who_has([future]).values() for worker in workers}
-            self._failed_on.setdefault(task.key, set()).update(holders)
+        self._failed_on.setdefault(task.key, set()).update(self._workers.holding(future))
 
-    def _take_error(self, attempt: _Attempt) -> None:
-        """Take what the cluster says itself: workers died that had the task, or it could not be read there."""
+    def _take_error(self, attempt: _Attempt, error: Exception) -> None:
+        """Take what the cluster says itself: workers died that had the task, or it could not be read."""
         from distributed.scheduler import KilledWorker
 
-        task, error = attempt.task, attempt.future.exception()
         if not isinstance(error, KilledWorker):
-            self._queue.end(task, Failed(error, gethostname()))
-        elif attempt.is_alone and attempt.number == self._num_submitted:
-            failure = TaskFailedError(f"{task.name}: given up after the workers that ran it died ({error})")
-            failure.__cause__ = error
-            self._queue.end(task, Failed(failure, gethostname(), attempts=error.allowed_failures + 1))
-        else:  # it may be the fault of another one on the same worker: it runs once more, alone
-            self._suspects.append(task)
+            self._queue.end(attempt.task, Failed(error, gethostname()))
+        elif attempt.suspect is None:
+            self._suspects.append(_Suspect(attempt.task, error))
+        else:
+            self._take_death(attempt.suspect)
+
+    def _take_death(self, suspect: _Suspect) -> None:
+        """Take the death of a worker that ran one task and nothing else."""
+        suspect.deaths += 1
+        if suspect.deaths < _MOST_DEATHS:
+            self._suspects.append(suspect)
+            return
+        failure = TaskFailedError(
+            f"{suspect.task.name}: given up after the workers that ran it died, the last {suspect.deaths} while they ran nothing else "
+            f"(the very last: {suspect.worker}; see its log)"
+        )
+        failure.__cause__ = suspect.error
+        self._queue.end(suspect.task, Failed(failure, gethostname(), attempts=suspect.error.allowed_failures + 1 + suspect.deaths))
 
     def _start_elsewhere(self, task: Task, future: Any) -> None:
         """Run a task once more whose result cannot be fetched: the worker that holds it, or the scheduler, is gone, stopped or cut off."""
-        if self._client.status != "running":
-            self._queue.add([task])
-            return
-        try:
-            holders = {worker for workers in self._client.who_has([future]).values() for worker in workers}
-            others = sorted(set(self._client.nthreads()) - holders)
-        except OSError:
-            self._queue.add([task])
-            return
+        self._workers.avoid(self._workers.holding(future))
         future.release()
-        self._avoid(holders)
-        self._submit([task], **({"workers": others} if others else {}))
+        self._queue.add([task])
 
     def _look_after(self) -> None:
-        """See whether the cluster is still there, and start a copy of a task that takes far longer than others did: its worker may be stopped or cut off."""
+        """See whether the cluster is still there, and each worker that a task depends on; it may be stopped or cut off."""
         if self._is_gone():
             raise TaskFailedError(_GONE)
         if self._client.status != "running":
             return
         self._watch.look()
-        if self._queue.has_more():
-            return
+        self._look_after_suspects()
+        if not self._queue.has_more():
+            self._copy_late()
+
+    def _look_after_suspects(self) -> None:
+        """See whether the worker is still there that runs one task and nothing else."""
+        for key, attempt in list(self._attempts.items()):
+            if attempt.suspect is not None and attempt.suspect.worker not in self._workers.num_threads():
+                del self._attempts[key]
+                self._client.cancel([attempt.future], force=True)
+                self._take_death(attempt.suspect)
+
+    def _copy_late(self) -> None:
+        """Start a copy of each task that takes far longer than others did."""
         late = time.monotonic() - max(_LATE_SECONDS, _LATE_FACTOR * self._seconds_per_task)
         copied = Counter(id(attempt.task) for attempt in self._attempts.values())
-        slow = {key: attempt.task for key, attempt in self._attempts.items() if attempt.since < late and copied[id(attempt.task)] == 1}
+        slow = {
+            key: attempt.task for key, attempt in self._attempts.items() if attempt.since < late and attempt.suspect is None and copied[id(attempt.task)] == 1
+        }
         if not slow:
             return
-        runs_on = {key: worker for worker, keys in self._client.processing().items() for key in keys}
-        workers = set(self._client.nthreads())
-        self._avoid(runs_on[key] for key in slow if key in runs_on)
+        runs_on = self._workers.running()
+        self._workers.avoid(runs_on[key] for key in slow if key in runs_on)
         for key, task in slow.items():
-            others = sorted(workers - self._avoided.keys()) or sorted(workers - {runs_on.get(key)})
-            if key in runs_on and others:
-                self._submit([task], workers=others)
+            if key in runs_on and (others := self._workers.good(but=[runs_on[key]])):
+                self._submit([task], **rather_on(others))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -17,14 +16,12 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
-from wkwdask.graphs.pause_watch import PauseWatch
-from wkwdask.graphs.runners import active_client, memory_per_task, num_workers, run_job
+from wkwdask.graphs.compute import compute_receipts, compute_values
+from wkwdask.graphs.runners import memory_per_task, run_job
 from wkwdask.jobs.assemble import AssembleJob
-from wkwdask.jobs.progress import Progress
 from wkwdask.jobs.report import format_nbytes
 from wkwdask.jobs.write import PART_NBYTES, encode_part, part_of
 from wkwdask.plans.parts import plan_parts
-from wkwdask.storage.receipts import Receipt
 from wkwdask.storage.scratch import set_aside
 
 if TYPE_CHECKING:
@@ -34,11 +31,11 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.parts import PartPlan
+    from wkwdask.storage.receipts import Receipt
     from wkwdask.storage.scratch import Piece
     from wkwdask.storage.volume import Target
 
 _SHARE_OF_MEMORY = 4  # what a task may take is shared by chunks that wait, the part that is made of them, and the user's own work
-_LOOK_SECONDS = 5.0
 _META = np.empty((0, 0, 0, 0), object)
 
 
@@ -204,106 +201,6 @@ def finished(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
     Delayed
     """
     return dask.delayed(_finish, pure=False)(finish, receipts.rechunk(receipts.shape, method="tasks"))
-
-
-def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None], folder: str | None = None) -> None:
-    """Run graphs of receipts.
-
-    Parameters
-    ----------
-    graphs : sequence of dask.array.Array of Receipt
-        What :func:`shard_receipts` gave, or blocks of it.
-    title : str
-        What the progress is called.
-    take : callable
-        Gets the receipt of each shard, once, as soon as it is there.
-    folder : str, optional
-        The job's folder.
-    """
-    taken: set[Vec3] = set()
-
-    def take_once(value: Any) -> None:
-        if isinstance(value, Receipt) and value.part is None and value.shard not in taken:
-            taken.add(value.shard)
-            take(value)
-
-    for value in compute_values(graphs, title, take_once, folder):
-        take_once(value)
-
-
-def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
-    """Run graphs of single objects and show the progress.
-
-    Parameters
-    ----------
-    graphs : sequence of dask.array.Array of object
-        Arrays whose blocks hold one object each.
-    title : str
-        What the progress is called.
-    early : callable
-        Gets objects as soon as they are there, so that they can be noted down; also such as other tasks of the graphs give.
-    folder : str, optional
-        The job's folder.
-
-    Returns
-    -------
-    list of object
-    """
-    total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
-    client = active_client()
-    with Progress(title, total, folder, num_workers()) as progress:
-        if client is not None:
-            return _compute_on_client(graphs, client, progress, early)
-
-        def count_all(_: Any, state: Any) -> None:
-            progress.set_total(len(state["ready"]) + len(state["waiting"]))
-
-        def count(key: Any, result: Any, *_: Any) -> None:
-            progress.advance()
-            if isinstance(result, np.ndarray) and result.dtype == object and result.size == 1:
-                early(result.item())
-
-        options = {} if dask.base.get_scheduler() is not None else {"scheduler": "threads", "num_workers": num_workers()}
-        with dask.callbacks.Callback(start_state=count_all, posttask=count):
-            values = dask.compute(*graphs, **options)
-        return [item for value in values for item in value.ravel()]
-
-
-def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, early: Callable[[Any], None]) -> list[Any]:
-    """Take each object as soon as it is there and let go of it, so that a lost worker takes no finished shard with it."""
-    from distributed import futures_of
-
-    futures = futures_of(client.persist(list(graphs)))
-    found: list[Any] = []
-    try:
-        for future in _as_ended(futures, client):
-            items = list(future.result().ravel())
-            for item in items:
-                early(item)
-            found += items
-            future.release()
-            progress.advance()
-    except BaseException:
-        client.cancel(futures, force=True)
-        raise
-    return found
-
-
-def _as_ended(futures: Sequence[Any], client: Any) -> Iterator[Any]:
-    """Give futures as they end, and see meanwhile whether they still can."""
-    ended: SimpleQueue[Any] = SimpleQueue()
-    for future in futures:
-        future.add_done_callback(ended.put)
-    watch = PauseWatch(client)
-    for _ in futures:
-        while True:
-            try:
-                future = ended.get(timeout=_LOOK_SECONDS)
-            except Empty:
-                watch.look()
-            else:
-                break
-        yield future
 
 
 def _first_task(prepare: Callable[[], None]) -> da.Array:

@@ -1,0 +1,163 @@
+"""Runs dask graphs whose results are small objects, and hands each on as soon as it is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from socket import gethostname
+from typing import TYPE_CHECKING, Any
+
+import dask
+import numpy as np
+
+from wkwdask.graphs.pause_watch import PauseWatch
+from wkwdask.graphs.runners import active_client, num_workers
+from wkwdask.jobs.job import FlatJob, Result, give_up
+from wkwdask.jobs.progress import Progress
+from wkwdask.jobs.tolerant import Failed, Tolerance, TolerantJob
+from wkwdask.storage.receipts import Receipt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import dask.array as da
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.job import Task
+
+_LOOK_SECONDS = 5.0
+
+
+def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None], folder: str | None = None) -> None:
+    """Run graphs of receipts.
+
+    Parameters
+    ----------
+    graphs : sequence of dask.array.Array of Receipt
+        What :func:`shard_receipts` gave, or blocks of it.
+    title : str
+        What the progress is called.
+    take : callable
+        Gets the receipt of each shard, once, as soon as it is there.
+    folder : str, optional
+        The job's folder.
+    """
+    taken: set[Vec3] = set()
+
+    def take_once(value: Any) -> None:
+        if isinstance(value, Receipt) and value.part is None and value.shard not in taken:
+            taken.add(value.shard)
+            take(value)
+
+    for value in compute_values(graphs, title, take_once, folder):
+        take_once(value)
+
+
+def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
+    """Run graphs of single objects and show the progress.
+
+    Parameters
+    ----------
+    graphs : sequence of dask.array.Array of object
+        Arrays whose blocks hold one object each.
+    title : str
+        What the progress is called.
+    early : callable
+        Gets objects as soon as they are there, so that they can be noted down; also such as other tasks of the graphs give.
+    folder : str, optional
+        The job's folder.
+
+    Returns
+    -------
+    list of object
+    """
+    total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
+    client = active_client()
+    with Progress(title, total, folder, num_workers()) as progress:
+        if client is not None:
+            return _compute_on_client(graphs, client, progress, early)
+
+        def count_all(_: Any, state: Any) -> None:
+            progress.set_total(len(state["ready"]) + len(state["waiting"]))
+
+        def count(key: Any, result: Any, *_: Any) -> None:
+            progress.advance()
+            if isinstance(result, np.ndarray) and result.dtype == object and result.size == 1:
+                early(result.item())
+
+        options = {} if dask.base.get_scheduler() is not None else {"scheduler": "threads", "num_workers": num_workers()}
+        with dask.callbacks.Callback(start_state=count_all, posttask=count):
+            values = dask.compute(*graphs, **options)
+        return [item for value in values for item in value.ravel()]
+
+
+def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progress, early: Callable[[Any], None]) -> list[Any]:
+    """Take each object as soon as it is there and let go of it, so that a lost worker takes no finished shard with it.
+
+    What fails keeps only that from being done which depends on it, and is told in the end.
+    """
+    from distributed import futures_of
+
+    futures = futures_of(client.persist(list(graphs)))
+    found: list[Any] = []
+
+    def take(_: Task, result: Result) -> None:
+        for item in result.value:
+            early(item)
+        found.extend(result.value)
+
+    with TolerantJob(FlatJob(lambda: iter(()), len(futures), take), progress, Tolerance()) as job:
+        try:
+            for future in _as_ended(futures, client):
+                _hand_on(job, future)
+            job.check()
+        except BaseException:
+            client.cancel(futures, force=True)
+            raise
+    return found
+
+
+def _hand_on(job: TolerantJob, future: Any) -> None:
+    """Hand on what a task of a graph gave, or its error; the cluster itself has tried as often as it was told to."""
+    task = _GraphTask(str(future.key))
+    if future.status != "error":
+        job.receive(task, Result((), value=list(future.result().ravel())))
+        future.release()
+        return
+    error = future.exception()
+    give_up(error)
+    job.fail(task, Failed(error, gethostname()))
+
+
+@dataclass(frozen=True, slots=True)
+class _GraphTask:
+    """A task that a cluster runs by itself."""
+
+    key: str
+    """What the cluster calls it."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        return self.key
+
+    def run(self) -> Result:
+        """Nothing is run here."""
+        raise NotImplementedError
+
+
+def _as_ended(futures: Sequence[Any], client: Any) -> Iterator[Any]:
+    """Give futures as they end, and see meanwhile whether they still can."""
+    ended: SimpleQueue[Any] = SimpleQueue()
+    for future in futures:
+        future.add_done_callback(ended.put)
+    watch = PauseWatch(client)
+    for _ in futures:
+        while True:
+            try:
+                future = ended.get(timeout=_LOOK_SECONDS)
+            except Empty:
+                watch.look()
+            else:
+                break
+        yield future
