@@ -84,7 +84,7 @@ def _refuse_without_cluster(report: Any, overrides: Mapping[str, Any]) -> None:
 
 def _need_bokeh(report: Any) -> None:
     if find_spec("bokeh") is None:
-        raise ModuleNotFoundError(f"{os.fspath(report)}: a report needs the package bokeh, which is not installed: pip install 'wkwdask[cluster]'", name="bokeh")
+        raise ModuleNotFoundError(f"{os.fspath(report)}: a report needs the package bokeh, which comes with pip install 'wkwdask[cluster]'", name="bokeh")
 
 
 def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
