@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -63,6 +64,7 @@ def slurm(slurm_cluster, monkeypatch):
     for name, value in slurm_cluster.environment.items():
         monkeypatch.setenv(name, value)
     package = Path(wkwdask.__file__).resolve().parent.parent
+    monkeypatch.setenv("PATH", os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"])))  # scripts call dask by its name
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(package), str(REPOSITORY / "tests"))))
     slurm_cluster.make_idle()
     yield slurm_cluster

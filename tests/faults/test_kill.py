@@ -215,12 +215,21 @@ def expected(tmp_path_factory):
 # ----------------------------------------------------------------------------- at every step
 
 
-def chosen_steps(changes, publishing):
-    """All steps of the beginning and of the publishing, some of the work between and of the clearing away."""
+ALL_STEPS = ("write", "overwrite", "overwrite_pyramid", "merge")
+
+
+def chosen_steps(changes, publishing, name):
+    """Some steps of the beginning, of the work between and of the clearing away; all of the publishing, or every second where another job does the same."""
     if KILLS:
         return range(1, changes + 1)
     first, last = max(12, publishing - 5), publishing + 14
-    steps = {*range(1, 12, 2), *range(12, first, max(9, first // 6)), *range(first, last), *range(last, changes, 20), *range(changes - 1, changes + 1)}
+    steps = {
+        *range(1, 12, 2),
+        *range(12, first, max(9, first // 6)),
+        *range(first, last, 1 if name in ALL_STEPS else 2),
+        *range(last, changes, 20),
+        *range(changes - 1, changes + 1),
+    }
     return sorted(step for step in steps if step <= changes)
 
 
@@ -232,7 +241,7 @@ def test_killed_at_any_step(tmp_path, expected, name, exchange):
     assert changes > publishing > 12
     assert contents(tmp_path / "whole") == known.after
     problems = []
-    steps = [step for step in chosen_steps(changes, publishing) if exchange or KILLS or step > publishing]
+    steps = [step for step in chosen_steps(changes, publishing, name) if exchange or KILLS or step > publishing]
     for turn, step in enumerate(steps):
         folder = known.start(tmp_path / str(step))
         assert killed_at(step, known.job, folder, exchange) is None

@@ -74,7 +74,7 @@ def test_workers_without_memory(tmp_path, monkeypatch):
     array = np.ones((64, 64, 64), np.uint8)
     make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(array, tmp_path / "ds" / "color" / "1", block_len=8, file_len=4)
-    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": None, "memory_limit": "60MB"}
+    options = {"n_workers": 1, "threads_per_worker": 1, "processes": False, "dashboard_address": ":0", "memory_limit": "60MB"}
     with distributed.LocalCluster(**options) as cluster, cluster.get_client() as client:
         wait_until(lambda: [worker["status"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()] == ["paused"])
         with pytest.raises(TaskFailedError, match="all 1 workers are paused"):

@@ -149,6 +149,7 @@ class TolerantJob:
         self._tried: dict[str, int] = {}
         self._first: Failed | None = None
         self._errors: set[str] = set()  # two are enough to tell that they differ
+        self._kinds: set[type] = set()
         self._listed: list[Failure] = []
         self._num_failed = 0
 
@@ -215,6 +216,7 @@ class TolerantJob:
         failure = Failure(task.key, task.name, f"{type(error).__name__}: {error}{notes}", tried, round(time.time(), 1), failed.host)
         self._num_failed += 1
         self._first = self._first or failed
+        self._kinds.add(type(error))
         if len(self._errors) < 2:
             self._errors.add(f"{type(error).__name__}: {error}")
         if len(self._listed) < _LISTED:
@@ -240,7 +242,7 @@ class TolerantJob:
         TaskFailedError
             Several tasks failed; the message lists them.
         Exception
-            One task failed, or all did for the same reason: this is its error.
+            One task failed, or all did for the same reason, or none succeeded and all failed in the same way: this is the first one's error.
         """
         if self._num_failed:
             error: Any = self._error(self._tolerance.ending)
@@ -249,10 +251,11 @@ class TolerantJob:
 
     def _error(self, ending: str) -> Exception:
         """Tell what failed."""
-        if self._first is not None and len(self._errors) == 1 and not self._tolerance.lists_always:
+        is_one_reason = len(self._errors) == 1 or (not self._has_succeeded and len(self._kinds) == 1)  # what fails everywhere has one cause
+        if self._first is not None and is_one_reason and not self._tolerance.lists_always:
             error = _as_raised(self._first)
             if self._num_failed > 1:
-                error.add_note(f"{self._num_failed} tasks failed for this reason; {ending}")
+                error.add_note(f"{self._num_failed} tasks failed {'for this reason' if len(self._errors) == 1 else 'in this way'}; {ending}")
             elif self._has_succeeded:
                 error.add_note(ending)
             return error
