@@ -88,7 +88,7 @@ class PrivateSlurm:
     @property
     def environment(self) -> dict[str, str]:
         """What a process must have in its environment to reach it."""
-        return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": _SEARCHED}
+        return {"SLURM_CONF": str(self.folder / "slurm.conf"), "PATH": os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))}
 
     def run(self, *command: str, check: bool = True) -> str:
         """Run a command of SLURM and give what it printed."""

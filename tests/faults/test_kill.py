@@ -215,7 +215,7 @@ def expected(tmp_path_factory):
 # ----------------------------------------------------------------------------- at every step
 
 
-ALL_STEPS = ("write", "overwrite", "overwrite_pyramid", "merge")
+ALL_STEPS = ("write_new", "overwrite", "overwrite_pyramid", "merge")
 
 
 def chosen_steps(changes, publishing, name):
