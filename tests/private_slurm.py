@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol")
 _SEARCHED = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin"))
 _UP_SECONDS = 60
 _END_SECONDS = 10
+_END_WITH = "--end-with"
 
 _CONFIGURATION = """\
 ClusterName=wkwdask
@@ -165,6 +167,7 @@ def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb:
         for name in ("munge", "state", "spool", "log", "run"):
             (folder / name).mkdir(mode=0o700 if name == "munge" else 0o755)
         folder.chmod(0o755)
+        stack.enter_context(_ended_with_this_process(folder))
         _start_munge(folder, started)
         nodes = tuple(f"n{i}" for i in range(num_nodes))
         port = _free_ports(num_nodes + 1)
@@ -183,6 +186,24 @@ def private_slurm(folder: Path, *, num_nodes: int = 3, cpus: int = 4, memory_mb:
         _wait_until_idle(slurm)
         stack.callback(slurm.end_jobs)
         yield slurm
+
+
+@contextlib.contextmanager
+def _ended_with_this_process(folder: Path):
+    """Let another process end the daemons where this one is killed."""
+    command = [sys.executable, str(Path(__file__).resolve()), _END_WITH, str(os.getpid()), str(folder)]
+    with subprocess.Popen(command, start_new_session=True, stdin=subprocess.DEVNULL) as watcher:
+        try:
+            yield
+        finally:
+            watcher.kill()
+
+
+def _end_with(pid: int, folder: Path) -> None:
+    while _is_running(pid, ""):
+        time.sleep(0.5)
+    run = folder / "run"
+    _end_all([run / "munged.pid", run / "slurmctld.pid", *sorted(run.glob("slurmd.*.pid"))])
 
 
 def _start_munge(folder: Path, started: list[Path]) -> None:
@@ -251,9 +272,11 @@ def _is_running(pid: int, program: str) -> bool:
 
 def main() -> None:
     """Run a command, such as a shell, inside a private cluster that is ended with it: ``python tests/private_slurm.py bash``."""
-    import sys
     import tempfile
 
+    if sys.argv[1:2] == [_END_WITH]:
+        _end_with(int(sys.argv[2]), Path(sys.argv[3]))
+        return
     missing = missing_programs()
     if missing:
         sys.exit(f"SLURM is absent: no {', '.join(missing)}; apt-get install slurm-wlm munge")

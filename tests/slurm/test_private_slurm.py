@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import pytest
+from faults.drivers import wait_until
+from private_slurm import _is_running
 
 pytestmark = pytest.mark.slurm
 
@@ -18,3 +27,15 @@ def test_states_of_a_job(slurm, tmp_path):
     slurm.run("scancel", job)
     assert slurm.wait_for(job, "CANCELLED") == "CANCELLED"
     assert slurm.state("999999") == ""
+
+
+def test_nothing_stays_of_a_killed_process(slurm_cluster):
+    """``slurm_cluster`` only says that SLURM is installed; this is another cluster."""
+    with tempfile.TemporaryDirectory(prefix="wkwdask-slurm-", dir="/tmp") as folder:
+        command = "import os, pathlib, private_slurm as p\nwith p.private_slurm(pathlib.Path(os.environ['FOLDER']), num_nodes=1): os.kill(os.getpid(), 9)"
+        tests = str(Path(__file__).resolve().parent.parent)
+        done = subprocess.run([sys.executable, "-c", command], env={**os.environ, "FOLDER": folder, "PYTHONPATH": tests}, timeout=60)
+        assert done.returncode == -signal.SIGKILL
+        names = {path.name.partition(".")[0]: int(path.read_text()) for path in Path(folder, "run").glob("*.pid")}
+        assert {"munged", "slurmctld"} <= set(names)
+        wait_until(lambda: not any(_is_running(pid, name) for name, pid in names.items()))
