@@ -142,3 +142,19 @@ def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
     """
     (x, y, z), (a, b, c) = box.topleft, shift
     return replace(box, topleft=(x + a, y + b, z + c))
+
+
+def in_frame(volume: Volume, origin: Vec3) -> Volume:
+    """Give a volume in coordinates that count from an absolute voxel of its mag.
+
+    Parameters
+    ----------
+    volume : Volume
+        In absolute coordinates.
+    origin : tuple of 3 int
+        The absolute voxel that becomes voxel 0; may be negative.
+    """
+    shift = (-origin[0], -origin[1], -origin[2])
+    if isinstance(volume, TranslatedVolume):
+        volume, shift = volume.volume, (volume.shift[0] + shift[0], volume.shift[1] + shift[1], volume.shift[2] + shift[2])
+    return volume if shift == (0, 0, 0) else TranslatedVolume(volume, shift)

@@ -1,0 +1,1 @@
+"""Neuroglancer precomputed volumes: bytes and JSON to arrays and records. Opens nothing."""
