@@ -155,6 +155,8 @@ def in_frame(volume: Volume, origin: Vec3) -> Volume:
         The absolute voxel that becomes voxel 0; may be negative.
     """
     shift = (-origin[0], -origin[1], -origin[2])
+    moved_volume: Volume = volume
     if isinstance(volume, TranslatedVolume):
-        volume, shift = volume.volume, (volume.shift[0] + shift[0], volume.shift[1] + shift[1], volume.shift[2] + shift[2])
-    return volume if shift == (0, 0, 0) else TranslatedVolume(volume, shift)
+        a, b, c = volume.shift
+        moved_volume, shift = volume.volume, (a + shift[0], b + shift[1], c + shift[2])
+    return moved_volume if shift == (0, 0, 0) else TranslatedVolume(moved_volume, shift)
