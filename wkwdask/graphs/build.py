@@ -31,7 +31,7 @@ from wkwdask.jobs.tolerant import NO_RESULT, Tolerance
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
-from wkwdask.storage.job_folder import end_removal
+from wkwdask.storage.job_removals import end_removal
 from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
