@@ -20,7 +20,8 @@ from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, s
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.storage.dataset import locate, open_volume
-from wkwdask.storage.job_folder import is_taken, read_provenance
+from wkwdask.storage.provenance import read_provenance
+from wkwdask.storage.replaceable import is_taken
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.clusters.keys import job_keys
 from wkwdask.errors import TaskFailedError
-from wkwdask.storage.extras import need
+from wkwdask.formats.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

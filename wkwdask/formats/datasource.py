@@ -6,13 +6,13 @@ Text in, records out, and edits that keep everything they do not know. Opens not
 from __future__ import annotations
 
 import copy
-import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from wkwdask.errors import CorruptError, MissingError
+from wkwdask.formats.json_text import Problems, format_json, parse_object
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 
@@ -43,26 +43,6 @@ _SHORT_UNITS = {
     "pm": "picometer",
     "Å": "angstrom",
 }
-
-
-class Number(float):
-    """A number with a point or an exponent that is written as it was read."""
-
-    text: str
-
-    def __new__(cls, text: str | float) -> Self:
-        """Keep the text."""
-        number = super().__new__(cls, text)
-        number.text = str(text)
-        return number
-
-    def __copy__(self) -> Self:
-        """Give itself, which never changes."""
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Give itself, which never changes."""
-        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,16 +141,6 @@ class DataSource:
         return None
 
 
-class _Problems:
-    """Collects what is wrong with a document, each with its path."""
-
-    def __init__(self) -> None:
-        self.found: list[str] = []
-
-    def add(self, path: str, expected: str, value: Any) -> None:
-        self.found.append(f"{path}: expected {expected}, found {json.dumps(value)[:80]}")
-
-
 def parse_datasource(text: str, source: str) -> DataSource:
     """Read the text of a ``datasource-properties.json``, in its current or a legacy form.
 
@@ -191,15 +161,8 @@ def parse_datasource(text: str, source: str) -> DataSource:
     CorruptError
         The text is no JSON or says something impossible of the dataset.
     """
-    try:
-        document = json.loads(text, parse_float=Number, parse_constant=Number)
-    except json.JSONDecodeError as error:
-        raise CorruptError(f"{source}: byte {len(text[: error.pos].encode())}: no JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets of thousands of levels
-        raise CorruptError(f"{source}: no JSON that can be read: {error}") from None
-    if not isinstance(document, dict):
-        raise CorruptError(f"{source}: expected an object at the top, found {type(document).__name__}")
-    problems = _Problems()
+    document = parse_object(text, source)
+    problems = Problems()
     voxel_size = _voxel_size(document.get("scale"), problems)
     entries = document.get("dataLayers", [])
     if not isinstance(entries, list):
@@ -207,7 +170,7 @@ def parse_datasource(text: str, source: str) -> DataSource:
         entries = []
     layers, odd = [], []
     for index, entry in enumerate(entries):
-        wrong, path = _Problems(), f"dataLayers[{index}]"
+        wrong, path = Problems(), f"dataLayers[{index}]"
         layer = _layer(entry, path, wrong)
         if layer is not None:
             layers.append(layer)
@@ -262,35 +225,7 @@ def format_datasource(document: dict[str, Any]) -> str:
     ValueError
         A new value is no number, or infinite, which JSON cannot say.
     """
-    return "".join(_written(document, "\n")) + "\n"
-
-
-def _written(value: Any, start: str) -> Iterator[str]:
-    """Write a value piece by piece, each line behind what starts it."""
-    inner = f"{start}    "
-    if isinstance(value, dict) and value:
-        for number, (key, item) in enumerate(value.items()):
-            yield f"{',' if number else '{'}{inner}{_text(str(key))}: "
-            yield from _written(item, inner)
-        yield f"{start}}}"
-    elif isinstance(value, (list, tuple)) and value:
-        for number, item in enumerate(value):
-            yield f"{',' if number else '['}{inner}"
-            yield from _written(item, inner)
-        yield f"{start}]"
-    elif isinstance(value, Number):
-        yield value.text
-    else:
-        yield _text(value)
-
-
-def _text(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a pair, which only an escape can hold
-        return json.dumps(value)
-    return text
+    return format_json(document)
 
 
 def check_layer_name(name: str) -> None:
@@ -453,7 +388,7 @@ def nm_per_unit(unit: str) -> float | None:
     return _NM_PER_UNIT.get(unit_name(unit))
 
 
-def _voxel_size(value: Any, problems: _Problems) -> tuple[tuple[float, float, float], str] | None:
+def _voxel_size(value: Any, problems: Problems) -> tuple[tuple[float, float, float], str] | None:
     """Read the size of a voxel and its unit, by its long name."""
     if value is None:
         return None
@@ -472,7 +407,7 @@ def _in_nm(size: tuple[float, float, float], unit: str) -> tuple[float, float, f
     return x, y, z
 
 
-def _layer(entry: Any, path: str, problems: _Problems) -> LayerRecord | None:
+def _layer(entry: Any, path: str, problems: Problems) -> LayerRecord | None:
     before = len(problems.found)
     if not isinstance(entry, dict):
         problems.add(path, "an object", entry)
@@ -497,7 +432,7 @@ def _layer(entry: Any, path: str, problems: _Problems) -> LayerRecord | None:
     )  # fmt: skip
 
 
-def _box(value: Any, path: str, problems: _Problems) -> BoundingBox | None:
+def _box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
     try:
         return BoundingBox(vec3(value["topLeft"]), vec3([value["width"], value["height"], value["depth"]]))
     except (KeyError, TypeError, ValueError):
@@ -505,7 +440,7 @@ def _box(value: Any, path: str, problems: _Problems) -> BoundingBox | None:
         return None
 
 
-def _mags(entry: dict[str, Any], path: str, problems: _Problems) -> Iterator[MagRecord]:
+def _mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagRecord]:
     key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
     items = entry.get(key, [])
     if not isinstance(items, list):
@@ -597,13 +532,13 @@ def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], li
     if not isinstance(document, dict):
         return {}, [], []
     head = {key: value for key, value in document.items() if key != "dataLayers"}
-    if _voxel_size(head.get("scale"), _Problems()) is None:
+    if _voxel_size(head.get("scale"), Problems()) is None:
         head.pop("scale", None)
     entries = document.get("dataLayers")
     layers: list[dict[str, Any]] = []
     others: list[Any] = []
     for entry in entries if isinstance(entries, list) else []:
-        (others if _layer(entry, "", _Problems()) is None else layers).append(entry)
+        (others if _layer(entry, "", Problems()) is None else layers).append(entry)
     return head, layers, others
 
 

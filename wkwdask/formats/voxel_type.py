@@ -18,27 +18,30 @@ class VoxelType:
     """Little-endian numpy type."""
     element_class: str
     """``elementClass`` in ``datasource-properties.json`` for one channel."""
+    precomputed_name: str | None
+    """``data_type`` of a Neuroglancer precomputed volume, None where that format does not have the type."""
 
 
 # webknossos-wrap README, "Header fields", lists 1-6; 7-10 are what all its implementations and WEBKNOSSOS read and write.
 VOXEL_TYPES = tuple(
-    VoxelType(code, np.dtype(name).newbyteorder("<"), element_class)
-    for code, name, element_class in (
-        (1, "uint8", "uint8"),
-        (2, "uint16", "uint16"),
-        (3, "uint32", "uint32"),
-        (4, "uint64", "uint64"),
-        (5, "float32", "float"),
-        (6, "float64", "double"),
-        (7, "int8", "int8"),
-        (8, "int16", "int16"),
-        (9, "int32", "int32"),
-        (10, "int64", "int64"),
+    VoxelType(code, np.dtype(name).newbyteorder("<"), element_class, precomputed_name)
+    for code, name, element_class, precomputed_name in (
+        (1, "uint8", "uint8", "uint8"),
+        (2, "uint16", "uint16", "uint16"),
+        (3, "uint32", "uint32", "uint32"),
+        (4, "uint64", "uint64", "uint64"),
+        (5, "float32", "float", "float32"),
+        (6, "float64", "double", None),
+        (7, "int8", "int8", "int8"),
+        (8, "int16", "int16", "int16"),
+        (9, "int32", "int32", "int32"),
+        (10, "int64", "int64", None),
     )
 )
 
 _BY_CODE = {voxel_type.wkw_code: voxel_type for voxel_type in VOXEL_TYPES}
 _BY_DTYPE = {voxel_type.dtype: voxel_type for voxel_type in VOXEL_TYPES}
+_BY_PRECOMPUTED_NAME = {voxel_type.precomputed_name: voxel_type for voxel_type in VOXEL_TYPES if voxel_type.precomputed_name}
 
 _CASTS = {"bool": "uint8", "float16": "float32", "float128": "float64", "complex64": "float32", "complex128": "float64"}
 
@@ -46,6 +49,17 @@ _CASTS = {"bool": "uint8", "float16": "float32", "float128": "float64", "complex
 def by_wkw_code(code: int) -> VoxelType | None:
     """Look up the voxel type of a WKW header, None for a code that the format does not have."""
     return _BY_CODE.get(code)
+
+
+def by_precomputed_name(name: str) -> VoxelType | None:
+    """Look up the ``data_type`` of a Neuroglancer precomputed volume in letters of either case, None for one that the format does not have.
+
+    Examples
+    --------
+    >>> by_precomputed_name("UINT8").wkw_code
+    1
+    """
+    return _BY_PRECOMPUTED_NAME.get(name.lower())
 
 
 def by_dtype(dtype: Any) -> VoxelType:

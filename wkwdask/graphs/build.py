@@ -29,7 +29,7 @@ from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ShardTally, tally_of
 from wkwdask.jobs.tolerant import NO_RESULT, Tolerance
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
-from wkwdask.storage.job_folder import end_removal
+from wkwdask.storage.job_removals import end_removal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

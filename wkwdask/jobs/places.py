@@ -13,7 +13,8 @@ from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, dataset_above, layer_in, read_datasource, with_external
 from wkwdask.storage.dataset_edit import elsewhere
-from wkwdask.storage.job_folder import is_taken, targets_of_jobs
+from wkwdask.storage.job_records import targets_of_jobs
+from wkwdask.storage.replaceable import is_taken
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote, local_path, numbered
 

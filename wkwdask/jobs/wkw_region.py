@@ -17,7 +17,8 @@ from wkwdask.jobs.places import check_files_inside, check_inside_dataset, real_f
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
-from wkwdask.jobs.wkw_write import EXISTING, check_level, owner_of
+from wkwdask.jobs.content import EXISTING, owner_of
+from wkwdask.jobs.wkw_write import check_level
 from wkwdask.storage.dataset import choose_layer, locate, open_volume
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.local import remove_temporaries
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.jobs.tally import ShardTally
-    from wkwdask.jobs.wkw_write import Content
+    from wkwdask.jobs.content import Content
     from wkwdask.storage.wkw import WkwVolume
 
 _COMMAND = "to_wkw region"

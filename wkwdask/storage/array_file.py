@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
+from wkwdask.formats.extras import need
 from wkwdask.geometry.grid import cell_range
-from wkwdask.storage.extras import need
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.slices import file_stamp, stored_dtype

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from wkwdask.errors import AlignmentError
+from wkwdask.formats.extras import need
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.storage.extras import need
 from wkwdask.storage.held import Scratch
 from wkwdask.storage.local import NewFile
 

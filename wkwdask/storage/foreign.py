@@ -18,10 +18,10 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import length_nm
+from wkwdask.formats.extras import need
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
 from wkwdask.storage.dataset import open_volume
-from wkwdask.storage.extras import need
 from wkwdask.storage.image_stack import ImageStack
 from wkwdask.storage.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.storage.local import local_path

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.storage.extras import need
+from wkwdask.formats.extras import need
 from wkwdask.storage.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
 from wkwdask.storage.local import local_path, publish_bytes
 from wkwdask.storage.table_file import SUFFIXES as TABLE_SUFFIXES

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
-from wkwdask.storage.extras import need
+from wkwdask.formats.extras import need
 from wkwdask.storage.slices import Format, Page, Slice, stored_dtype
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices
 

@@ -32,6 +32,8 @@ class Receipt:
     """The part file or published file, relative to the target; None where all voxels are zero and nothing is stored."""
     nbytes: int = 0
     """Bytes stored."""
+    files: int = 1
+    """How many files these are, where anything is stored."""
     voxels: int = 0
     """Voxels inside the target's box, all-zero ones too."""
     minimum: float | int | None = None
@@ -55,6 +57,8 @@ class Receipt:
         for name in ("nbytes", "minimum", "maximum", "part", "checksum", "mtime_ns", "sources"):
             if getattr(self, name):
                 values[name] = getattr(self, name)
+        if self.files != 1:
+            values["files"] = self.files
         if self.minimum is not None:  # 0 is a value
             values["minimum"], values["maximum"] = self.minimum, self.maximum
         if self.nonzero is not None:

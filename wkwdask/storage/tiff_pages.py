@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.storage.extras import need
+from wkwdask.formats.extras import need
 from wkwdask.storage.slices import Format, Page, Slice, stored_dtype
 
 if TYPE_CHECKING:

@@ -1,24 +1,36 @@
 """``info``: the record of a Neuroglancer precomputed volume.
 
-Text in, records out, and edits that keep everything they do not know. Opens nothing.
+Text in, records out; what is written stands in ``info_edits`` and ``writable``. Opens nothing. Reading is tolerant: what other readers do without has a
+default, what is not understood is kept, and a scale that cannot be used leaves the others alone.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from wkwdask.errors import CorruptError, UnsupportedError
+from wkwdask.formats.json_text import Problems, parse_object
+from wkwdask.formats.precomputed.sharding import Sharding, parse_sharding
+from wkwdask.formats.voxel_type import VOXEL_TYPES, VoxelType, by_precomputed_name
 from wkwdask.geometry import compressed_morton
+from wkwdask.geometry.mag import vec3
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
-    from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Vec3
 
 FILE_NAME = "info"
+TYPE = "neuroglancer_multiscale_volume"
 ENCODINGS = ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl")
-DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32")
+DTYPES = tuple(voxel_type.precomputed_name for voxel_type in VOXEL_TYPES if voxel_type.precomputed_name)
+HINTS = ("jpeg_quality", "png_level", "jxl_quality", "jxl_effort", "jxl_decodingspeed")
+"""What a scale says to writers of its chunks."""
+_LARGEST = 1 << 62
+_MAX_CHUNK_NBYTES = 1 << 34  # decoded; what claims to be larger cannot be handled in one piece
 
 Lengths = tuple[float, float, float]
 """Edge lengths along x, y, z [nm]."""
@@ -52,6 +64,8 @@ class Scale:
     """Hints for writers: ``jpeg_quality``, ``png_level`` and others."""
     entry: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """All that the JSON says about it."""
+    index: int = field(default=0, compare=False)
+    """Its place among the scales of the JSON."""
 
     @property
     def grid(self) -> Vec3:
@@ -80,6 +94,87 @@ class Scale:
         """Give the identifier of a chunk in a shard."""
         return int(compressed_morton.encode([cell], self.grid)[0])
 
+    def with_chunk_size(self, chunk_size: Sequence[int]) -> Scale:
+        """Choose one of the chunk sizes that the scale is stored in.
+
+        Parameters
+        ----------
+        chunk_size : sequence of 3 int
+            Voxels of a chunk along x, y, z.
+
+        Returns
+        -------
+        Scale
+
+        Raises
+        ------
+        ValueError
+            It is not stored in that size.
+        """
+        wanted = vec3(chunk_size, "chunk_size")
+        stored = self.chunk_sizes or (self.chunk_size,)
+        if wanted not in stored:
+            raise ValueError(f"scale {self.key!r} has no chunks of {wanted} voxels, but of {' and '.join(str(size) for size in stored)}")
+        return replace(self, chunk_size=wanted)
+
+    def coarser(self, factors: Sequence[int]) -> Scale:
+        """Describe the scale whose voxels each span a window of this one's; windows are anchored at absolute voxel 0.
+
+        Parameters
+        ----------
+        factors : sequence of 3 int
+            Voxels of this scale that one voxel spans along x, y, z.
+
+        Returns
+        -------
+        Scale
+            With the same chunk size and encoding, with shards of as many chunks, and with the usual key. It touches every window that has a voxel.
+
+        Examples
+        --------
+        >>> fine = Scale("4_4_40", (10, 10, 10), (3, -3, 0), (64, 64, 64), (4, 4, 40), "raw")
+        >>> coarse = fine.coarser((2, 2, 1))
+        >>> coarse.key, coarse.voxel_offset, coarse.size
+        ('8_8_40', (1, -2, 0), (6, 6, 10))
+        """
+        steps = vec3(factors, "factors")
+        low = vec3([first // step for first, step in zip(self.voxel_offset, steps, strict=True)])
+        high = [-(-(first + n) // step) for first, n, step in zip(self.voxel_offset, self.size, steps, strict=True)]
+        size = vec3([end - start for start, end in zip(low, high, strict=True)])
+        x, y, z = (float(length) * step for length, step in zip(self.resolution, steps, strict=True))
+        scale = replace(self, key=default_key((x, y, z)), size=size, voxel_offset=low, resolution=(x, y, z), entry={})
+        return scale if self.sharding is None else replace(scale, sharding=self.sharding.fitted(scale.grid))
+
+
+@dataclass(frozen=True, slots=True)
+class OddScale:
+    """A scale that cannot be used; the others can."""
+
+    index: int
+    """Its place among the scales of the JSON."""
+    key: str
+    """Its key, or its place in the JSON where it has none."""
+    problem: str
+    """The file, and all that is wrong, each with its place."""
+    resolution: Lengths | None = None
+    """Edge lengths of a voxel [nm], None where they are wrong too."""
+    is_unsupported: bool = False
+    """Whether it is only something that is not implemented here."""
+    entry: Any = field(default=None, repr=False, compare=False)
+    """What the JSON says."""
+
+    def refuse(self) -> NoReturn:
+        """Say that it cannot be used.
+
+        Raises
+        ------
+        CorruptError
+            The JSON says something impossible.
+        UnsupportedError
+            It says nothing else than something that is not implemented here.
+        """
+        raise (UnsupportedError if self.is_unsupported else CorruptError)(self.problem)
+
 
 @dataclass(frozen=True, slots=True)
 class VolumeInfo:
@@ -92,6 +187,159 @@ class VolumeInfo:
     num_channels: int
     """Values per voxel."""
     scales: tuple[Scale, ...]
-    """All scales, as they are listed; each with its first chunk size."""
+    """All scales that can be used, as they are listed; each with its first chunk size."""
     document: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
     """All that the JSON says."""
+    odd: tuple[OddScale, ...] = ()
+    """Scales that cannot be used."""
+    redirect: str | None = None
+    """Where the volume is instead, relative to this one or a URL; then nothing else here counts."""
+
+
+def default_key(resolution: Sequence[float]) -> str:
+    """Name the folder of a scale as other writers do.
+
+    Examples
+    --------
+    >>> default_key((8, 8, 40)), default_key((4.5, 4.0, 40.0))
+    ('8_8_40', '4.5_4_40')
+    """
+    return "_".join(f"{float(length):g}" for length in resolution)
+
+
+def parse_info(text: str, source: str) -> VolumeInfo:
+    """Read the text of an ``info`` file.
+
+    Parameters
+    ----------
+    text : str
+        The file's content.
+    source : str
+        The file, for errors.
+
+    Returns
+    -------
+    VolumeInfo
+        A scale that cannot be used is among ``odd``, with all that is wrong, and the others can be used.
+
+    Raises
+    ------
+    CorruptError
+        The text is no JSON, or says something impossible of the volume; then everything is listed that is wrong, also of its scales.
+    """
+    document = parse_object(text, source)
+    problems = Problems()
+    if document.get("@type", TYPE) != TYPE:
+        problems.add("@type", f'"{TYPE}"', document["@type"])
+    redirect = document.get("redirect")
+    if isinstance(redirect, str) and redirect and not problems.found:
+        return VolumeInfo("image", VOXEL_TYPES[0].dtype.newbyteorder("="), 1, (), document, redirect=redirect)
+    voxel_type = _voxel_type(document.get("data_type"), problems)
+    num_channels = _num_channels(document.get("num_channels"), problems)
+    entries = document.get("scales")
+    if not isinstance(entries, list):
+        problems.add("scales", "a list", entries)
+        entries = []
+    scales, odd = [], []
+    for index, entry in enumerate(entries):
+        scale = _scale(entry, index, num_channels * voxel_type.dtype.itemsize, source)
+        if isinstance(scale, Scale):
+            scales.append(scale)
+        else:
+            odd.append(scale)
+    if problems.found:
+        raise CorruptError("; ".join([f"{source}: " + "; ".join(problems.found), *(scale.problem.removeprefix(f"{source}: ") for scale in odd)]))
+    kind = "segmentation" if str(document.get("type")).lower() == "segmentation" else "image"
+    return VolumeInfo(kind, voxel_type.dtype.newbyteorder("="), num_channels, tuple(scales), document, tuple(odd))
+
+
+def _voxel_type(value: Any, problems: Problems) -> VoxelType:
+    found = by_precomputed_name(value) if isinstance(value, str) else None
+    if found is None:
+        problems.add("data_type", "one of " + ", ".join(DTYPES), value)
+    return found or VOXEL_TYPES[0]
+
+
+def _num_channels(value: Any, problems: Problems) -> int:
+    if value is None:
+        return 1
+    if _is_whole(value) and 1 <= value <= _LARGEST:
+        return int(value)
+    problems.add("num_channels", "a whole number of at least 1", value)
+    return 1
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST and value == int(value)
+
+
+def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | OddScale:
+    """Read one scale."""
+    path, problems, missing = f"scales[{index}]", Problems(), Problems()
+    if not isinstance(entry, dict):
+        problems.add(path, "an object", entry)
+        return OddScale(index, path, f"{source}: {problems.found[0]}", entry=entry)
+    key = entry.get("key")
+    if not isinstance(key, str):
+        problems.add(f"{path}.key", "a folder", key)
+    size = _triple(entry.get("size"), f"{path}.size", 1, problems)
+    offset = _triple([0, 0, 0] if entry.get("voxel_offset") is None else entry["voxel_offset"], f"{path}.voxel_offset", -_LARGEST, problems)
+    chunk_sizes = _chunk_sizes(entry.get("chunk_sizes"), f"{path}.chunk_sizes", problems)
+    resolution = _resolution(entry.get("resolution"), f"{path}.resolution", problems)
+    encoding = _encoding(entry.get("encoding"), f"{path}.encoding", problems, missing)
+    block_size = None
+    if encoding == "compressed_segmentation":
+        name = "compressed_segmentation_block_size"
+        block_size = _triple(entry.get(name), f"{path}.{name}", 1, problems)
+    sharding = None if entry.get("sharding") is None else parse_sharding(entry["sharding"], f"{path}.sharding", problems)
+    if not problems.found:
+        _check_chunks(size, chunk_sizes, sharding, voxel_nbytes, path, problems)
+    if problems.found or missing.found:
+        name = key if isinstance(key, str) else path
+        text = f"{source}: " + "; ".join(problems.found + missing.found)
+        return OddScale(index, name, text, resolution, not problems.found, entry)
+    assert isinstance(key, str)
+    assert resolution is not None
+    options = {name: entry[name] for name in HINTS if name in entry}
+    return Scale(key, size, offset, chunk_sizes[0], resolution, encoding, sharding, block_size, entry.get("hidden") is True, chunk_sizes, options, entry, index)
+
+
+def _triple(value: Any, path: str, least: int, problems: Problems) -> Vec3:
+    if isinstance(value, list) and len(value) == 3 and all(_is_whole(item) and item >= least for item in value):
+        return int(value[0]), int(value[1]), int(value[2])
+    problems.add(path, "three whole numbers" + (f" of at least {least}" if least > 0 else ""), value)
+    return 1, 1, 1
+
+
+def _chunk_sizes(value: Any, path: str, problems: Problems) -> tuple[Vec3, ...]:
+    if isinstance(value, list) and value:
+        return tuple(_triple(item, f"{path}[{index}]", 1, problems) for index, item in enumerate(value))
+    problems.add(path, "a list of chunk sizes", value)
+    return ()
+
+
+def _resolution(value: Any, path: str, problems: Problems) -> Lengths | None:
+    if isinstance(value, list) and len(value) == 3 and all(isinstance(n, (int, float)) and not isinstance(n, bool) and 0 < n < _LARGEST for n in value):
+        return value[0], value[1], value[2]
+    problems.add(path, "three positive numbers", value)
+    return None
+
+
+def _encoding(value: Any, path: str, problems: Problems, missing: Problems) -> str:
+    if isinstance(value, str) and value.lower() in ENCODINGS:
+        return value.lower()
+    (missing if isinstance(value, str) else problems).add(path, "one of " + ", ".join(ENCODINGS), value)
+    return ""
+
+
+def _check_chunks(size: Vec3, chunk_sizes: tuple[Vec3, ...], sharding: Sharding | None, voxel_nbytes: int, path: str, problems: Problems) -> None:
+    """Check what only follows from several fields together."""
+    if sharding is not None and len(chunk_sizes) > 1:
+        problems.add(f"{path}.chunk_sizes", "one chunk size, since the scale is sharded", [list(chunk) for chunk in chunk_sizes])
+    for index, chunk in enumerate(chunk_sizes):
+        x, y, z = (min(edge, n) for edge, n in zip(chunk, size, strict=True))
+        if x * y * z * voxel_nbytes > _MAX_CHUNK_NBYTES:
+            problems.add(f"{path}.chunk_sizes[{index}]", f"chunks of at most {_MAX_CHUNK_NBYTES} bytes", list(chunk))
+    bits = sum((-(-n // edge) - 1).bit_length() for n, edge in zip(size, chunk_sizes[0], strict=True))
+    if sharding is not None and bits > compressed_morton.MAX_BITS:
+        problems.add(f"{path}.chunk_sizes[0]", f"chunks whose identifiers have at most {compressed_morton.MAX_BITS} bits, not {bits}", list(chunk_sizes[0]))

@@ -1,28 +1,39 @@
 """Shards of a Neuroglancer precomputed volume: where a chunk is stored, and the tables of a shard file.
 
 A shard file is a shard index, one (start, end) for each minishard, then chunks and minishard indices in any order. All offsets in it count from the end of
-the shard index (neuroglancer, ``precomputed/sharded.rst``).
+the shard index (neuroglancer, ``precomputed/sharded.rst``). Tables that were read are checked before anything in them is used.
 """
 
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.precomputed.murmurhash import murmurhash3
 from wkwdask.geometry import compressed_morton
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
+    from wkwdask.formats.json_text import Problems
     from wkwdask.geometry.mag import Vec3
 
+    Column = npt.NDArray[np.uint64]
+
+TYPE = "neuroglancer_uint64_sharded_v1"
 HASHES = ("identity", "murmurhash3_x86_128")
 DATA_ENCODINGS = ("raw", "gzip")
 INDEX_ENTRY_NBYTES = 16
+MINISHARD_ENTRY_NBYTES = 24
+MAX_MINISHARD_BITS = 32
+"""As many as tensorstore reads; a shard index of so many entries has 64 GiB."""
+_LARGEST_OFFSET = 1 << 62  # that of no file
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +60,16 @@ class Sharding:
 
     def shard_name(self, shard: int) -> str:
         """Name the file of a shard."""
-        return f"{shard:0{-(-self.shard_bits // 4)}x}.shard"
+        return f"{self._stem(shard)}.shard"
 
-    def places(self, ids: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    def split_names(self, shard: int) -> tuple[str, str]:
+        """Name the two files of a shard in the obsolete layout: the shard index, and all that follows it."""
+        return f"{self._stem(shard)}.index", f"{self._stem(shard)}.data"
+
+    def _stem(self, shard: int) -> str:
+        return f"{shard:0{-(-self.shard_bits // 4)}x}"
+
+    def places(self, ids: Column) -> tuple[Column, Column]:
         """Say where chunks are stored.
 
         Parameters
@@ -63,12 +81,11 @@ class Sharding:
         -------
         shards, minishards : ndarray of uint64, shape (n,)
         """
-        hashed = ids >> np.uint64(self.preshift_bits) if self.preshift_bits < 64 else np.zeros_like(ids)
+        hashed = _shifted(ids, self.preshift_bits)
         if self.hash != "identity":
-            raise NotImplementedError(self.hash)
+            hashed = murmurhash3(hashed)
         minishards = hashed & np.uint64((1 << self.minishard_bits) - 1)
-        shards = (hashed >> np.uint64(self.minishard_bits) if self.minishard_bits < 64 else np.zeros_like(hashed)) & np.uint64((1 << self.shard_bits) - 1)
-        return shards, minishards
+        return _shifted(hashed, self.minishard_bits) & np.uint64((1 << self.shard_bits) - 1), minishards
 
     def shard_cells(self, grid: Vec3) -> Vec3 | None:
         """Give the box of chunks that one shard holds, None where shards are no boxes.
@@ -88,8 +105,159 @@ class Sharding:
             return None
         return compressed_morton.cells_per_axis(within, grid)
 
+    def fitted(self, grid: Vec3) -> Sharding:
+        """Give the same for a volume of another size: shards of as many chunks, and bits that cover all identifiers exactly.
 
-def format_minishard_index(ids: npt.NDArray[np.uint64], starts: npt.NDArray[np.uint64], sizes: npt.NDArray[np.uint64], encoding: str) -> bytes:
+        Parameters
+        ----------
+        grid : tuple of 3 int
+            Chunks of the volume along x, y, z.
+
+        Returns
+        -------
+        Sharding
+
+        Examples
+        --------
+        >>> Sharding(9, 3, 6).fitted((64, 64, 16)) == Sharding(9, 3, 4)
+        True
+        """
+        total = len(compressed_morton.bit_axes(grid))
+        preshift = min(self.preshift_bits, total)
+        minishard = min(self.minishard_bits, total - preshift)
+        return replace(self, preshift_bits=preshift, minishard_bits=minishard, shard_bits=total - preshift - minishard)
+
+    def minishard_chunks(self, grid: Vec3) -> int:
+        """Give the most chunks that a minishard may hold."""
+        cells = grid[0] * grid[1] * grid[2]
+        if self.hash != "identity":
+            return cells
+        counted = self.preshift_bits + self.minishard_bits + self.shard_bits
+        beyond = max(0, len(compressed_morton.bit_axes(grid)) - counted)
+        return min(cells, 1 << self.preshift_bits + beyond)
+
+
+def _shifted(values: Column, bits: int) -> Column:
+    return values >> np.uint64(bits) if bits < 64 else np.zeros_like(values)
+
+
+def parse_sharding(value: Any, path: str, problems: Problems) -> Sharding | None:
+    """Read the ``sharding`` of a scale.
+
+    Parameters
+    ----------
+    value : object
+        Parsed JSON; encodings that are not said are raw.
+    path : str
+        Its place in the document, for errors.
+    problems : Problems
+        Takes all that is wrong.
+
+    Returns
+    -------
+    Sharding or None
+        None where something is wrong.
+    """
+    before = len(problems.found)
+    if not isinstance(value, dict):
+        problems.add(path, "an object", value)
+        return None
+    if value.get("@type", TYPE) != TYPE:
+        problems.add(f"{path}.@type", f'"{TYPE}"', value["@type"])
+    preshift = _bits(value, "preshift_bits", 64, path, problems)
+    minishard = _bits(value, "minishard_bits", MAX_MINISHARD_BITS, path, problems)
+    shard = _bits(value, "shard_bits", 64 - minishard, path, problems)
+    function = _choice(value.get("hash"), HASHES, f"{path}.hash", problems)
+    index, data = (
+        _choice("raw" if value.get(name) is None else value[name], DATA_ENCODINGS, f"{path}.{name}", problems)
+        for name in ("minishard_index_encoding", "data_encoding")
+    )
+    return None if len(problems.found) > before else Sharding(preshift, minishard, shard, function, index, data)
+
+
+def _bits(entry: dict[str, Any], name: str, most: int, path: str, problems: Problems) -> int:
+    value = entry.get(name)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= most and value == int(value):
+        return int(value)
+    problems.add(f"{path}.{name}", f"a whole number from 0 to {most}", value)
+    return 0
+
+
+def _choice(value: Any, known: tuple[str, ...], path: str, problems: Problems) -> str:
+    if isinstance(value, str) and value.lower() in known:
+        return value.lower()
+    problems.add(path, " or ".join(f'"{name}"' for name in known), value)
+    return ""
+
+
+def format_sharding(sharding: Sharding) -> dict[str, Any]:
+    """Write the ``sharding`` of a scale, with every field that some reader wants."""
+    return {
+        "@type": TYPE,
+        "preshift_bits": sharding.preshift_bits,
+        "hash": sharding.hash,
+        "minishard_bits": sharding.minishard_bits,
+        "shard_bits": sharding.shard_bits,
+        "minishard_index_encoding": sharding.minishard_index_encoding,
+        "data_encoding": sharding.data_encoding,
+    }
+
+
+def format_shard_index(starts: Column, ends: Column) -> bytes:
+    """Write a shard index.
+
+    Parameters
+    ----------
+    starts, ends : ndarray of uint64, shape (2**minishard_bits,)
+        Where the index of each minishard lies, counted from the end of the shard index; both are equal for a minishard without chunks.
+
+    Returns
+    -------
+    bytes
+    """
+    return np.stack([starts, ends], axis=1).astype("<u8").tobytes()
+
+
+def parse_shard_index(raw: bytes, sharding: Sharding, source: str, file_nbytes: int | None = None) -> tuple[Column, Column]:
+    """Read a shard index.
+
+    Parameters
+    ----------
+    raw : bytes
+        The first :attr:`Sharding.index_nbytes` of a shard file.
+    sharding : Sharding
+        How the shard is laid out.
+    source : str
+        The file, for errors.
+    file_nbytes : int, optional
+        Length of the file; None where it is not known.
+
+    Returns
+    -------
+    starts, ends : ndarray of uint64, shape (2**minishard_bits,)
+        As for :func:`format_shard_index`.
+
+    Raises
+    ------
+    TruncatedError
+        There are fewer bytes.
+    CorruptError
+        A minishard index ends before it starts, or lies beyond the end of the file.
+    """
+    if len(raw) < sharding.index_nbytes:
+        raise TruncatedError(f"{source}: a shard index of {sharding.index_nbytes} bytes is cut off after {len(raw)}")
+    table = np.frombuffer(raw, "<u8", 2 << sharding.minishard_bits).astype(np.uint64).reshape(-1, 2)
+    most = np.uint64(_LARGEST_OFFSET if file_nbytes is None else max(0, file_nbytes - sharding.index_nbytes))
+    wrong = np.flatnonzero((table[:, 0] > table[:, 1]) | ((table[:, 0] < table[:, 1]) & (table[:, 1] > most)))
+    if wrong.size:
+        minishard = int(wrong[0])
+        start, end = table[minishard].tolist()
+        where = f"the {'file' if file_nbytes is None else f'{most} bytes'} behind the shard index"
+        raise CorruptError(f"{source}: byte {16 * minishard}: the index of minishard {minishard} is said to lie from {start} to {end} of {where}")
+    return table[:, 0], table[:, 1]
+
+
+def format_minishard_index(ids: Column, starts: Column, sizes: Column, encoding: str) -> bytes:
     """Write the index of one minishard.
 
     Parameters
@@ -113,7 +281,7 @@ def format_minishard_index(ids: npt.NDArray[np.uint64], starts: npt.NDArray[np.u
     return compress_gzip(table.tobytes()) if encoding == "gzip" else table.tobytes()
 
 
-def parse_minishard_index(raw: bytes, source: str, offset: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int | None = None) -> tuple[Column, Column, Column]:
     """Read the index of one minishard, decoded.
 
     Parameters
@@ -124,6 +292,8 @@ def parse_minishard_index(raw: bytes, source: str, offset: int) -> tuple[npt.NDA
         The file, for errors.
     offset : int
         Byte of the file at which it is stored, for errors.
+    data_nbytes : int, optional
+        Bytes of the file behind the shard index; None where they are not known.
 
     Returns
     -------
@@ -133,15 +303,93 @@ def parse_minishard_index(raw: bytes, source: str, offset: int) -> tuple[npt.NDA
     Raises
     ------
     CorruptError
-        The length is impossible.
+        The length is impossible, identifiers do not ascend, or a chunk lies before the one before it or beyond the end of the file.
     """
-    if len(raw) % 24:
-        raise CorruptError(f"{source}: byte {offset}: a minishard index has a multiple of 24 bytes, found {len(raw)}")
+    if len(raw) % MINISHARD_ENTRY_NBYTES:
+        raise CorruptError(f"{source}: byte {offset}: a minishard index has a multiple of {MINISHARD_ENTRY_NBYTES} bytes, found {len(raw)}")
     table = np.frombuffer(raw, "<u8").reshape(3, -1).astype(np.uint64)
     ids, sizes = np.cumsum(table[0], dtype=np.uint64), table[2]
-    starts = np.cumsum(table[1], dtype=np.uint64)
-    starts[1:] += np.cumsum(sizes[:-1], dtype=np.uint64)
-    return ids, starts, sizes
+    # A sum of unsigned steps that wraps around is less than the one before it.
+    wrong = np.flatnonzero(ids[1:] <= ids[:-1])
+    if wrong.size:
+        n = int(wrong[0])
+        raise CorruptError(f"{source}: byte {offset}: chunk identifiers of a minishard index ascend, found {ids[n + 1]} after {ids[n]}")
+    bounds = np.cumsum(table[1:].T.ravel(), dtype=np.uint64)
+    most = np.uint64(_LARGEST_OFFSET if data_nbytes is None else max(0, data_nbytes))
+    wrong = np.flatnonzero((bounds > most) | (bounds < np.concatenate([bounds[:1], bounds[:-1]])))
+    if wrong.size:
+        n = int(wrong[0]) // 2
+        where = f"outside the {'file' if data_nbytes is None else f'{data_nbytes} bytes behind the shard index'}"
+        raise CorruptError(f"{source}: byte {offset}: chunk {ids[n]} of a minishard index, {sizes[n]} bytes, lies {where}")
+    return ids, bounds[::2], sizes
+
+
+def check_ids(ids: Column, sharding: Sharding, grid: Vec3, shard: int, minishard: int, source: str, offset: int) -> None:
+    """Make sure that the chunks of a minishard belong there: no reader finds one that does not.
+
+    Parameters
+    ----------
+    ids : ndarray of uint64, shape (n,)
+        Chunk identifiers.
+    sharding : Sharding
+        How the shard is laid out.
+    grid : tuple of 3 int
+        Chunks of the volume along x, y, z.
+    shard, minishard : int
+        Where they were found.
+    source : str
+        The file, for errors.
+    offset : int
+        Byte of the file at which the minishard index is stored, for errors.
+
+    Raises
+    ------
+    CorruptError
+        One does not.
+    """
+    cells = compressed_morton.decode(ids, grid)
+    outside = (cells >= np.asarray(grid)).any(axis=1) | (_shifted(ids, len(compressed_morton.bit_axes(grid))) > 0)
+    shards, minishards = sharding.places(ids)
+    wrong = np.flatnonzero(outside | (shards != np.uint64(shard)) | (minishards != np.uint64(minishard)))
+    if wrong.size:
+        n = int(wrong[0])
+        why = f"is none of the volume's {grid} chunks" if outside[n] else f"belongs to minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
+        raise CorruptError(f"{source}: byte {offset}: chunk {ids[n]} in the index of minishard {minishard} {why}")
+
+
+def assemble_shard(chunks: Mapping[int, bytes], sharding: Sharding) -> list[bytes]:
+    """Put a shard together.
+
+    Parameters
+    ----------
+    chunks : mapping of int to bytes
+        Chunk identifiers, all of this shard, and their bytes as they are stored (compressed where ``data_encoding`` says so).
+    sharding : Sharding
+        How the shard is laid out.
+
+    Returns
+    -------
+    list of bytes
+        The pieces of the file: the shard index, then the chunks of each minishard and its index.
+    """
+    ids = np.array(sorted(chunks), np.uint64)
+    minishards = sharding.places(ids)[1]
+    starts = np.zeros(1 << sharding.minishard_bits, np.uint64)
+    ends = starts.copy()
+    pieces = [b""]
+    at = 0
+    for minishard in np.unique(minishards).tolist():
+        members = ids[minishards == minishard]
+        parts = [chunks[chunk] for chunk in members.tolist()]
+        sizes = np.array([len(part) for part in parts], np.uint64)
+        first = np.uint64(at) + np.cumsum(sizes, dtype=np.uint64) - sizes
+        index = format_minishard_index(members, first, sizes, sharding.minishard_index_encoding)
+        at += int(sizes.sum())
+        starts[minishard], ends[minishard] = at, at + len(index)
+        at += len(index)
+        pieces += [*parts, index]
+    pieces[0] = format_shard_index(starts, ends)
+    return pieces
 
 
 def compress_gzip(data: bytes, level: int = 6) -> bytes:

@@ -1,0 +1,112 @@
+"""JSON that other people wrote: read with errors that say where, written so that numbers which nobody changed keep their digits. Opens nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Self
+
+from wkwdask.errors import CorruptError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Number(float):
+    """A number with a point or an exponent that is written as it was read."""
+
+    text: str
+
+    def __new__(cls, text: str | float) -> Self:
+        """Keep the text."""
+        number = super().__new__(cls, text)
+        number.text = str(text)
+        return number
+
+    def __copy__(self) -> Self:
+        """Give itself, which never changes."""
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Give itself, which never changes."""
+        return self
+
+
+class Problems:
+    """Collects what is wrong with a document, each with its path."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def add(self, path: str, expected: str, value: Any) -> None:
+        """Note that something else was expected."""
+        self.found.append(f"{path}: expected {expected}, found {json.dumps(value)[:80]}")
+
+
+def parse_object(text: str, source: str) -> dict[str, Any]:
+    """Read the text of a JSON file that holds an object.
+
+    Parameters
+    ----------
+    text : str
+        The file's content.
+    source : str
+        The file, for errors.
+
+    Returns
+    -------
+    dict
+        Numbers with a point or an exponent are :class:`Number`.
+
+    Raises
+    ------
+    CorruptError
+        The text is no JSON, or another kind of value.
+    """
+    try:
+        document = json.loads(text, parse_float=Number, parse_constant=Number)
+    except json.JSONDecodeError as error:
+        raise CorruptError(f"{source}: byte {len(text[: error.pos].encode())}: no JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets of thousands of levels
+        raise CorruptError(f"{source}: no JSON that can be read: {error}") from None
+    if not isinstance(document, dict):
+        raise CorruptError(f"{source}: expected an object at the top, found {type(document).__name__}")
+    return document
+
+
+def format_json(value: Any) -> str:
+    """Write a value over several lines; numbers that were read keep their digits.
+
+    Raises
+    ------
+    ValueError
+        A new value is no number, or infinite, which JSON cannot say.
+    """
+    return "".join(_written(value, "\n")) + "\n"
+
+
+def _written(value: Any, start: str) -> Iterator[str]:
+    """Write a value piece by piece, each line behind what starts it."""
+    inner = f"{start}    "
+    if isinstance(value, dict) and value:
+        for number, (key, item) in enumerate(value.items()):
+            yield f"{',' if number else '{'}{inner}{_text(str(key))}: "
+            yield from _written(item, inner)
+        yield f"{start}}}"
+    elif isinstance(value, (list, tuple)) and value:
+        for number, item in enumerate(value):
+            yield f"{',' if number else '['}{inner}"
+            yield from _written(item, inner)
+        yield f"{start}]"
+    elif isinstance(value, Number):
+        yield value.text
+    else:
+        yield _text(value)
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair, which only an escape can hold
+        return json.dumps(value)
+    return text

@@ -1,0 +1,120 @@
+"""Choosing how the chunks of a volume are put into shard files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask.geometry import compressed_morton
+from wkwdask.geometry.mag import vec3
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.mag import Vec3
+
+COMPRESSED_ENCODINGS = ("jpeg", "png", "jxl")
+"""Encodings whose bytes gzip does not make smaller."""
+TARGET_SHARD_NBYTES = 1 << 30
+_MINISHARD_BITS = 9  # a viewer reads the index of a whole minishard for its first chunk: 512 entries have 12 KiB
+_INDEX_BITS = 10  # a shard index of at most 16 KiB, which other readers read whole
+
+
+def choose_sharding(
+    size: Sequence[int],
+    chunk_size: Sequence[int],
+    dtype: Any = "uint8",
+    *,
+    num_channels: int = 1,
+    encoding: str = "raw",
+    target_shard_nbytes: int = TARGET_SHARD_NBYTES,
+) -> Sharding:
+    """Choose the sharding of a Neuroglancer precomputed volume, for a volume of any size.
+
+    Shards are boxes of voxels, so that each can be written by one task: chunk identifiers are not hashed, and the bits cover all of them exactly. A shard
+    holds as many chunks as fit the target before they are compressed, and at least one. A minishard holds at most 512 chunks, unless the index of a shard
+    would have more than 1024 minishards.
+
+    Parameters
+    ----------
+    size : sequence of 3 int
+        Voxels of the scale along x, y, z.
+    chunk_size : sequence of 3 int
+        Voxels of a chunk along x, y, z.
+    dtype : dtype_like
+        Type of one channel.
+    num_channels : int
+        Values per voxel.
+    encoding : str
+        Encoding of the chunks: those of images are not compressed again, all others are stored as gzip streams.
+    target_shard_nbytes : int
+        The largest shard [bytes, before compression].
+
+    Returns
+    -------
+    Sharding
+        Its :meth:`Sharding.shard_cells` says how many chunks along x, y, z one shard file holds.
+
+    Raises
+    ------
+    ValueError
+        Sizes are not positive, or the volume has so many chunks that their identifiers need more than 64 bits.
+
+    Examples
+    --------
+    >>> choose_sharding((34432, 39552, 51508), (64, 64, 64))
+    Sharding(preshift_bits=9, minishard_bits=3, shard_bits=18, hash='identity', minishard_index_encoding='gzip', data_encoding='gzip')
+    >>> sharding = choose_sharding((2000, 2000, 100), (64, 64, 64), "uint64", encoding="compressed_segmentation")
+    >>> sharding.shard_cells((32, 32, 2))
+    (16, 16, 2)
+    """
+    shape, chunk = vec3(size, "size"), vec3(chunk_size, "chunk_size")
+    if min(shape) < 1 or min(chunk) < 1 or num_channels < 1 or target_shard_nbytes < 1:
+        raise ValueError(
+            f"size, chunk_size, num_channels and target_shard_nbytes must be positive, got {shape}, {chunk}, {num_channels}, {target_shard_nbytes}"
+        )
+    x, y, z = (-(-n // edge) for n, edge in zip(shape, chunk, strict=True))
+    chunk_nbytes = chunk[0] * chunk[1] * chunk[2] * num_channels * np.dtype(dtype).itemsize
+    return sharding_for((x, y, z), chunk_nbytes, target_shard_nbytes=target_shard_nbytes, data_encoding=data_encoding_of(encoding))
+
+
+def sharding_for(grid: Vec3, chunk_nbytes: int, *, target_shard_nbytes: int = TARGET_SHARD_NBYTES, data_encoding: str = "gzip") -> Sharding:
+    """Choose the sharding of a grid of chunks; see :func:`choose_sharding`.
+
+    Parameters
+    ----------
+    grid : tuple of 3 int
+        Chunks of the volume along x, y, z.
+    chunk_nbytes : int
+        Length of a decoded chunk [bytes].
+    target_shard_nbytes : int
+        The largest shard [bytes, before compression].
+    data_encoding : str
+        ``"raw"`` or ``"gzip"``.
+
+    Returns
+    -------
+    Sharding
+
+    Raises
+    ------
+    ValueError
+        Identifiers of its chunks need more than 64 bits.
+    """
+    total = len(compressed_morton.bit_axes(grid))
+    within = min(total, max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1)
+    preshift = max(min(within, _MINISHARD_BITS), within - _INDEX_BITS)
+    return Sharding(preshift, within - preshift, total - within, minishard_index_encoding="gzip", data_encoding=data_encoding)
+
+
+def data_encoding_of(encoding: str) -> str:
+    """Say how chunks of an encoding are best stored in shards.
+
+    Examples
+    --------
+    >>> data_encoding_of("raw"), data_encoding_of("jpeg")
+    ('gzip', 'raw')
+    """
+    return "raw" if encoding in COMPRESSED_ENCODINGS else "gzip"

@@ -1,0 +1,209 @@
+"""Writing ``info`` and ``provenance``: changes of a document that keep everything they do not know. Opens nothing."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.formats.json_text import format_json
+from wkwdask.formats.precomputed.info import HINTS, TYPE
+from wkwdask.formats.precomputed.sharding import format_sharding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.precomputed.info import Lengths, Scale
+
+PROVENANCE_FILE_NAME = "provenance"
+_KNOWN = (
+    "key", "size", "voxel_offset", "chunk_sizes", "resolution", "encoding", "sharding", "compressed_segmentation_block_size", "hidden", *HINTS,
+)  # fmt: skip
+_SAME = 1e-3  # of a resolution: these are the same
+
+
+def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
+    """Make the document of a volume without scales.
+
+    Parameters
+    ----------
+    kind : str
+        ``"image"`` or ``"segmentation"``.
+    dtype : dtype_like
+        Type of one channel.
+    num_channels : int
+        Values per voxel.
+
+    Returns
+    -------
+    dict
+    """
+    return {"@type": TYPE, "type": kind, "data_type": np.dtype(dtype).name, "num_channels": num_channels, "scales": []}
+
+
+def format_info(document: dict[str, Any]) -> str:
+    """Write a document; numbers that were read keep their digits."""
+    return format_json(document)
+
+
+def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, Any]:
+    """Add scales to a volume, or replace them; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    scales : sequence of Scale
+        The scales; each takes the place of the one with its key, else of the one with its resolution, and is put before the first coarser one where
+        there is neither.
+
+    Returns
+    -------
+    dict
+        A changed copy. Fields of a scale that are not known here stay in it, be they in the document or in :attr:`Scale.entry`.
+    """
+    changed = copy.deepcopy(document)
+    listed = changed.get("scales")
+    entries = changed["scales"] = listed if isinstance(listed, list) else []
+    for scale in scales:
+        place = _place(entries, scale)
+        if place is None:
+            entries.insert(_first_coarser(entries, scale.resolution), scale_entry(scale))
+        else:
+            entries[place] = {**_unknown(entries[place]), **scale_entry(scale)}
+    return changed
+
+
+def without_scale(document: dict[str, Any], key: str) -> dict[str, Any]:
+    """Take a scale away; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    key : str
+        Key of the scale; nothing is changed where there is none.
+
+    Returns
+    -------
+    dict
+        A changed copy.
+    """
+    changed = copy.deepcopy(document)
+    entries = changed.get("scales")
+    if isinstance(entries, list):
+        changed["scales"] = [entry for entry in entries if not (isinstance(entry, dict) and entry.get("key") == key)]
+    return changed
+
+
+def scale_entry(scale: Scale) -> dict[str, Any]:
+    """Write one scale, with what is not known here from its own entry.
+
+    Parameters
+    ----------
+    scale : Scale
+        The scale.
+
+    Returns
+    -------
+    dict
+        Without a field that is absent: some readers take no ``null``.
+    """
+    entry: dict[str, Any] = {
+        "key": scale.key,
+        "size": list(scale.size),
+        "resolution": [_length(length) for length in scale.resolution],
+        "voxel_offset": list(scale.voxel_offset),
+        "chunk_sizes": [list(chunk) for chunk in scale.chunk_sizes or (scale.chunk_size,)],
+        "encoding": scale.encoding,
+    }
+    if scale.block_size is not None:
+        entry["compressed_segmentation_block_size"] = list(scale.block_size)
+    if scale.sharding is not None:
+        entry["sharding"] = format_sharding(scale.sharding)
+    if scale.hidden:
+        entry["hidden"] = True
+    return {**_unknown(scale.entry), **entry, **scale.options}
+
+
+def provenance_document(description: str = "", sources: Sequence[str] = (), owners: Sequence[str] = ()) -> dict[str, Any]:
+    """Make the document of a ``provenance`` file that says where a volume comes from.
+
+    Parameters
+    ----------
+    description : str
+        What it is.
+    sources : sequence of str
+        What it was made of: URLs or paths.
+    owners : sequence of str
+        Whom to ask.
+
+    Returns
+    -------
+    dict
+    """
+    return {"description": description, "sources": list(sources), "owners": list(owners), "processing": []}
+
+
+def with_processing(document: dict[str, Any], method: dict[str, Any], by: str, date: str) -> dict[str, Any]:
+    """Add a step to a ``provenance`` document; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    method : dict
+        What was done: ``task`` and its settings.
+    by : str
+        Who did it, a person or a program.
+    date : str
+        When.
+
+    Returns
+    -------
+    dict
+        A changed copy.
+    """
+    changed = copy.deepcopy(document)
+    steps = changed.get("processing")
+    changed["processing"] = [*(steps if isinstance(steps, list) else []), {"method": method, "by": by, "date": date}]
+    return changed
+
+
+def _place(entries: list[Any], scale: Scale) -> int | None:
+    """Find the entry that a scale replaces."""
+    keys = [entry.get("key") if isinstance(entry, dict) else None for entry in entries]
+    if scale.key in keys:
+        return keys.index(scale.key)
+    alike = [place for place, entry in enumerate(entries) if _is_close(_lengths(entry), scale.resolution)]
+    return alike[0] if alike else None
+
+
+def _is_close(lengths: Lengths | None, resolution: Lengths) -> bool:
+    return lengths is not None and all(abs(a / b - 1) <= _SAME for a, b in zip(lengths, resolution, strict=True))
+
+
+def _first_coarser(entries: list[Any], resolution: Lengths) -> int:
+    """Find the place of the first entry whose voxels are larger."""
+    volume = resolution[0] * resolution[1] * resolution[2]
+    for place, entry in enumerate(entries):
+        lengths = _lengths(entry)
+        if lengths is not None and lengths[0] * lengths[1] * lengths[2] > volume:
+            return place
+    return len(entries)
+
+
+def _lengths(entry: Any) -> Lengths | None:
+    lengths = entry.get("resolution") if isinstance(entry, dict) else None
+    if isinstance(lengths, list) and len(lengths) == 3 and all(isinstance(length, (int, float)) for length in lengths):
+        return lengths[0], lengths[1], lengths[2]
+    return None
+
+
+def _unknown(entry: Any) -> dict[str, Any]:
+    return {name: value for name, value in entry.items() if name not in _KNOWN} if isinstance(entry, dict) else {}
+
+
+def _length(length: float) -> float:
+    return int(length) if float(length).is_integer() and length < 1 << 53 else length

@@ -1,0 +1,202 @@
+"""What must not be written: volumes that some reader refuses, or shows wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.formats.precomputed.info import DTYPES, ENCODINGS
+from wkwdask.geometry import compressed_morton
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.formats.precomputed.sharding import Sharding
+
+_ENCODES: dict[str, tuple[tuple[str, ...], tuple[int, ...] | None]] = {
+    "raw": (DTYPES, None),
+    "compressed_segmentation": (("uint32", "uint64"), None),
+    "compresso": (("uint8", "uint16", "uint32", "uint64"), (1,)),
+    "jpeg": (("uint8",), (1, 3)),
+    "png": (("uint8", "uint16"), (1, 2, 3, 4)),
+    "jxl": (("uint8",), (1, 3, 4)),
+}
+"""Types and numbers of channels that an encoding has (neuroglancer, ``precomputed/volume.rst``, "Chunk encoding"); None for any number."""
+_HINTS = {
+    "jpeg_quality": ("jpeg", 0, 100), "png_level": ("png", 0, 9),
+    "jxl_quality": ("jxl", 0, 100), "jxl_effort": ("jxl", 1, 10), "jxl_decodingspeed": ("jxl", 0, 4),
+}  # fmt: skip
+_MAX_TEXTURE = 2048  # a viewer loads a chunk as a texture in three dimensions
+_MAX_COMPRESSO = 65535  # its header has 16 bits for a side
+_MAX_INDEX_BITS = 20  # a shard index of 16 MiB
+_MAX_COORDINATE = 1 << 53  # JavaScript's integers
+
+
+def is_lossy(encoding: str, quality: float | None) -> bool:
+    """Tell whether an encoding changes voxels.
+
+    Parameters
+    ----------
+    encoding : str
+        One of ``ENCODINGS``.
+    quality : float or None
+        Its quality from 0 to 100, None where none is asked for.
+
+    Examples
+    --------
+    >>> is_lossy("jpeg", 100), is_lossy("jxl", None), is_lossy("jxl", 90)
+    (True, False, True)
+    """
+    return encoding == "jpeg" or (encoding == "jxl" and quality is not None and quality < 100)
+
+
+def check_encoding(encoding: str, dtype: Any, num_channels: int) -> None:
+    """Make sure that an encoding has a type and a number of channels.
+
+    Parameters
+    ----------
+    encoding : str
+        One of ``ENCODINGS``.
+    dtype : dtype_like
+        Type of one channel.
+    num_channels : int
+        Values per voxel.
+
+    Raises
+    ------
+    ValueError
+        It does not.
+
+    Examples
+    --------
+    >>> check_encoding("png", "uint16", 4)
+    """
+    found = list(_encoding_problems(encoding, np.dtype(dtype).name, num_channels))
+    if found:
+        raise ValueError("; ".join(found))
+
+
+def check_writable(scale: Scale, dtype: Any, num_channels: int, kind: str, *, force: bool = False) -> list[str]:
+    """Make sure that other readers can read a scale that is to be written.
+
+    Parameters
+    ----------
+    scale : Scale
+        The scale.
+    dtype : dtype_like
+        Type of one channel.
+    num_channels : int
+        Values per voxel.
+    kind : str
+        ``"image"`` or ``"segmentation"``.
+    force : bool
+        Whether a segmentation may be written in an encoding that changes its ids.
+
+    Returns
+    -------
+    list of str
+        What is written right, but shown wrong by the viewer; each a sentence for a warning.
+
+    Raises
+    ------
+    ValueError
+        Some reader would stumble; the message says everything that is wrong.
+    """
+    name = np.dtype(dtype).name
+    found = [
+        *_volume_problems(name, num_channels, kind),
+        *_geometry_problems(scale),
+        *_encoding_problems(scale.encoding, name, num_channels),
+        *_option_problems(scale),
+        *(() if scale.sharding is None else _sharding_problems(scale, scale.sharding)),
+    ]
+    if kind == "segmentation" and not force and is_lossy(scale.encoding, scale.options.get("jxl_quality")):
+        found.append(f"{scale.encoding} changes the ids of a segmentation: choose compressed_segmentation, or force=True if that is what you want")
+    if found:
+        raise ValueError(f"scale {scale.key!r}: " + "; ".join(found))
+    return list(_viewer_warnings(scale, name, num_channels))
+
+
+def _volume_problems(dtype: str, num_channels: int, kind: str) -> Iterator[str]:
+    if kind not in ("image", "segmentation"):
+        yield f'type must be "image" or "segmentation", got {kind!r}'
+    if dtype not in DTYPES:
+        advice = {"int64": "uint64", "float64": "float32", "bool": "uint8", "float16": "float32"}.get(dtype, "one of these")
+        yield f"the format has no {dtype}, only {', '.join(DTYPES)}: cast to {advice}"
+    if num_channels < 1:
+        yield f"num_channels must be at least 1, got {num_channels}"
+    if kind == "segmentation" and num_channels != 1:
+        yield f"a segmentation has one channel, got {num_channels}"
+    if kind == "segmentation" and dtype in ("float32", "float64"):
+        yield f"a segmentation has integers, got {dtype}"
+
+
+def _geometry_problems(scale: Scale) -> Iterator[str]:
+    if not scale.key:
+        yield "key must not be empty"
+    if min(scale.size) < 1:
+        yield f"size must be positive, got {scale.size}"
+    if any(min(chunk) < 1 for chunk in (scale.chunk_size, *scale.chunk_sizes)):
+        yield f"chunk sizes must be positive, got {scale.chunk_sizes or scale.chunk_size}"
+    if not all(0 < length < _MAX_COORDINATE for length in scale.resolution):
+        yield f"resolution must be positive, got {scale.resolution}"
+    if any(max(abs(first), abs(first + n)) > _MAX_COORDINATE for first, n in zip(scale.voxel_offset, scale.size, strict=True)):
+        yield f"voxels from {scale.voxel_offset} on, {scale.size} of them, reach beyond 2^53"
+
+
+def _encoding_problems(encoding: str, dtype: str, num_channels: int) -> Iterator[str]:
+    if encoding not in ENCODINGS:
+        yield f"encoding must be one of {', '.join(ENCODINGS)}, got {encoding!r}"
+        return
+    dtypes, channels = _ENCODES[encoding]
+    if dtype not in dtypes:
+        yield f"{encoding} encodes {', '.join(dtypes)}, not {dtype}"
+    if channels is not None and num_channels not in channels:
+        yield f"{encoding} encodes {' or '.join(str(n) for n in channels)} channels, not {num_channels}"
+
+
+def _option_problems(scale: Scale) -> Iterator[str]:
+    sizes = {scale.chunk_size, *scale.chunk_sizes}
+    if scale.encoding == "compressed_segmentation" and (scale.block_size is None or min(scale.block_size) < 1):
+        yield f"compressed_segmentation needs a positive block size, got {scale.block_size}"
+    if scale.encoding != "compressed_segmentation" and scale.block_size is not None:
+        yield f"compressed_segmentation_block_size belongs to compressed_segmentation, not to {scale.encoding}"
+    if scale.encoding == "compresso" and any(max(chunk) > _MAX_COMPRESSO for chunk in sizes):
+        yield f"compresso encodes sides of at most {_MAX_COMPRESSO} voxels, got chunks of {scale.chunk_size}"
+    for name, value in scale.options.items():
+        encoding, least, most = _HINTS.get(name, (scale.encoding, 0, 0))
+        if encoding != scale.encoding:
+            yield f"{name} belongs to {encoding}, not to {scale.encoding}"
+        elif name in _HINTS and not (isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most):
+            yield f"{name} must be from {least} to {most}, got {value!r}"
+
+
+def _sharding_problems(scale: Scale, sharding: Sharding) -> Iterator[str]:
+    if len(scale.chunk_sizes) > 1:
+        yield f"a sharded scale has one chunk size, got {len(scale.chunk_sizes)}"
+    bits = (sharding.preshift_bits, sharding.minishard_bits, sharding.shard_bits)
+    if min(bits) < 0 or max(bits[0], bits[1] + bits[2]) > compressed_morton.MAX_BITS or bits[1] > _MAX_INDEX_BITS:
+        yield f"preshift, minishard and shard bits must be from 0 to 64, with at most {_MAX_INDEX_BITS} minishard bits, got {bits}"
+    if min(*scale.size, *scale.chunk_size) < 1:
+        return
+    needed = sum((cells - 1).bit_length() for cells in scale.grid)
+    if needed > compressed_morton.MAX_BITS:
+        yield f"a grid of {scale.grid} chunks needs chunk identifiers of {needed} bits, more than {compressed_morton.MAX_BITS}: choose larger chunks"
+    elif sharding.hash != "identity" or sum(bits) < needed:
+        yield (
+            f"only shards that are boxes are written: hash must be identity, and the bits {bits} must cover identifiers of {needed} bits; "
+            "choose_sharding finds such bits"
+        )
+
+
+def _viewer_warnings(scale: Scale, dtype: str, num_channels: int) -> Iterator[str]:
+    if any(max(chunk) > _MAX_TEXTURE for chunk in (scale.chunk_size, *scale.chunk_sizes)):
+        yield f"Neuroglancer shows no chunks with a side of more than {_MAX_TEXTURE} voxels, and this scale has chunks of {scale.chunk_size}"
+    if scale.encoding == "png" and dtype == "uint16" and num_channels > 1:
+        yield f"Neuroglancer shows png of uint16 with {num_channels} channels wrong: choose raw, or one channel"
+    if scale.encoding == "jxl" and num_channels > 1:
+        yield f"Neuroglancer shows jxl with {num_channels} channels wrong or not at all: choose jpeg or png, or one channel"
+    if scale.encoding == "compresso" and dtype == "uint64":
+        yield "Neuroglancer shows compresso ids of 2^32 and more cut off: choose compressed_segmentation, or uint32"
