@@ -24,6 +24,7 @@ from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.kernels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
 from wkwdask.storage.foreign import open_any
+from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
