@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.storage.states import States, digest, grouped_digests
+from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -21,8 +22,49 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
+    from wkwdask.jobs.staged import StagedMags
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.volume import Target, Volume
+
+
+class StagedPyramid(Protocol):
+    """A pyramid that can be built, whatever its format."""
+
+    @property
+    def source(self) -> Volume:
+        """The finest mag."""
+
+    @property
+    def method(self) -> str:
+        """How a window becomes a voxel."""
+
+    @property
+    def ignore_zero(self) -> bool:
+        """Whether zeros do not count in a window."""
+
+    @property
+    def passes(self) -> Sequence[Pass]:
+        """How the mags are made."""
+
+    @property
+    def staged(self) -> StagedMags:
+        """What is written; no targets where the finest mag is the coarsest already."""
+
+    @property
+    def stored_as(self) -> str:
+        """How the new mags are stored, for people."""
+
+    def job(self) -> PyramidJob:
+        """Make the job."""
+
+    def source_nbytes(self) -> tuple[int, int]:
+        """Count the files of the finest mag, and their bytes, perhaps from a sample."""
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read; raises IncompleteWriteError."""
+
+    def check_current(self) -> None:
+        """Make sure that a finished pyramid is that of the source as it is now; raises ResumeError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +210,7 @@ class PyramidJob:
 
     def _start_pass(self, p: int) -> Iterator[Task]:
         plan, first = self._passes[p], self._firsts[p]
-        source = self.source if p == 0 else self.targets[first - 1].as_volume()
+        source = shifted(self.source if p == 0 else self.targets[first - 1].as_volume(), plan.source_shift)
         occupied = source.occupied(plan.source_region_shape)
         self._occupied.append(occupied)
         self._num_started += int(occupied.sum())

@@ -19,7 +19,7 @@ from wkwdask.jobs.components import Components, Labelling
 from wkwdask.jobs.places import Place, edit_for, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_apply import EXISTING, ApplyOptions, header_for
-from wkwdask.jobs.wkw_mags import box_setting, check_presence, open_source, presence, source_token
+from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, open_source, presence, source_token
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.kernels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
@@ -83,6 +83,11 @@ class StagedComponents:
         """Make the job that writes, when all is numbered."""
         (target,) = self.staged.targets
         return ApplyJob(Components(self.labelling), target)
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read, as far as that can be told."""
+        if isinstance(self.labelling.source, WkwVolume):
+            check_not_replaced(self.labelling.source)
 
     def numbered(self, num_components: int) -> StagedComponents:
         """Choose the type of the ids, now that their number is known, and let the JSON tell it.

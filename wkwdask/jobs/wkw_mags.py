@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 # Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
 # labels are scattered, hold little but zeros.
 _FILE_LEN_AFTER_SINGLE_BLOCKS = 8
+_SAMPLED_FILES = 256
 
 
 def open_source(
@@ -117,6 +119,18 @@ def check_not_replaced(source: WkwVolume) -> None:
     now = WkwVolume.open(source.folder, source.box, source.box.mag)
     if source_token(now) != source_token(source):
         raise IncompleteWriteError(f'{source.folder}: was replaced while it was read; existing="overwrite" (--overwrite) starts anew with what is there now')
+
+
+def stored_nbytes(source: WkwVolume) -> tuple[int, int]:
+    """Count the files of a mag, and estimate their bytes from the sizes of some of them."""
+    files = sampled = nbytes = 0
+    for index in source.shards():
+        files += 1
+        if sampled < _SAMPLED_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                nbytes += os.stat(source.shard_path(index)).st_size
+                sampled += 1
+    return files, nbytes * files // max(1, sampled)
 
 
 def aligned_mags(layer: Layer, align_with: str | bool) -> list[Mag]:

@@ -8,7 +8,7 @@ is held in memory.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,8 @@ class Pass:
     """What is read at once [voxels of the source]: a brick of the first level, or a part of one."""
     levels: tuple[Level, ...]
     """The mags that are made, finest first."""
+    source_shift: Vec3 = (0, 0, 0)
+    """What is added to the place of each source voxel before windows are laid over it: grids of chunks need not start at the same voxel in all mags."""
 
     @property
     def source_region_shape(self) -> Vec3:
@@ -191,6 +193,67 @@ def plan_passes(
         done += len(passes[-1].levels)
         source_box = passes[-1].levels[-1].box
     return passes
+
+
+def plan_framed_passes(
+    source_box: BoundingBox,
+    mags: Sequence[Mag],
+    origins: Sequence[Vec3],
+    chunk_shape: Vec3,
+    shard_shapes: Sequence[Vec3],
+    voxel_nbytes: int,
+    workers: int,
+    region_shapes: Sequence[Vec3] | None = None,
+) -> list[Pass]:
+    """Cut a ladder into passes where each mag has coordinates of its own, which start where its grid of chunks does.
+
+    A pass ends before a mag whose first voxel does not cover exactly the first voxels of the mag before it: their chunks do not lie above each other.
+
+    Parameters
+    ----------
+    source_box : BoundingBox
+        Where the finest mag has data [absolute voxels of its mag].
+    mags : sequence of Mag
+        The mags to make, finest first.
+    origins : sequence of (int, int, int)
+        The absolute voxel of each mag at which its coordinates start, that of the finest mag first; one more than ``mags``.
+    chunk_shape : tuple of 3 int
+        Chunk of all mags [voxels].
+    shard_shapes : sequence of (int, int, int)
+        Shard of each mag [voxels]; the chunk times powers of two.
+    voxel_nbytes : int
+        Bytes of one voxel with all channels.
+    workers : int
+        How many tasks run at once.
+    region_shapes : sequence of (int, int, int), optional
+        The regions of all passes as an earlier planning chose them.
+
+    Returns
+    -------
+    list of Pass
+        Boxes in them are in the coordinates of their mags; the source is moved by ``source_shift``.
+    """
+    passes: list[Pass] = []
+    first = 0
+    while first < len(mags):
+        finer = source_box.mag if first == 0 else mags[first - 1]
+        last = first + 1
+        while last < len(mags) and origins[last] == _times(origins[last + 1], mags[last - 1].step_to(mags[last])):
+            last += 1
+        frame = _times(origins[first + 1], finer.step_to(mags[first]))
+        box = _moved(source_box.in_mag(finer), frame)
+        shapes = None if region_shapes is None else region_shapes[len(passes) :]
+        found = plan_passes(box, mags[first:last], chunk_shape, shard_shapes[first], voxel_nbytes, workers, shapes)
+        x, y, z = (a - b for a, b in zip(origins[first], frame, strict=True))
+        passes += [replace(found[0], source_shift=(x, y, z)), *found[1:]]
+        first = last
+    return passes
+
+
+def _moved(box: BoundingBox, origin: Vec3) -> BoundingBox:
+    """Give a box in coordinates that start at a voxel."""
+    x, y, z = (a - b for a, b in zip(box.topleft, origin, strict=True))
+    return replace(box, topleft=(x, y, z))
 
 
 def choose_region(box: BoundingBox, factor: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int) -> Vec3:
