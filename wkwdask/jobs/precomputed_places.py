@@ -45,6 +45,11 @@ class VolumePlace:
             raise UnsupportedError(f"{self.folder}/{FILE_NAME}: scale {key!r} lies outside of the volume, at {folder}, and is not written there")
         return folder
 
+    @property
+    def listed_keys(self) -> set[str]:
+        """Keys of all scales that ``info`` lists, those that cannot be used too."""
+        return set() if self.info is None else {*(scale.key for scale in self.info.scales), *(odd.key for odd in self.info.odd)}
+
     def scale_like(self, resolution: Lengths) -> Scale | None:
         """Find the scale of a resolution, None where there is none that can be used."""
         scales = () if self.info is None else self.info.scales
@@ -62,8 +67,7 @@ class VolumePlace:
         if known is not None:
             return known.key
         key = default_key(resolution)
-        taken = () if self.info is None else (*self.info.scales, *self.info.odd)
-        if any(scale.key == key and (scale.resolution is None or not same_resolution(scale.resolution, resolution)) for scale in taken):
+        if key in self.listed_keys:
             raise ExistsError(f"{self.folder}/{FILE_NAME}: scale {key!r} has another resolution than {resolution} nm")
         return key
 

@@ -200,8 +200,7 @@ def stage_scales(
 
 def _check_free(place: VolumePlace, scale: Scale, folder: str, existing: str) -> None:
     """Refuse a scale that is listed without having files, which its folder does not tell."""
-    listed = () if place.info is None else (*place.info.scales, *place.info.odd)
-    if existing == "error" and any(other.key == scale.key for other in listed) and not is_taken(folder):
+    if existing == "error" and scale.key in place.listed_keys and not is_taken(folder):
         raise ExistsError(f'{place.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" (--overwrite) replaces it whole')
 
 

@@ -12,14 +12,14 @@ from wkwdask.jobs.journaled import JournaledJob, receipts_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
 from wkwdask.storage.job_folder import JobFolder, NewMag
-from wkwdask.storage.job_records import find_unfinished, is_untouched, job_root
-from wkwdask.storage.provenance import PROVENANCE_NAME, read_provenance
-from wkwdask.storage.replaceable import check_targets, is_taken
 from wkwdask.storage.job_lines import keep_progress
+from wkwdask.storage.job_records import find_unfinished, is_untouched, job_root
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import lock_holder
+from wkwdask.storage.provenance import PROVENANCE_NAME, read_provenance
 from wkwdask.storage.records import RECORD_NAME, write_record
+from wkwdask.storage.replaceable import check_targets, is_taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,10 +23,10 @@ from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.job_records import find_unfinished, is_untouched
-from wkwdask.storage.provenance import read_provenance
-from wkwdask.storage.replaceable import check_targets, is_taken
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.provenance import read_provenance
+from wkwdask.storage.replaceable import check_targets, is_taken
 from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw import files_box
 from wkwdask.storage.wkw_file import open_if_stored

@@ -21,9 +21,9 @@ from wkwdask.jobs.wkw_mags import box_setting, mag_folder, open_source, source_t
 from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
 from wkwdask.plans.pyramid import check_steps
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
 from wkwdask.storage.local import is_remote, remove_temporaries
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
 from wkwdask.storage.records import RECORD_NAME, read_record
 from wkwdask.storage.wkw import read_header
 from wkwdask.storage.wkw_target import WkwTarget

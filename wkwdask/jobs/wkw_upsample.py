@@ -31,9 +31,9 @@ from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.plans.mag_ladder import mag_ladder
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.storage.dataset import is_readable
-from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.records import RECORD_COLUMNS, read_record
 
 if TYPE_CHECKING:

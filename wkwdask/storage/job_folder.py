@@ -17,7 +17,18 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import LockedError, ResumeError
 from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_records import (
-    OWNER_NAME, OWNERLESS_SECONDS, PLAN_NAME, RECORD_NAME, age_seconds, can_go_on, holds_locks, is_kept_for_later, job_folders, job_root, read_plan, region_of,
+    OWNER_NAME,
+    OWNERLESS_SECONDS,
+    PLAN_NAME,
+    RECORD_NAME,
+    age_seconds,
+    can_go_on,
+    holds_locks,
+    is_kept_for_later,
+    job_folders,
+    job_root,
+    read_plan,
+    region_of,
     targets_of,
 )  # fmt: skip
 from wkwdask.storage.local import fsync_folder, publish_bytes, publish_folder, remove_tree

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
 
 from wkwdask.storage.job_folder import finish
 from wkwdask.storage.job_records import OWNER_NAME, RECORD_NAME, holds_locks, is_untouched, job_folders, job_root, targets_of
 from wkwdask.storage.local import remove_tree
 from wkwdask.storage.locks import guarded, locked_folders, read_owner, release_locks_of
 from wkwdask.storage.removal import is_removal, set_aside
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 REMOVAL = "rm of "
 """How the command of a job begins that takes mags away."""

@@ -32,8 +32,6 @@ class Receipt:
     """The part file or published file, relative to the target; None where all voxels are zero and nothing is stored."""
     nbytes: int = 0
     """Bytes stored."""
-    files: int = 1
-    """How many files these are, where anything is stored."""
     voxels: int = 0
     """Voxels inside the target's box, all-zero ones too."""
     minimum: float | int | None = None
@@ -50,6 +48,8 @@ class Receipt:
     """Time of modification of a published file [ns since the epoch]."""
     sources: int = 0
     """Digest of the states of the files that it was made from, see ``wkwdask.storage.states``."""
+    files: int = 1
+    """How many files are stored, where any are."""
 
     def to_json(self) -> dict[str, Any]:
         """Give what a journal keeps: all but the path, which follows from shard and part."""

@@ -58,8 +58,9 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
         return
     for path, _, names in os.walk(staged):
         inherit_permissions(path, folder)
-        for name in names if file is not None else ():
-            inherit_permissions(f"{path}/{name}", file)
+        if file is not None:
+            for name in names:
+                inherit_permissions(f"{path}/{name}", file)
 
 
 def _example_file(folder: str) -> str | None:

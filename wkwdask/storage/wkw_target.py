@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
+from wkwdask.formats.run import RunTable, join_order
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.header import WkwHeader, format_header
-from wkwdask.formats.run import RunTable, join_order
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
