@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.precomputed.info_edits import scale_entry

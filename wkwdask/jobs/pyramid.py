@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.job import Result, voxel_nbytes
-from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
+from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.storage.states import States, digest, grouped_digests
 from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
