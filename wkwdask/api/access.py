@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
+from wkwdask.api.options import mag_or_key
 from wkwdask.errors import BoundsError, ReplacedError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import place_of
 from wkwdask.jobs.wkw_region import stage_region
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
-from wkwdask.storage.dataset import check_inside, open_volume, recent_volume
+from wkwdask.storage.dataset import check_inside, open_volume
+from wkwdask.storage.opening import open_stored, recent_stored
 from wkwdask.storage.points import sample_points
 from wkwdask.storage.summary import DatasetSummary, summarize
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import MagLike
+    from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.report import Report
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.volume import Volume
 
 Existing = Literal["error", "resume", "overwrite"]
 
@@ -43,6 +45,7 @@ def open(
     origin: Literal["box", "absolute"] = "box",
     axes: str | None = None,
     channel: int | None = None,
+    chunk_size: Sequence[int] | None = None,
 ) -> da.Array:
     """Open one mag of a layer as a dask array.
 
@@ -51,11 +54,13 @@ def open(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag.
+        A dataset, a layer or a mag in WKW; or a Neuroglancer precomputed volume: a local folder, or ``"precomputed://"`` and a path or URL (``https://``,
+        ``s3://``, ``gs://``).
     layer : str, optional
         The layer; may be omitted where there is one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag, such as ``"2-2-1"``; by default that of the path, else the finest that has files.
+        The mag, such as ``"2-2-1"``; by default that of the path, else the finest that has files. Of a precomputed volume also the key of a scale, such as
+        ``"8_8_40"``.
     chunks : str, int or sequence of 3 int
         ``"auto"`` (within dask's ``array.chunk-size``), ``"file"``, ``"block"``, a size such as ``"64MiB"``, or voxels along x, y, z.
     bounding_box : BoundingBox, str or sequence, optional
@@ -66,6 +71,8 @@ def open(
         Order of the axes, ``"cxyz"`` by default; ``"czyx"`` is what skimage, napari and OME expect. ``"xyz"`` or ``"zyx"`` with one channel.
     channel : int, optional
         Open this channel alone, without the axis c.
+    chunk_size : sequence of 3 int, optional
+        Which of several chunk sizes of a precomputed scale is read [voxels]; by default the first.
 
     Returns
     -------
@@ -84,7 +91,7 @@ def open(
     """
     from wkwdask.graphs.read import open_array
 
-    volume = open_volume(url, layer, None if mag is None else Mag.parse(mag))
+    volume = open_stored(url, layer, mag_or_key(mag), chunk_size)[1]
     box = volume.box
     if bounding_box is not None:
         box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
@@ -131,23 +138,23 @@ def read(
     FormatError
         A file is broken; the message names file, block and byte offset.
     """
-    parsed_mag = None if mag is None else Mag.parse(mag)
-    volume = recent_volume(url, layer, parsed_mag)
+    parsed_mag = mag_or_key(mag)
+    volume = recent_stored(url, layer, parsed_mag)
     if box is None:
-        volume = recent_volume(url, layer, parsed_mag, anew=True)
+        volume = recent_stored(url, layer, parsed_mag, anew=True)
         asked = volume.box
     else:
         asked = _voxel_box(box, volume.box.mag)
         if not volume.box.contains(asked):
-            volume = recent_volume(url, layer, parsed_mag, anew=True)
+            volume = recent_stored(url, layer, parsed_mag, anew=True)
             check_inside(volume.name, volume.box, asked)
     try:
         return _read_box(volume, asked)
     except ReplacedError:  # between the opening and the reading
-        return _read_box(recent_volume(url, layer, parsed_mag, anew=True), asked)
+        return _read_box(recent_stored(url, layer, parsed_mag, anew=True), asked)
 
 
-def _read_box(volume: WkwVolume, box: BoundingBox) -> npt.NDArray[Any]:
+def _read_box(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
     out = np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
     volume.read_into(out, box.topleft)
     return out
@@ -193,7 +200,7 @@ def sample(
         array = array.reshape(0, 3).astype(np.int64)
     if array.ndim != 2 or array.shape[1] != 3 or array.dtype.kind not in "iu":
         raise TypeError(f"points are whole numbers of shape (n, 3), got {array.dtype} of shape {array.shape}")
-    volume = recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=True)
+    volume = recent_stored(url, layer, mag_or_key(mag), anew=True)
     values = sample_points(volume, array.astype(np.int64))
     return values[:, 0] if volume.num_channels == 1 else values
 

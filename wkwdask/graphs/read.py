@@ -17,6 +17,7 @@ from dask.utils import parse_bytes
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
+from wkwdask.storage.translated import TranslatedVolume, moved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,7 +199,11 @@ def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], .
     """
     volume = reader.volume
     voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
-    lengths = dict(zip("xyz", chunk_lengths(reader.start, reader.box, _chunk_shape(chunks, volume, voxel_nbytes)), strict=True))
+    start, box = reader.start, reader.box
+    if isinstance(volume, TranslatedVolume):  # the grid of what is stored begins where that begins
+        x, y, z = (-n for n in volume.shift)
+        start, box = (start[0] + x, start[1] + y, start[2] + z), moved(box, (x, y, z))
+    lengths = dict(zip("xyz", chunk_lengths(start, box, _chunk_shape(chunks, volume, voxel_nbytes)), strict=True))
     lengths["c"] = (volume.num_channels,)
     return tuple(lengths[axis] for axis in reader.axes)
 

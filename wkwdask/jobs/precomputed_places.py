@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PREFIX = "precomputed://"
 _SUFFIX = "|neuroglancer-precomputed:"
-_SAME = 1e-3  # of a resolution: these are the same
+SAME = 1e-3  # of a resolution: these are the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class VolumePlace:
 
 def same_resolution(lengths: Lengths, others: Lengths) -> bool:
     """Tell whether two resolutions are the same, up to rounding."""
-    return all(abs(a / b - 1) <= _SAME for a, b in zip(lengths, others, strict=True))
+    return all(abs(a / b - 1) <= SAME for a, b in zip(lengths, others, strict=True))
 
 
 def volume_folder(url: str | os.PathLike[str]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
+from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.storage.states import States, digest, grouped_digests
 from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
@@ -25,6 +26,21 @@ if TYPE_CHECKING:
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.volume import Target, Volume
+
+
+def check_method(method: str, *, ignore_zero: bool) -> str:
+    """Make sure that there is such a way to make a voxel of a window, and give it.
+
+    Raises
+    ------
+    ValueError
+        The method is unknown, or does not go with ``ignore_zero``.
+    """
+    if method not in METHODS:
+        raise ValueError(f'method must be "default" or one of {", ".join(METHODS)}, got {method!r}')
+    if ignore_zero and method not in IGNORE_ZERO_METHODS:
+        raise ValueError(f"ignore_zero goes with {', '.join(IGNORE_ZERO_METHODS)}, not with {method}")
+    return method
 
 
 class StagedPyramid(Protocol):

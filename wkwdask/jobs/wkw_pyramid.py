@@ -10,7 +10,7 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.places import parent_of
-from wkwdask.jobs.pyramid import PyramidJob
+from wkwdask.jobs.pyramid import PyramidJob, check_method
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.update import LivingMag, changed_shards
 from wkwdask.jobs.wkw_mags import (
@@ -28,7 +28,6 @@ from wkwdask.jobs.wkw_mags import (
     stored_nbytes,
 )
 from wkwdask.jobs.wkw_write import check_level, staged_target
-from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
 from wkwdask.plans.pyramid import Pass, check_steps, plan_passes
 from wkwdask.storage.owner import Owner
@@ -239,8 +238,4 @@ def choose_method(layer: Layer, options: PyramidOptions) -> str:
                 f"{layer.folder}: no datasource-properties.json says what kind of layer this is; give method= (median or mean for images, mode for labels)"
             )
         method = _METHOD_OF_CATEGORY[layer.record.category]
-    if method not in METHODS:
-        raise ValueError(f'method must be "default" or one of {", ".join(METHODS)}, got {method!r}')
-    if options.ignore_zero and method not in IGNORE_ZERO_METHODS:
-        raise ValueError(f"ignore_zero goes with {', '.join(IGNORE_ZERO_METHODS)}, not with {method}")
-    return method
+    return check_method(method, ignore_zero=options.ignore_zero)

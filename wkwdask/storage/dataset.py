@@ -118,6 +118,16 @@ class Layer:
         """What the JSON says about this layer, None where it does not know it."""
         return self.datasource.layer(self.name) if self.datasource is not None else None
 
+    @property
+    def category(self) -> str | None:
+        """``"color"`` or ``"segmentation"``, None where no JSON says it."""
+        return None if self.record is None else self.record.category
+
+    @property
+    def voxel_size_nm(self) -> tuple[float, float, float] | None:
+        """Edge lengths of a voxel of mag 1 [nm], None where no JSON says it."""
+        return None if self.datasource is None else self.datasource.voxel_size_nm
+
     @cached_property
     def mags(self) -> dict[Mag, str]:
         """The folder of every mag, finest first: those of the JSON, else the subfolders that hold a mag."""

@@ -21,10 +21,10 @@ from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.extras import need
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
-from wkwdask.storage.dataset import open_volume
 from wkwdask.storage.image_stack import ImageStack
 from wkwdask.storage.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.storage.local import local_path
+from wkwdask.storage.opening import open_stored
 from wkwdask.storage.slices import Slice, file_stamp
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_tiff, series_axes, series_of, series_slices
 
@@ -129,7 +129,7 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
 
 
 def open_any(url: str | os.PathLike[str]) -> Volume:
-    """Open one volume of any format: a WKW mag, or what :func:`open_foreign` reads, whose first voxel is voxel 0.
+    """Open one volume of any format: a WKW mag, a scale of a precomputed volume, or what :func:`open_foreign` reads, whose first voxel is voxel 0.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def open_any(url: str | os.PathLike[str]) -> Volume:
         There is nothing, or no format that is known.
     """
     try:
-        return open_volume(url)
+        return open_stored(url)[1]
     except MissingError as missing:
         try:
             return open_foreign(url, Placing((0, 0, 0), MAG_1)).volume

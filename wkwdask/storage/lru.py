@@ -9,7 +9,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
 _Value = TypeVar("_Value")
 _caches: weakref.WeakSet[Lru] = weakref.WeakSet()  # type: ignore[type-arg]
@@ -21,11 +21,15 @@ class Lru(Generic[_Value]):
     Parameters
     ----------
     most : int
-        How many values are kept.
+        How many values are kept, or how much of them.
+    weigh : callable, optional
+        Says how much a value counts; by default each counts 1.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, weigh: Callable[[_Value], int] = lambda _: 1) -> None:
         self._most = most
+        self._weigh = weigh
+        self._weight = 0
         self._values: OrderedDict[Hashable, _Value] = OrderedDict()
         self._lock = threading.Lock()
         _caches.add(self)
@@ -41,15 +45,21 @@ class Lru(Generic[_Value]):
     def put(self, key: Hashable, value: _Value) -> None:
         """Keep a value in place of the one that was used longest ago."""
         with self._lock:
+            self._forget(key)
             self._values[key] = value
-            self._values.move_to_end(key)
-            while len(self._values) > self._most:
-                self._values.popitem(last=False)
+            self._weight += self._weigh(value)
+            while self._weight > self._most:
+                self._forget(next(iter(self._values)))
 
     def discard(self, key: Hashable) -> None:
         """Forget a value."""
         with self._lock:
-            self._values.pop(key, None)
+            self._forget(key)
+
+    def _forget(self, key: Hashable) -> None:
+        value = self._values.pop(key, None)
+        if value is not None:
+            self._weight -= self._weigh(value)
 
     def _unlock(self) -> None:
         self._lock = threading.Lock()

@@ -9,6 +9,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.geometry.mag import vec3
+from wkwdask.storage.translated import TranslatedVolume
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -40,6 +41,8 @@ def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[
     outside = np.flatnonzero((points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1))
     if outside.size:
         raise BoundsError(f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}")
+    if isinstance(volume, TranslatedVolume):  # what is decoded at once begins where what is stored begins
+        return sample_points(volume.volume, points - volume.shift)
     values = np.zeros((len(points), volume.num_channels), volume.dtype)
     if not len(points):
         return values

@@ -1,0 +1,161 @@
+"""From what a user names to a layer and a volume of it, stored as WKW or as Neuroglancer precomputed: readers need not know which."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from wkwdask.errors import MissingError
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage import dataset
+from wkwdask.storage.dataset import Layer, Located, choose_layer, locate
+from wkwdask.storage.lru import Lru
+from wkwdask.storage.precomputed_layer import AbsoluteVolume, PrecomputedLayer, is_precomputed, open_precomputed_layer
+from wkwdask.storage.translated import TranslatedVolume
+from wkwdask.storage.wkw import WkwVolume
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.datasource import OddLayer
+
+AnyLayer: TypeAlias = Layer | PrecomputedLayer
+"""A layer of any format. All have a name, a folder, a category, a voxel size and mags that can be opened."""
+StoredVolume: TypeAlias = WkwVolume | AbsoluteVolume
+"""One mag of such a layer, in absolute voxels."""
+
+_REMOTE_SECONDS = 60.0  # for which the info of a remote volume is believed between two reads
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a path or URL turned out to be."""
+
+    path: str
+    """The path or URL."""
+    layers: tuple[AnyLayer, ...]
+    """The layers that it can mean."""
+    mag: Mag | None = None
+    """The mag, where the path is that of one in WKW."""
+    odd: tuple[OddLayer, ...] = ()
+    """Layers of a dataset of which its JSON says something impossible."""
+
+    def choose(self, layer: str | None) -> AnyLayer:
+        """Pick the one layer that is meant; errors as for :func:`wkwdask.storage.dataset.choose_layer`."""
+        first = self.layers[0] if len(self.layers) == 1 else None
+        if isinstance(first, PrecomputedLayer):
+            if layer not in (None, first.name):
+                raise MissingError(f"{self.path}: no layer {layer!r}; a precomputed volume is one layer, {first.name}")
+            return first
+        return choose_layer(Located(self.path, tuple(one for one in self.layers if isinstance(one, Layer)), self.mag, self.odd), layer)
+
+
+def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> Found:
+    """Find out what a path or URL is.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, layer or mag in WKW, or a precomputed volume or one of its scales.
+    chunk_size : sequence of 3 int, optional
+        Which of several chunk sizes of a precomputed volume is read.
+
+    Returns
+    -------
+    Found
+
+    Raises
+    ------
+    FormatError
+        The record of a volume is broken.
+    MissingError
+        It is none of these.
+    ModuleNotFoundError
+        A remote volume needs a driver that is not installed.
+    UnsupportedError
+        It is a URL of another kind.
+    ValueError
+        Something else than a precomputed volume has no chunk sizes to choose from.
+    """
+    if is_precomputed(url):
+        layer = open_precomputed_layer(url, chunk_size)
+        return Found(layer.folder, (layer,))
+    if chunk_size is not None:
+        raise ValueError(f"{os.fspath(url)}: chunk_size= chooses among those of a precomputed volume, which this is not")
+    located = locate(url)
+    return Found(located.path, located.layers, located.mag, located.odd)
+
+
+def open_stored(
+    url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, chunk_size: Sequence[int] | None = None
+) -> tuple[AnyLayer, StoredVolume]:
+    """Open the mag that a user names.
+
+    Parameters
+    ----------
+    url : str or path
+        As for :func:`find`.
+    layer : str, optional
+        The layer; may be omitted where there is one.
+    mag : Mag or str, optional
+        The mag, or the key of a scale; by default that of the path, else the finest with files.
+    chunk_size : sequence of 3 int, optional
+        Which of several chunk sizes of a precomputed volume is read.
+
+    Returns
+    -------
+    Layer or PrecomputedLayer, WkwVolume or TranslatedVolume
+
+    Raises
+    ------
+    FormatError, MissingError, ModuleNotFoundError, UnsupportedError, ValueError
+        As for :func:`find`; also where there is no such layer or mag, several layers could be meant, or ``mag`` contradicts the path.
+    """
+    found = find(url, chunk_size)
+    chosen = found.choose(layer)
+    if isinstance(chosen, PrecomputedLayer):
+        return chosen, chosen.volume(mag)
+    wanted = None if mag is None else Mag.parse(mag)
+    if found.mag is not None and wanted not in (None, found.mag):
+        raise ValueError(f"{found.path} is mag {found.mag}, not mag {wanted}; give the layer's folder to choose a mag")
+    return chosen, chosen.volume(wanted or found.mag or chosen.finest_mag())
+
+
+_precomputed: Lru[tuple[AbsoluteVolume, float]] = Lru(64)
+
+
+def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredVolume:
+    """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed.
+
+    Parameters
+    ----------
+    url, layer, mag
+        As for :func:`open_stored`.
+    anew : bool
+        Open it in any case.
+
+    Returns
+    -------
+    WkwVolume or TranslatedVolume
+    """
+    path = os.fspath(url)
+    key = (path if path.startswith("/") or "://" in path else os.path.join(os.getcwd(), path), layer, mag)
+    kept = _precomputed.get(key)
+    if kept is None and not is_precomputed(url):
+        return dataset.recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
+    if kept is not None and not anew and _is_fresh(*kept):
+        return kept[0]
+    _precomputed.discard(key)
+    chosen, volume = open_stored(url, layer, mag)
+    if isinstance(volume, TranslatedVolume) and (mag is not None or not volume.volume.store.is_local or (isinstance(chosen, PrecomputedLayer) and chosen.key)):
+        _precomputed.put(key, (volume, time.monotonic()))
+    return volume
+
+
+def _is_fresh(volume: AbsoluteVolume, opened: float) -> bool:
+    """Tell whether the record of a volume is still the one that it was opened by; that of a remote one is believed for a while."""
+    if not volume.volume.store.is_local:
+        return time.monotonic() - opened < _REMOTE_SECONDS
+    return volume.volume.is_unchanged()

@@ -1,0 +1,327 @@
+"""Neuroglancer precomputed volumes as people name them: from a URL or folder to the record of the volume, and to one of its scales."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
+from wkwdask.formats.precomputed.info import FILE_NAME, TYPE
+from wkwdask.formats.precomputed.scale_choice import find_scale, mags_of
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.storage.local import is_remote, local_path
+from wkwdask.storage.precomputed import PrecomputedVolume, look, read_info
+from wkwdask.storage.store import open_store
+from wkwdask.storage.translated import TranslatedVolume
+from wkwdask.storage.wkw import HEADER_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.precomputed.info import Lengths, Scale, VolumeInfo
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.store import Store
+
+PREFIX = "precomputed://"
+_PIPELINE = "neuroglancer-precomputed:"
+_MOST_REDIRECTS = 10
+_LOOKED_AT_NBYTES = 16 << 20
+
+AbsoluteVolume = TranslatedVolume[PrecomputedVolume]
+"""A scale in absolute voxels: moved to where ``info`` says that it is."""
+
+
+@dataclass(frozen=True)
+class PrecomputedLayer:
+    """A whole volume: what its ``info`` says, and its scales by their mags."""
+
+    store: Store
+    """Its folder."""
+    info: VolumeInfo
+    """What ``info`` says."""
+    key: str | None = None
+    """The one scale that is meant, where the path is that of one."""
+    chunk_size: Vec3 | None = None
+    """Which of several chunk sizes is read; None for the first of each scale."""
+    datasource: None = field(default=None, repr=False)
+    """There is no JSON of WEBKNOSSOS."""
+    dataset_folder: None = field(default=None, repr=False)
+    """There is no dataset of WEBKNOSSOS."""
+    record: None = field(default=None, repr=False)
+    """There is no record in such a JSON."""
+
+    @property
+    def folder(self) -> str:
+        """Its folder or URL."""
+        return self.store.url
+
+    @property
+    def name(self) -> str:
+        """The last part of its folder or URL."""
+        return self.folder.rstrip("/").rpartition("/")[2]
+
+    @property
+    def category(self) -> str:
+        """``"color"`` or ``"segmentation"``."""
+        return "segmentation" if self.info.type == "segmentation" else "color"
+
+    @property
+    def voxel_size_nm(self) -> Lengths | None:
+        """Edge lengths of a voxel of mag 1 [nm]: those of the first scale."""
+        base = next((scale for scale, mag in zip(self.info.scales, mags_of(self.info), strict=True) if mag == MAG_1), None)
+        return base.resolution if base is not None else None
+
+    @cached_property
+    def mags(self) -> dict[Mag, str]:
+        """The folder of every mag, finest first; of scales of the same mag the first one counts, and those without one are left out."""
+        found = {mag: self.store.path_of(scale.key) for scale, mag in zip(self.info.scales[::-1], mags_of(self.info)[::-1], strict=True) if mag is not None}
+        return {mag: found[mag] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
+
+    def find(self, asked: Mag | str | int | None) -> Scale:
+        """Find the scale that a user names by its mag, or else by its key.
+
+        Raises
+        ------
+        CorruptError, UnsupportedError
+            It cannot be used.
+        MissingError
+            There is none.
+        ValueError
+            The path is that of another scale.
+        """
+        if asked is None:
+            return find_scale(self.info, self.folder, key=self.key)
+        mag = _as_mag(asked)
+        try:
+            found = find_scale(self.info, self.folder, mag=mag) if mag is not None else find_scale(self.info, self.folder, key=str(asked))
+        except MissingError:
+            if mag is None or not isinstance(asked, str):
+                raise
+            found = find_scale(self.info, self.folder, key=asked)
+        if self.key not in (None, found.key):
+            raise ValueError(f"{self.store.path_of(str(self.key))} is the scale {self.key!r}, not {asked}; give the volume's folder to choose a scale")
+        return found
+
+    def volume(self, mag: Mag | str | int | None = None) -> AbsoluteVolume:
+        """Open a scale, in absolute voxels.
+
+        Parameters
+        ----------
+        mag : Mag, str or int, optional
+            Its mag or key; by default that of the path, else the finest with files.
+
+        Raises
+        ------
+        CorruptError, UnsupportedError
+            It cannot be used.
+        MissingError
+            There is no such scale.
+        ValueError
+            It is not stored in that chunk size.
+        """
+        if mag is None and self.key is None:
+            mag = self.finest_mag()
+        return self.open_scale(self.find(mag))
+
+    def open_scale(self, scale: Scale) -> AbsoluteVolume:
+        """Open one of the scales of ``info``, in absolute voxels.
+
+        Raises
+        ------
+        ValueError
+            It is not stored in that chunk size.
+        """
+        its_mag = dict(zip((one.index for one in self.info.scales), mags_of(self.info), strict=True)).get(scale.index) or MAG_1
+        if self.chunk_size is not None:
+            scale = scale.with_chunk_size(self.chunk_size)
+        opened = look(self.store, scale.key) if self.store.is_local else None
+        volume = PrecomputedVolume(self.store, self.info.dtype, self.info.num_channels, scale, its_mag, opened)
+        return TranslatedVolume(volume, volume.origin)
+
+    def finest_mag(self) -> Mag | str:
+        """Find the finest mag that has files, else the first scale, which is then all zero; its key where it has no mag."""
+        for mag in self.mags:
+            if self.open_scale(find_scale(self.info, self.folder, mag=mag)).volume.has_shards():
+                return mag
+        return find_scale(self.info, self.folder).key
+
+
+def _as_mag(asked: Mag | str | int | Sequence[int]) -> Mag | None:
+    """Read a mag, None for what looks like a scale's key."""
+    try:
+        return Mag.parse(asked)
+    except ValueError:
+        if isinstance(asked, str):
+            return None
+        raise
+
+
+def open_precomputed(
+    url: str | os.PathLike[str], mag: Mag | str | int | None = None, key: str | None = None, chunk_size: Sequence[int] | None = None
+) -> AbsoluteVolume:
+    """Open one scale of a precomputed volume, in absolute voxels.
+
+    Parameters
+    ----------
+    url : str or path
+        ``precomputed://`` before a path or URL, or a path or URL as Neuroglancer writes it, with ``|neuroglancer-precomputed:`` at its end; the folder of a
+        volume or of one of its scales.
+    mag : Mag, str or int, optional
+        Its mag, relative to the first scale; by default the finest with files.
+    key : str, optional
+        Its key, in place of the mag.
+    chunk_size : sequence of 3 int, optional
+        Which of several chunk sizes is read [voxels]; by default the first.
+
+    Returns
+    -------
+    TranslatedVolume of PrecomputedVolume
+
+    Raises
+    ------
+    CorruptError
+        ``info`` is broken, or what it says of the scale.
+    MissingError
+        There is no such volume or scale.
+    ModuleNotFoundError
+        A remote volume needs a driver that is not installed; the message names the extra.
+    UnsupportedError
+        The scale or the URL is of a kind that is not read.
+    ValueError
+        The scale is not stored in that chunk size.
+    """
+    layer = open_precomputed_layer(url, chunk_size)
+    return layer.volume(mag) if key is None else layer.open_scale(find_scale(layer.info, layer.folder, key=key))
+
+
+def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> PrecomputedLayer:
+    """Open a whole precomputed volume; errors as for :func:`open_precomputed`.
+
+    Parameters
+    ----------
+    url : str or path
+        As for :func:`open_precomputed`.
+    chunk_size : sequence of 3 int, optional
+        Which of several chunk sizes is read [voxels]; by default the first of each scale.
+    """
+    location = location_of(url)
+    key = None
+    store: Store = open_store(location)
+    if store.is_local and not os.path.exists(store.path_of(FILE_NAME)):
+        above = _volume_above(store.url)
+        if above is not None:
+            store, key = open_store(above[0]), above[1]
+    store, info = _followed(store)
+    if key is not None:
+        find_scale(info, store.url, key=key)
+    return PrecomputedLayer(store, info, key, None if chunk_size is None else vec3(chunk_size, "chunk_size"))
+
+
+def _followed(store: Store) -> tuple[Store, VolumeInfo]:
+    """Read the ``info``, wherever it says that the volume is instead."""
+    seen = [store.url]
+    while True:
+        info = read_info(store)
+        if info.redirect is None:
+            return store, info
+        store = open_store(_target(store, info.redirect))
+        if store.url in seen:
+            raise CorruptError(f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}")
+        seen.append(store.url)
+        if len(seen) > _MOST_REDIRECTS + 1:
+            raise CorruptError(f"{seen[0]}/{FILE_NAME}: more than {_MOST_REDIRECTS} redirects: {' -> '.join(seen)}")
+
+
+def _target(store: Store, redirect: str) -> str:
+    """Resolve where an ``info`` leads to: a URL, or a place that is relative to the volume."""
+    location = stripped(redirect)
+    if "://" not in location and not location.startswith(("/", "~")):
+        return store.path_of(location.rstrip("/"))
+    if not is_remote(location) and not store.is_local:
+        raise UnsupportedError(f"{store.path_of(FILE_NAME)}: redirects from a remote place to the local path {location}, which is not followed")
+    return location
+
+
+def stripped(url: str | os.PathLike[str]) -> str:
+    """Take off what says that a URL is that of a precomputed volume.
+
+    Examples
+    --------
+    >>> stripped("precomputed://https://host/em"), stripped("gs://bucket/em/|neuroglancer-precomputed:")
+    ('https://host/em', 'gs://bucket/em')
+    """
+    text = os.fspath(url).removeprefix(PREFIX)
+    before, bar, after = text.rpartition("|")
+    if bar and (after == _PIPELINE or after == _PIPELINE.rstrip(":")):
+        text = before
+    return text.rstrip("/") or text
+
+
+def is_named_precomputed(url: object) -> bool:
+    """Tell whether a URL says itself that it is that of a precomputed volume."""
+    if not isinstance(url, (str, os.PathLike)):
+        return False
+    text = os.fspath(url)
+    return text.startswith(PREFIX) or text.rpartition("|")[2] in (_PIPELINE, _PIPELINE.rstrip(":"))
+
+
+def location_of(url: str | os.PathLike[str]) -> str:
+    """Give the path or URL of the folder that a user names."""
+    text = stripped(url)
+    return text if is_remote(text) else local_path(text)
+
+
+def is_precomputed(url: object) -> bool:
+    """Tell whether something is a precomputed volume or a scale of one: by its name, or a local folder by its ``info``; one with WKW in it is not."""
+    if is_named_precomputed(url):
+        return True
+    if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
+        return False
+    path = local_path(url)
+    if _holds_wkw(path):
+        return False
+    return _is_info(f"{path}/{FILE_NAME}") or _volume_above(path) is not None
+
+
+def _holds_wkw(path: str) -> bool:
+    if os.path.exists(f"{path}/{DATASOURCE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}"):
+        return True
+    try:
+        with os.scandir(path) as entries:
+            return any(os.path.exists(f"{entry.path}/{HEADER_NAME}") for entry in entries if not entry.is_file())
+    except OSError:
+        return False
+
+
+def _is_info(path: str) -> bool:
+    """Tell whether a file is the ``info`` of a precomputed volume, and not that of something else, such as of meshes; a broken one is."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            raw = file.read(_LOOKED_AT_NBYTES)
+    except OSError:
+        return False
+    try:
+        document: Any = json.loads(raw)
+    except (ValueError, RecursionError):
+        return b'"scales"' in raw or TYPE.encode() in raw
+    return isinstance(document, dict) and document.get("@type", TYPE) == TYPE and ("scales" in document or "redirect" in document)
+
+
+def _volume_above(path: str) -> tuple[str, str] | None:
+    """Find the volume that a local folder is a scale of: its folder and the scale's key."""
+    folder, key = os.path.split(path)
+    if not key or not _is_info(f"{folder}/{FILE_NAME}") or _holds_wkw(folder):
+        return None
+    try:
+        info = read_info(open_store(folder))
+    except (FormatError, OSError):
+        return None
+    keys = {*(scale.key for scale in info.scales), *(scale.key for scale in info.odd)}
+    return (folder, key) if key in keys else None
