@@ -21,12 +21,15 @@ from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, compress_gz
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.plans.chunks import group_shape, largest_multiple
+from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.local import NewFile, remove_tree
 from wkwdask.storage.part_file import PartFile, is_whole_part
+from wkwdask.storage.precomputed import PrecomputedVolume, is_zero
+from wkwdask.storage.precomputed_files import group_cells
 from wkwdask.storage.precomputed_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
 from wkwdask.storage.receipts import Receipt, merge_receipts
 from wkwdask.storage.shard_output import ShardOutput
+from wkwdask.storage.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.part_file import Run
-    from wkwdask.storage.volume import PartWriter, Volume
+    from wkwdask.storage.volume import PartWriter
 
 SUFFIXES = {None: "", "gzip": ".gz"}
 """What is appended to the name of a chunk's own file, by the way in which it is compressed."""
@@ -110,10 +113,7 @@ class PrecomputedTarget:
     @property
     def shard_shape(self) -> Vec3:
         """A shard file, or a group of chunks, along x, y, z [voxels]."""
-        shard_cells = self.scale.shard_cells
-        if self.scale.sharding is None or shard_cells is None:
-            return group_shape(self.chunk_shape, self.scale.size, self._voxel_nbytes)
-        x, y, z = (n * edge for n, edge in zip(shard_cells, self.chunk_shape, strict=True))
+        x, y, z = (n * edge for n, edge in zip(group_cells(self.scale, self._voxel_nbytes), self.chunk_shape, strict=True))
         return x, y, z
 
     @property
@@ -139,11 +139,10 @@ class PrecomputedTarget:
         os.makedirs(self.folder, exist_ok=True)
         os.makedirs(self.parts_folder, exist_ok=True)
 
-    def as_volume(self) -> Volume:
+    def as_volume(self) -> PrecomputedVolume:
         """Read what has been published so far."""
-        from wkwdask.storage.precomputed import PrecomputedVolume
-
-        return PrecomputedVolume.of_folder(self.folder, self.scale, self.codec, self.mag)
+        store, key = LocalStore(os.path.dirname(self.folder)), os.path.basename(self.folder)
+        return PrecomputedVolume(store, self.dtype, self.num_channels, replace(self.scale, key=key), self.mag)
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter:
         """Start a part of a shard, or the whole shard where ``part`` is None; chunks come in any order, but in that of identifiers they are written once."""
@@ -179,7 +178,7 @@ class PrecomputedTarget:
             yield places[n], int(codes[n]), self._encoded(array[:, x, y, z], places[n])
 
     def _encoded(self, chunk: npt.NDArray[Any], cell: Vec3) -> bytes:
-        if not chunk.view(f"u{chunk.dtype.itemsize}").any():  # minus zero is not zero
+        if is_zero(chunk):
             return b""
         data = self.codec.encode(chunk, self.chunk_path(cell))
         gzips = self.compress == "gzip" if self.scale.sharding is None else self.scale.sharding.data_encoding == "gzip"
