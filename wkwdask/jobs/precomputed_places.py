@@ -7,19 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.precomputed.info import FILE_NAME, default_key
 from wkwdask.formats.precomputed.scale_choice import mags_of
 from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.precomputed_edit import read_info
-from wkwdask.storage.wkw import HEADER_NAME
+from wkwdask.storage.precomputed_edit import find_info
+from wkwdask.storage.precomputed_layer import holds_wkw, stripped
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths, Scale, VolumeInfo
     from wkwdask.geometry.mag import Mag
 
-_PREFIX = "precomputed://"
-_SUFFIX = "|neuroglancer-precomputed:"
 SAME = 1e-3  # of a resolution: these are the same
 
 
@@ -119,7 +116,7 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
     >>> volume_folder("precomputed:///data/em")
     '/data/em'
     """
-    text = os.fspath(url).removeprefix(_PREFIX).removesuffix(_SUFFIX)
+    text = stripped(url)
     if is_remote(text):
         raise UnsupportedError(f"{text}: precomputed volumes are written to local folders only; write to one and copy it there, such as with gsutil or aws s3")
     return local_path(text)
@@ -142,15 +139,17 @@ def volume_place(url: str | os.PathLike[str]) -> VolumePlace:
     CorruptError
         Its ``info`` breaks its format.
     ExistsError
-        It is a WKW dataset or mag.
+        It is a WKW dataset, layer or mag, or a scale of a volume.
     UnsupportedError
         It is remote, or its ``info`` says that it is elsewhere.
     """
     folder = os.path.realpath(volume_folder(url))
-    info = read_info(folder)
+    info = find_info(folder)
     if info is not None and info.redirect is not None:
         raise UnsupportedError(f"{folder}/{FILE_NAME}: says that the volume is at {info.redirect}; write there")
-    for name in (DATASOURCE_NAME, HEADER_NAME):
-        if info is None and os.path.exists(f"{folder}/{name}"):
-            raise ExistsError(f"{folder}: holds WKW data ({name}); write a precomputed volume to a folder of its own")
+    if info is None and holds_wkw(folder):
+        raise ExistsError(f"{folder}: holds WKW data; write a precomputed volume to a folder of its own")
+    above, name = os.path.split(folder)
+    if info is None and name in VolumePlace(above, find_info(above)).listed_keys:
+        raise ExistsError(f"{folder}: is a scale of the volume {above}; name the volume, and the scale with mag=")
     return VolumePlace(folder, info)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.grid import borders
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
 MANY_CHUNKS = 200_000
-_GROUP_NBYTES = 64 << 20
-_GROUP_CHUNKS = 1024
 
 
 def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nbytes: int) -> Vec3:
@@ -90,40 +87,3 @@ def num_chunks(lengths: Sequence[Sequence[int]]) -> int:
     for axis in lengths:
         count *= len(axis)
     return count
-
-
-def group_shape(chunk_shape: Vec3, size: Vec3, voxel_nbytes: int) -> Vec3:
-    """Choose how many chunks that are files of their own one task writes: a box of them, as large as a stored file of other formats.
-
-    Parameters
-    ----------
-    chunk_shape : tuple of 3 int
-        One chunk [voxels].
-    size : tuple of 3 int
-        The volume [voxels].
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-
-    Returns
-    -------
-    tuple of 3 int
-        A power-of-two multiple of the chunk along each axis [voxels].
-
-    Examples
-    --------
-    >>> group_shape((64, 64, 64), (5000, 5000, 100), 1)
-    (1024, 512, 128)
-    """
-    shape = chunk_shape
-    while True:
-        grown = [tuple(n * 2 if axis == doubled else n for axis, n in enumerate(shape)) for doubled in range(3) if shape[doubled] < size[doubled]]
-        fitting = [larger for larger in grown if _fits_group(larger, chunk_shape, voxel_nbytes)]
-        if not fitting:
-            return shape
-        x, y, z = min(fitting, key=max)
-        shape = x, y, z
-
-
-def _fits_group(shape: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int) -> bool:
-    voxels, chunk = math.prod(shape), math.prod(chunk_shape)
-    return voxels * voxel_nbytes <= _GROUP_NBYTES and voxels <= chunk * _GROUP_CHUNKS

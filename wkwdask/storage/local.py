@@ -180,6 +180,12 @@ class NewFile:
         if _sync_file_range is not None:
             _sync_file_range(self._fd, ctypes.c_int64(0), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE)
 
+    def sync(self) -> None:
+        """Flush it to disk now, so that :meth:`publish` need not."""
+        if self._flush:
+            os.fsync(self._fd)
+            self._flush = False
+
     def set_nbytes(self, nbytes: int) -> None:
         """Set the length; bytes that were never written are zero."""
         os.ftruncate(self._fd, nbytes)

@@ -34,7 +34,9 @@ class NewFiles:
             self.publish()
 
     def publish(self) -> None:
-        """Flush what was written, and give it its names."""
+        """Flush what was written, and give it its names: first the one and then the other, since a journal that holds renames is flushed with each file."""
+        for file in self._waiting:
+            file.sync()
         while self._waiting:
             self._waiting[0].publish(flush_folder=False)
             del self._waiting[0]

@@ -7,11 +7,13 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wkwdask.errors import CorruptError, MissingError
+from wkwdask.errors import MissingError
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
 from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME, format_info, with_scales
 from wkwdask.storage.local import publish_bytes, remove_temporaries
 from wkwdask.storage.locks import locked_file
+from wkwdask.storage.precomputed import read_info
+from wkwdask.storage.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
 
 
-def read_info(folder: str) -> VolumeInfo | None:
+def find_info(folder: str) -> VolumeInfo | None:
     """Read the ``info`` of a local folder, None where there is none.
 
     Raises
@@ -27,17 +29,10 @@ def read_info(folder: str) -> VolumeInfo | None:
     CorruptError
         The file breaks its format.
     """
-    path = f"{folder}/{FILE_NAME}"
     try:
-        with open(path, "rb") as file:
-            raw = file.read()
-    except (FileNotFoundError, NotADirectoryError):
+        return read_info(LocalStore(folder))
+    except MissingError:
         return None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{path}: byte {error.start}: no UTF-8 text") from None
-    return parse_info(text, path)
 
 
 def update_info(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
@@ -62,7 +57,7 @@ def update_info(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]],
     path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link stays one
     with locked_file(path, f"change of {path}"):
         remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
-        current = read_info(folder)
+        current = find_info(folder)
         document = new if current is None else current.document
         if document is None:
             raise MissingError(f"{folder}/{FILE_NAME}: not found")
@@ -113,7 +108,7 @@ class InfoEdit:
         ValueError
             Somebody did.
         """
-        current = read_info(self.folder)
+        current = find_info(self.folder)
         if current is None:
             return
         found = (current.type, current.dtype.name, current.num_channels)

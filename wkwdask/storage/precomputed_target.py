@@ -8,8 +8,8 @@ Chunks that are all zero are not stored.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
-import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +17,19 @@ import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.precomputed.chunk import ChunkCodec
-from wkwdask.formats.precomputed.shard_tables import format_shard_tables
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, compress_gzip
-from wkwdask.formats.run import RunTable, join_order
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.plans.chunks import group_shape, largest_multiple
-from wkwdask.storage.local import NewFile, make_folders_below, remove_tree
-from wkwdask.storage.new_files import NewFiles
-from wkwdask.storage.part_file import PartFile, close_part, is_whole_part
-from wkwdask.storage.pieces import Pieces
-from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
+from wkwdask.plans.chunks import largest_multiple
+from wkwdask.storage.local import NewFile, remove_tree
+from wkwdask.storage.part_file import PartFile, is_whole_part
+from wkwdask.storage.precomputed import PrecomputedVolume, is_zero
+from wkwdask.storage.precomputed_files import group_cells
+from wkwdask.storage.precomputed_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
+from wkwdask.storage.receipts import Receipt, merge_receipts
+from wkwdask.storage.shard_output import ShardOutput
+from wkwdask.storage.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.part_file import Run
-    from wkwdask.storage.volume import PartWriter, Volume
+    from wkwdask.storage.volume import PartWriter
 
 SUFFIXES = {None: "", "gzip": ".gz"}
 """What is appended to the name of a chunk's own file, by the way in which it is compressed."""
@@ -112,10 +113,7 @@ class PrecomputedTarget:
     @property
     def shard_shape(self) -> Vec3:
         """A shard file, or a group of chunks, along x, y, z [voxels]."""
-        shard_cells = self.scale.shard_cells
-        if self.scale.sharding is None or shard_cells is None:
-            return group_shape(self.chunk_shape, self.scale.size, self._voxel_nbytes)
-        x, y, z = (n * edge for n, edge in zip(shard_cells, self.chunk_shape, strict=True))
+        x, y, z = (n * edge for n, edge in zip(group_cells(self.scale, self._voxel_nbytes), self.chunk_shape, strict=True))
         return x, y, z
 
     @property
@@ -141,15 +139,16 @@ class PrecomputedTarget:
         os.makedirs(self.folder, exist_ok=True)
         os.makedirs(self.parts_folder, exist_ok=True)
 
-    def as_volume(self) -> Volume:
+    def as_volume(self) -> PrecomputedVolume:
         """Read what has been published so far."""
-        from wkwdask.storage.precomputed import PrecomputedVolume
-
-        return PrecomputedVolume.of_folder(self.folder, self.scale, self.codec, self.mag)
+        store, key = LocalStore(os.path.dirname(self.folder)), os.path.basename(self.folder)
+        return PrecomputedVolume(store, self.dtype, self.num_channels, replace(self.scale, key=key), self.mag)
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter:
         """Start a part of a shard, or the whole shard where ``part`` is None; chunks come in any order, but in that of identifiers they are written once."""
-        return ChunkFilesWriter(self, shard, part) if self.scale.sharding is None else ShardPartWriter(self, self.scale.sharding, shard, part)
+        if self.scale.sharding is None:
+            return ChunkFilesWriter(self, shard, part)
+        return ShardWriter(self, shard) if part is None else PartFileWriter(self, shard, part)
 
     def encoded_chunks(self, array: npt.NDArray[Any], topleft: Vec3) -> Iterator[tuple[Vec3, int, bytes]]:
         """Encode whole chunks, in the order of their identifiers.
@@ -179,7 +178,7 @@ class PrecomputedTarget:
             yield places[n], int(codes[n]), self._encoded(array[:, x, y, z], places[n])
 
     def _encoded(self, chunk: npt.NDArray[Any], cell: Vec3) -> bytes:
-        if not chunk.view(f"u{chunk.dtype.itemsize}").any():  # minus zero is not zero
+        if is_zero(chunk):
             return b""
         data = self.codec.encode(chunk, self.chunk_path(cell))
         gzips = self.compress == "gzip" if self.scale.sharding is None else self.scale.sharding.data_encoding == "gzip"
@@ -284,38 +283,26 @@ class PrecomputedTarget:
             # dask may run a task twice: then the shard was published by the first run, which removed the parts
             if not os.path.exists(path):
                 raise IncompleteWriteError(f"{error.filename}: part of {path} is gone before they were joined") from None
-            return _published(receipt, path)
+            return published(receipt, path)
         if not runs:
             return receipt
-        self.write_shard(shard, sharding, runs)
-        return _published(receipt, path)
+        self.write_shard(shard, runs)
+        return published(receipt, path)
 
-    def write_shard(self, shard: Vec3, sharding: Sharding, runs: Sequence[Run]) -> None:
+    def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
         """Copy the chunks of all runs into a shard file, in the order of their identifiers."""
-        num_codes = 1 << min(sharding.preshift_bits + sharding.minishard_bits, len(compressed_morton.bit_axes(self.scale.grid)))
-        sizes, segments = join_order([run.table for run in runs], num_codes)
-        output = Pieces(lambda: NewFile(self.shard_path(shard), self.parts_folder), sharding.index_nbytes)
+        output = self.open_shard(shard)
         try:
-            for segment in segments:
-                if segment.run >= 0:
-                    runs[segment.run].copy(segment.offset, segment.nbytes, output)
-            self.finish_shard(shard, sharding, sizes, output)
+            output.copy_all(runs, math.prod(self.shard_shape) // math.prod(self.chunk_shape))
+            output.publish()
         except BaseException:
             output.discard()
             raise
 
-    def finish_shard(self, shard: Vec3, sharding: Sharding, sizes: npt.NDArray[np.int64], output: Pieces) -> None:
-        """Write the tables of a shard whose chunks are written, and publish it."""
-        index, tail = format_shard_tables(sharding, self.first_id(shard), sizes)
-        output.append(np.frombuffer(tail, np.uint8))
-        file = output.close()
-        file.write(index, 0)
-        file.publish(flush_folder=False, keep_equal=True)
-
-
-def _published(receipt: Receipt, path: str) -> Receipt:
-    status = os.stat(path)
-    return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
+    def open_shard(self, shard: Vec3) -> ShardOutput:
+        """Start a shard file."""
+        assert self.scale.sharding is not None
+        return ShardOutput(self.scale.sharding, self.first_id(shard), lambda: NewFile(self.shard_path(shard), self.parts_folder))
 
 
 def _is_whole_shard(path: str, nbytes: int, sharding: Sharding) -> bool:
@@ -330,187 +317,3 @@ def _is_whole_shard(path: str, nbytes: int, sharding: Sharding) -> bool:
         return False
     index = np.frombuffer(raw, "<u8").reshape(-1, INDEX_ENTRY_NBYTES // 8)
     return bool((index[:, 0] <= index[:, 1]).all()) and int(index.max()) == size - sharding.index_nbytes
-
-
-class ShardPartWriter:
-    """Encodes the chunks of one part, or of one whole shard, and stores them as they come.
-
-    Parameters
-    ----------
-    target : PrecomputedTarget
-        The scale.
-    sharding : Sharding
-        Its sharding.
-    shard : tuple of 3 int
-        Index of the shard along x, y, z.
-    part : tuple of 3 int, optional
-        Name of the part; None writes the shard itself.
-    """
-
-    def __init__(self, target: PrecomputedTarget, sharding: Sharding, shard: Vec3, part: Vec3 | None) -> None:
-        self._target = target
-        self._sharding = sharding
-        self._shard = shard
-        self._part = part
-        self._first_id = target.first_id(shard)
-        self._codes: list[int] = []
-        self._sizes: list[int] = []
-        self._output = Pieces(self._open_file, 0 if part is not None else sharding.index_nbytes)
-        self._checksum = 0
-        self._stats = Stats(target.mag)
-
-    @property
-    def gathered_nbytes(self) -> int:
-        """Encoded chunks that are not written yet."""
-        return self._output.gathered_nbytes
-
-    def flush(self) -> None:
-        """Write them."""
-        self._output.flush()
-
-    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode an array (c, x, y, z) of whole chunks and store them."""
-        voxels = self._target.within(array, topleft)
-        self._stats.add(voxels, topleft)
-        for _, code, data in self._target.encoded_chunks(voxels, topleft):
-            if data:
-                self._output.append(np.frombuffer(data, np.uint8))
-                if self._part is not None:
-                    self._checksum = zlib.crc32(data, self._checksum)
-                self._codes.append(code - self._first_id)
-                self._sizes.append(len(data))
-
-    def skip(self, box: BoundingBox) -> None:
-        """Take note of voxels that are all zero, in place of appending them."""
-        self._stats.add_zeros(box)
-
-    @property
-    def _path(self) -> str:
-        return self._target.shard_path(self._shard) if self._part is None else self._target.part_path(self._shard, self._part)
-
-    def _open_file(self) -> NewFile:
-        target = self._target
-        make_folders_below(target.folder if self._part is None else target.parts_folder, os.path.dirname(self._path))
-        return NewFile(self._path, target.parts_folder)
-
-    def close(self) -> Receipt:
-        """Publish what was stored; nothing is, where all voxels are zero."""
-        receipt = self._stats.receipt(self._shard, self._part)
-        if not self._codes:
-            self.discard()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path)
-            return receipt
-        table = RunTable(np.array(self._codes, np.uint64), np.array(self._sizes, np.int64))
-        if self._part is not None:
-            nbytes, checksum = close_part(self._output, table, self._checksum)
-            return replace(receipt, path=self._path, nbytes=nbytes, checksum=checksum)
-        if self._codes == sorted(self._codes):
-            sizes = np.zeros(self._codes[-1] + 1, np.int64)
-            sizes[self._codes] = self._sizes
-            self._target.finish_shard(self._shard, self._sharding, sizes, self._output)
-        else:
-            self._put_in_order(table)
-        return _published(receipt, self._path)
-
-    def _put_in_order(self, table: RunTable) -> None:
-        """Write the shard once more, from chunks that came in another order than that of their identifiers."""
-        file = self._output.close()
-        try:
-            fd = file.open_written()
-            try:
-                self._target.write_shard(self._shard, self._sharding, [_Unordered(fd, table, self._sharding.index_nbytes, self._path)])
-            finally:
-                os.close(fd)
-        finally:
-            file.discard()
-
-    def discard(self) -> None:
-        """Remove what was stored so far."""
-        self._output.discard()
-
-
-class _Unordered:
-    """Chunks behind each other in an open file.
-
-    Parameters
-    ----------
-    fd : int
-        The file.
-    table : RunTable
-        What it holds.
-    offset : int
-        Where the first one starts.
-    source : str
-        The file's name, for errors.
-    """
-
-    def __init__(self, fd: int, table: RunTable, offset: int, source: str) -> None:
-        self.table = table
-        self._fd, self._offset, self._source = fd, offset, source
-
-    def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
-        """Append bytes of the payload to a new file."""
-        output.copy(self._fd, self._offset + offset, nbytes, self._source)
-
-
-class ChunkFilesWriter:
-    """Encodes the chunks of a group, or of a part of one, and stores each in a file of its own; the files are flushed together.
-
-    Parameters
-    ----------
-    target : PrecomputedTarget
-        The scale.
-    shard : tuple of 3 int
-        Index of the group along x, y, z.
-    part : tuple of 3 int, optional
-        Name of the part; None for the whole group.
-    """
-
-    def __init__(self, target: PrecomputedTarget, shard: Vec3, part: Vec3 | None) -> None:
-        self._target = target
-        self._shard = shard
-        self._part = part
-        self._files = NewFiles(target.parts_folder)
-        self._stats = Stats(target.mag)
-
-    @property
-    def gathered_nbytes(self) -> int:
-        """Nothing is held: each chunk is written at once."""
-        return 0
-
-    def flush(self) -> None:
-        """All is written."""
-
-    def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode an array (c, x, y, z) of whole chunks and store them."""
-        voxels = self._target.within(array, topleft)
-        self._stats.add(voxels, topleft)
-        for cell, _, data in self._target.encoded_chunks(voxels, topleft):
-            if data:
-                self._files.write(self._target.chunk_path(cell), data)
-            else:
-                self._remove(cell)
-
-    def skip(self, box: BoundingBox) -> None:
-        """Take note of voxels that are all zero, in place of appending them."""
-        self._stats.add_zeros(box)
-        for cell in cells(box, self._target.chunk_shape):
-            self._remove(cell)
-
-    def _remove(self, cell: Vec3) -> None:
-        """Remove what an interrupted attempt may have left, which read other voxels."""
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._target.chunk_path(cell))
-
-    def close(self) -> Receipt:
-        """Flush all files, give them their names, and promise that they are there."""
-        receipt = self._stats.receipt(self._shard, self._part)
-        self._files.publish()
-        if not self._files.count:
-            return receipt
-        return replace(receipt, path=self._target.shard_path(self._shard), nbytes=self._files.nbytes, files=self._files.count)
-
-    def discard(self) -> None:
-        """Remove what has no name yet; the rest is nowhere promised."""
-        self._files.discard()
