@@ -66,7 +66,8 @@ def convert(
 ) -> Report:
     """Make a WKW mag of images or of an array in another format, or the other way round where the source is WKW.
 
-    Between WKW and Neuroglancer precomputed volumes, all mags and scales of a layer are converted, with their places and the size of voxels. Sections are decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
+    Between WKW and Neuroglancer precomputed volumes, all mags and scales of a layer are converted, with their places and the size of voxels. Sections are
+    decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
     interrupted call goes on from where it was when it is made again.
 
     Parameters
@@ -77,7 +78,8 @@ def convert(
         as ``precomputed://gs://bucket/em``). For an export a WKW dataset, layer or mag.
     target : str or path
         A dataset, layer or mag (``DATASET/LAYER/MAG``), new or not; a new dataset gets a ``datasource-properties.json``. For an export ``.ome.tif``,
-        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume; any other name becomes a folder with one TIFF for each section, named by its z.
+        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume;
+        any other name becomes a folder with one TIFF for each section, named by its z.
     layer : str, optional
         The layer of the dataset; for a new one by default ``color`` or ``segmentation``.
     mag : Mag, str, int or sequence of 3 int, optional
@@ -183,17 +185,20 @@ def convert(
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
     to_scales = is_named_precomputed(target)
-    if to_scales or (is_precomputed(source) and not _is_export(target)):
-        taken = Taken((wanted_mag,) if wanted_mag else None, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_)
+    if to_scales or (isinstance(source, (str, os.PathLike)) and is_precomputed(source) and not _is_export(target)):
+        of_images = {"axes": axes, "on_error": on_error == "fill"}
+        taken = Taken(
+            (wanted_mag,) if wanted_mag else None, pyramid, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
+        )  # fmt: skip
         size = _lengths_nm(voxel_size, unit)
-        if not to_scales:
-            refuse_options(f"{source} is converted to WKW", {"axes": axes, "on_error": on_error == "fill", **of_scales})
-            encoding_of_mags = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
-            report = convert_from_scales(source, target, layer, taken, encoding_of_mags, category, size, existing, allow_external=allow_external)
-        else:
-            refuse_options(f"{target} is a precomputed volume", {"axes": axes, "compression": compression, "category": category, "on_error": on_error == "fill"})
+        if to_scales:
+            refuse_options(f"{target} is a precomputed volume", {**of_images, "compression": compression, "category": category})
             report = _to_scales(source, target, layer, taken, of_scales, size, existing)
-        return merge_reports([report, _pyramid_of(target if to_scales else report.mags[0].folder, existing)]) if pyramid else report
+        else:
+            refuse_options(f"{source} is converted to WKW", {**of_images, **of_scales})
+            encoding_of_mags = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
+            report = convert_from_scales(str(source), target, layer, taken, encoding_of_mags, category, size, existing, allow_external=allow_external)
+        return merge_reports([report, build_pyramid(target if to_scales else report.mags[0].path, existing=existing)]) if pyramid else report
     refuse_options(f"{source} is converted to WKW or images", of_scales)
     volume = _wkw_volume(source, layer, wanted_mag)
     if volume is not None:
@@ -225,7 +230,7 @@ def _to_scales(
     """
     options = scale_options(of_scales)
     if is_precomputed(source):
-        if taken != Taken(taken.mags) or voxel_size is not None:
+        if taken != Taken(taken.mags, taken.finest_only) or voxel_size is not None:
             raise UnsupportedError(f"{source}: scales are stored anew as they are; convert to WKW to change their place, type or channels")
         return rechunk_scales(str(source), target, taken.mags, existing, None, options)
     located = locate(source) if isinstance(source, (str, os.PathLike)) and _is_wkw(source) else None
@@ -234,11 +239,6 @@ def _to_scales(
     if located.mag is not None:
         taken = replace(taken, mags=(located.mag,))
     return convert_to_scales(choose_layer(located, layer), target, taken, options, voxel_size, existing)
-
-
-def _pyramid_of(folder: str | os.PathLike[str], existing: Any) -> Report:
-    """Build the coarser mags or scales that were not converted."""
-    return build_pyramid(folder, existing=existing)
 
 
 def _is_wkw(source: str | os.PathLike[str]) -> bool:

@@ -144,6 +144,8 @@ class Taken:
 
     mags: tuple[Mag, ...] | None = None
     """Which mags, by default all."""
+    finest_only: bool = False
+    """Whether of all mags only the finest is taken."""
     box: BoundingBox | None = None
     """Which part [voxels of mag 1]."""
     offset: Vec3 = (0, 0, 0)
@@ -185,6 +187,20 @@ class Taken:
             return taken
         return Converted(taken, channels, dtype, self.value_range)
 
+    def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
+        """Choose among the mags that are there, finest first.
+
+        Raises
+        ------
+        MissingError
+            One that is asked for is not there, or there is none.
+        """
+        missing = [mag for mag in self.mags or () if mag not in there]
+        if missing or not there:
+            raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, there)) or 'none'}")
+        chosen = sorted(there if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
+        return chosen[:1] if self.finest_only else chosen
+
     @property
     def settings(self) -> dict[str, Any]:
         """What a journal keeps about it."""
@@ -206,7 +222,7 @@ def convert_to_scales(layer: Layer, target: str | os.PathLike[str], taken: Taken
         raise ValueError(f"{layer.folder}: no JSON says how large its voxels are; give voxel_size= (--voxel-size) in nm")
     kind = None if layer.record is None else "segmentation" if layer.record.category == "segmentation" else "image"
     there = [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
-    mags = _of_those(layer.folder, taken.mags, there)
+    mags = taken.mags_of(layer.folder, there)
     encoding = ScaleEncoding(options.encoding, options.sharded or False, options.chunk_size or (64, 64, 64), options.quality, options.compress)
     copies = []
     for mag in mags:
@@ -262,26 +278,18 @@ def convert_from_scales(
 
     layer = open_precomputed_layer(source)
     options = StoreOptions(encoding, category or layer.category, voxel_size or layer.voxel_size_nm, allow_external)
-    mags = _of_those(layer.folder, taken.mags, list(layer.mags))
+    mags = taken.mags_of(layer.folder, list(layer.mags))
     check_can_be_repeated(len(mags), starts_anew=existing == "overwrite")
     volumes = [(mag, layer.volume(mag)) for mag in mags]
     for _, volume in volumes:  # before the first is made
         check_not_below_zero(taken.of(volume))
     reports = []
     for mag, volume in volumes:
-        folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags else None, options.category)
+        folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None else None, options.category)
         known = {**taken.settings, **source_settings(volume)}
         staged = stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
         reports.append(build.rechunk(staged, verify=False))
     return merge_reports(reports)
-
-
-def _of_those(name: str, wanted: tuple[Mag, ...] | None, there: Sequence[Mag]) -> list[Mag]:
-    """Choose mags, finest first."""
-    missing = [mag for mag in wanted or () if mag not in there]
-    if missing or not there:
-        raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, there)) or 'none'}")
-    return sorted(there if wanted is None else wanted, key=lambda mag: (mag.maximum, mag.factors))
 
 
 def _warn(notes: Sequence[str]) -> None:
