@@ -85,8 +85,12 @@ class InfoEdit:
         """Change ``info``, or make it."""
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
         path = f"{self.folder}/{PROVENANCE_FILE_NAME}"
-        if not os.path.lexists(path):
-            publish_bytes(path, format_info(self.provenance).encode())
+        if os.path.lexists(path):
+            return
+        with locked_file(path, f"making of {path}"):
+            remove_temporaries(self.folder, PROVENANCE_FILE_NAME)  # whoever wrote one held this lock, and is dead
+            if not os.path.lexists(path):
+                publish_bytes(path, format_info(self.provenance).encode())
 
     def check_writable(self) -> None:
         """Make sure, before any work, that ``info`` can be changed after it.
