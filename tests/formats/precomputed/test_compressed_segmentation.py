@@ -145,9 +145,10 @@ def test_any_bytes(data):
     array = data.draw(_segmentations())
     raw = data.draw(damaged(compressed_segmentation.encode(array, (8, 8, 8), "f")))
     try:
-        compressed_segmentation.decode(raw, array.shape[1:], (8, 8, 8), array.dtype, len(array), "f", 0)
-    except FormatError as error:
-        assert str(error).startswith("f: byte ")
+        found = compressed_segmentation.decode(raw, array.shape[1:], (8, 8, 8), array.dtype, len(array), "f", 0)
+    except FormatError:
+        return
+    assert found.shape == array.shape
 
 
 def test_every_truncation():
