@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
 from wkwdask.formats.datasource import length_nm
@@ -19,13 +20,16 @@ from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, stage_import, target_folder
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
-from wkwdask.storage.dataset import locate, open_volume
+from wkwdask.storage.dataset import locate
 from wkwdask.storage.job_folder import is_taken, read_provenance
+from wkwdask.storage.opening import open_stored, voxel_size_of
+from wkwdask.storage.precomputed_layer import is_precomputed
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
+    from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.jobs.places import Place
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.opening import StoredVolume
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -153,34 +157,35 @@ def convert(
     """
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
-    wanted_mag = None if mag is None else Mag.parse(mag)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     if value_range is not None and len(value_range) != 2:
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
-    volume = _wkw_volume(source, layer, wanted_mag)
-    if volume is not None:
+    stored = _stored(source, layer, mag_or_key(mag))
+    if stored is not None:
+        volume, voxel_size_nm = stored
         for name, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
-                raise ValueError(f"{name} is for what becomes WKW, but {volume.name} is WKW and is exported")
-        return _export(volume, target, ExportOptions(box, None if channels is None else tuple(channels), dtype, range_, compression), existing)
+                raise ValueError(f"{name} is for what becomes WKW, but {volume.name} is a mag or scale, which is exported")
+        return _export(volume, target, ExportOptions(box, None if channels is None else tuple(channels), dtype, range_, compression), existing, voxel_size_nm)
     options = ImportOptions(
         WkwEncoding(block_len, file_len, compression or "lz4hc", level), vec3(offset, "offset"), axes, None if channels is None else tuple(channels), dtype,
         range_, _lengths_nm(voxel_size, unit), box, category, on_error == "fill", allow_external,
     )  # fmt: skip
-    return _import(source, target, layer, wanted_mag, options, existing, pyramid=pyramid)
+    return _import(source, target, layer, None if mag is None else Mag.parse(mag), options, existing, pyramid=pyramid)
 
 
-def _wkw_volume(source: Paths, layer: str | None, mag: Mag | None) -> WkwVolume | None:
-    """Open a source that is WKW, None for another one."""
+def _stored(source: Paths, layer: str | None, mag: Mag | str | None) -> tuple[StoredVolume, Lengths | None] | None:
+    """Open a source that is WKW or precomputed, with the edge lengths of a voxel of mag 1 [nm]; None for another one."""
     if not isinstance(source, (str, os.PathLike)):
         return None
     try:
-        if not locate(source).layers:
+        if not is_precomputed(source) and not locate(source).layers:
             return None
     except (MissingError, UnsupportedError, NotADirectoryError):
         return None
-    return open_volume(source, layer, mag)
+    found, volume = open_stored(source, layer, mag)
+    return volume, voxel_size_of(found, volume)
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:
@@ -241,7 +246,7 @@ def _is_done(staged: StagedImport) -> bool:
     return read_provenance(staged.place.folder).get("settings") == staged.staged.settings
 
 
-def _export(volume: WkwVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str) -> Report:
+def _export(volume: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: Lengths | None) -> Report:
     from wkwdask.graphs import build
 
-    return build.export(stage_export(volume, target, options, existing))
+    return build.export(stage_export(volume, target, options, existing, voxel_size_nm))

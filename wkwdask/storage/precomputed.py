@@ -80,11 +80,22 @@ class PrecomputedVolume:
     """Its mag; mag 1 where the scale has none."""
     opened: Opened | None = None
     """What was there when it was opened; None where nobody looks, as for a volume that is being written, or a remote one."""
+    part: BoundingBox | None = None
+    """The part of it that counts; None for all."""
+
+    @property
+    def extent(self) -> BoundingBox:
+        """All of the scale, from voxel 0 on [voxels of the scale]."""
+        return BoundingBox((0, 0, 0), self.scale.size, self.mag)
 
     @property
     def box(self) -> BoundingBox:
-        """Where it has data: all of it, from voxel 0 on [voxels of the scale]."""
-        return BoundingBox((0, 0, 0), self.scale.size, self.mag)
+        """Where it has data [voxels of the scale]."""
+        return self.extent if self.part is None else self.part
+
+    def cropped(self, box: BoundingBox) -> PrecomputedVolume:
+        """Give a part of the volume; reading reaches beyond it as before."""
+        return replace(self, part=box)
 
     @property
     def origin(self) -> Vec3:
@@ -129,7 +140,7 @@ class PrecomputedVolume:
     def token(self) -> tuple[Any, ...]:
         """Values that change when the scale is another one; of a remote volume, when ``info`` says so."""
         place = None if self.opened is None else self.opened.folder
-        return ("precomputed", self.store.url, self.scale, repr(self.scale.entry), self.dtype.str, self.num_channels, self.mag, place)
+        return ("precomputed", self.store.url, self.scale, repr(self.scale.entry), self.dtype.str, self.num_channels, self.box, place)
 
     # -------------------------------------------------------------------------------------------- voxels
 
@@ -164,7 +175,7 @@ class PrecomputedVolume:
             The scale was replaced by another job, and a file is absent.
         """
         asked = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.mag)
-        inside = asked.intersection(self.box)
+        inside = asked.intersection(self.extent)
         ranges = cell_range(inside, self.chunk_shape)
         seen = np.zeros([len(cells) for cells in ranges], np.bool_)
         nonzero = found = 0
@@ -329,6 +340,14 @@ class PrecomputedVolume:
         """Tell whether what said that the scale is the one that was opened has not changed since."""
         return self.opened is not None and look(self.store, self.scale.key) == self.opened
 
+    def is_current(self) -> bool:
+        """Tell whether what is there is still the scale that was opened; nobody knows of a remote one, which is taken to be."""
+        try:
+            self.check_absence()
+        except (MissingError, ReplacedError):
+            return False
+        return True
+
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether a shard is stored, or any chunk of a group; those of a remote volume are taken to be."""
         return not self.store.is_local or bool(len(self._states([index])))
@@ -362,7 +381,7 @@ class PrecomputedVolume:
         boxes = stored_boxes(self.folder, self.scale)
         if not len(boxes):
             self.check_absence()
-        mark_occupied(found, boxes, self.scale, cell_shape)
+        mark_occupied(found, boxes, self.scale, self.box, cell_shape)
         return found
 
     def shard_states(self, box: BoundingBox) -> States:
@@ -384,7 +403,11 @@ class PrecomputedVolume:
         """Look at all stored shards or groups of chunks, by one listing of the folder; nothing is known of those of a remote volume."""
         if not self.store.is_local:
             return np.zeros((0, 5), np.int64)
-        return all_states(self.folder, self.scale, self.shard_cells)
+        states = all_states(self.folder, self.scale, self.shard_cells)
+        if self.part is None:
+            return states
+        touched = cell_range(self.box, self.shard_shape)
+        return states[np.all([np.isin(states[:, axis], list(cells)) for axis, cells in enumerate(touched)], axis=0)]
 
     def has_shards(self) -> bool:
         """Tell whether any chunk or shard is stored; of a remote volume it is taken to be so."""
