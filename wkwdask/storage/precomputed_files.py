@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -226,6 +227,25 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
             yield from entries
     except (FileNotFoundError, NotADirectoryError):
         check_folder(folder)
+
+
+def file_sizes(folder: str, scale: Scale) -> tuple[int, int]:
+    """Count the files of chunks or shards, and their bytes.
+
+    Parameters
+    ----------
+    folder : str
+        The scale's folder.
+    scale : Scale
+        The scale.
+    """
+    pattern = _CHUNK_NAME if scale.sharding is None else _SHARD_NAME
+    sizes = []
+    for entry in _entries(folder):
+        if pattern.fullmatch(entry.name):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                sizes.append(entry.stat().st_size)
+    return len(sizes), sum(sizes)
 
 
 def has_files(folder: str, scale: Scale) -> bool:
