@@ -14,8 +14,8 @@ import wkwdask
 
 PACKAGE = Path(wkwdask.__file__).resolve().parent
 FLOORS = {
-    "errors": 0, "geometry": 0,
-    "formats": 1, "kernels": 1, "plans": 1,
+    "errors": 0, "geometry": 0, "kernels": 0,
+    "formats": 1, "plans": 1,
     "streams": 2, "storage": 2,
     "jobs": 3,
     "graphs": 4,

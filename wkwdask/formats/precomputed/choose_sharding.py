@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.formats.precomputed import images
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import vec3
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
 
-COMPRESSED_ENCODINGS = ("jpeg", "png", "jxl")
-"""Encodings whose bytes gzip does not make smaller."""
 TARGET_SHARD_NBYTES = 1 << 30
 _MINISHARD_BITS = 9  # a viewer reads the index of a whole minishard for its first chunk: 512 entries have 12 KiB
 _INDEX_BITS = 10  # a shard index of at most 16 KiB, which other readers read whole
@@ -110,11 +109,11 @@ def sharding_for(grid: Vec3, chunk_nbytes: int, *, target_shard_nbytes: int = TA
 
 
 def data_encoding_of(encoding: str) -> str:
-    """Say how chunks of an encoding are best stored in shards.
+    """Say how chunks of an encoding are best stored in shards: gzip does not make images smaller.
 
     Examples
     --------
     >>> data_encoding_of("raw"), data_encoding_of("jpeg")
     ('gzip', 'raw')
     """
-    return "raw" if encoding in COMPRESSED_ENCODINGS else "gzip"
+    return "raw" if encoding in images.ENCODINGS else "gzip"

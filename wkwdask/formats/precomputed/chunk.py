@@ -1,4 +1,4 @@
-"""Chunks of a Neuroglancer precomputed volume: encoded bytes to voxels and back, by the encoding of their scale. Opens nothing."""
+"""Chunks of a Neuroglancer precomputed volume: bytes to voxels and back, by the encoding of their scale. Opens nothing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.precomputed import compressed_segmentation, compresso, images, writable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
+    from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.geometry.mag import Vec3
 
 
@@ -27,10 +31,64 @@ class ChunkCodec:
     """Values per voxel."""
     block_size: Vec3 = (8, 8, 8)
     """Block of compressed_segmentation [voxels]."""
-    quality: int = 75
-    """Of jpeg and of lossy jxl, 0..100."""
+    quality: float | None = None
+    """Of jpeg, 75 by default, and of jxl, lossless by default, 0..100."""
     level: int | None = None
-    """Effort of png and jxl."""
+    """Effort of png, 0..9, and of jxl, 1..10."""
+
+    @classmethod
+    def of(cls, info: VolumeInfo, scale: Scale) -> ChunkCodec:
+        """Give the codec of a scale.
+
+        Parameters
+        ----------
+        info : VolumeInfo
+            The volume.
+        scale : Scale
+            One of its scales, or one that is to be added.
+
+        Returns
+        -------
+        ChunkCodec
+            With what the scale says to writers.
+
+        Raises
+        ------
+        CorruptError
+            The encoding does not have the volume's type, or its number of channels.
+        """
+        try:
+            writable.check_encoding(scale.encoding, info.dtype, info.num_channels)
+        except ValueError as error:
+            raise CorruptError(f"scale {scale.key!r}: {error}") from None
+        return cls.of_scale(scale, info.dtype, info.num_channels)
+
+    @classmethod
+    def of_scale(cls, scale: Scale, dtype: np.dtype[Any], num_channels: int) -> ChunkCodec:
+        """Give the codec of a scale whose encoding was checked.
+
+        Parameters
+        ----------
+        scale : Scale
+            The scale.
+        dtype : dtype
+            Type of one channel.
+        num_channels : int
+            Values per voxel.
+
+        Returns
+        -------
+        ChunkCodec
+        """
+        options = scale.options
+        quality = options.get("jpeg_quality" if scale.encoding == "jpeg" else "jxl_quality")
+        level = options.get("png_level" if scale.encoding == "png" else "jxl_effort")
+        return cls(scale.encoding, dtype, num_channels, scale.block_size or (8, 8, 8), quality, level)
+
+    @property
+    def is_lossy(self) -> bool:
+        """Whether voxels are changed by being encoded."""
+        return writable.is_lossy(self.encoding, self.quality)
 
     def decode(self, data: bytes, shape: Vec3, source: str, offset: int = 0) -> npt.NDArray[Any]:
         """Decode a chunk.
@@ -58,11 +116,46 @@ class ChunkCodec:
         ModuleNotFoundError
             The encoding needs a package that is not installed; the message names the extra.
         """
-        expected = shape[0] * shape[1] * shape[2] * self.num_channels * self.dtype.itemsize
-        if len(data) != expected:
-            raise CorruptError(f"{source}: byte {offset}: a raw chunk of {shape} voxels has {expected} bytes, found {len(data)}")
-        stored = np.frombuffer(data, self.dtype.newbyteorder("<")).astype(self.dtype, copy=False)
-        return stored.reshape(self.num_channels, shape[2], shape[1], shape[0]).transpose(0, 3, 2, 1)
+        if self.encoding == "raw":
+            return self._raw(data, shape, source, offset)
+        if self.encoding in images.ENCODINGS:
+            return images.decode(self.encoding, data, shape, self.dtype, self.num_channels, source, offset)
+        if self.encoding == "compresso":
+            return compresso.decode(data, shape, self.dtype, source, offset)
+        return compressed_segmentation.decode(data, shape, self.block_size, self.dtype, self.num_channels, source, offset)
+
+    def decode_into(self, data: bytes, shape: Vec3, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> None:
+        """Decode the part of a chunk that lies inside an array, straight to its place where the encoding can do that.
+
+        Parameters
+        ----------
+        data : bytes
+            The encoded chunk.
+        shape : tuple of 3 int
+            Its voxels along x, y, z.
+        out : ndarray, shape (c, x, y, z)
+            What to fill, with all channels, any memory order; voxels outside the chunk are left alone.
+        corner : sequence of 3 int
+            Lowest voxel of the chunk relative to ``out``; may be negative.
+        source : str
+            File and chunk, for errors.
+        offset : int
+            Byte of the file at which it is stored, for errors.
+
+        Raises
+        ------
+        FormatError
+            The bytes are no such chunk.
+        ModuleNotFoundError
+            The encoding needs a package that is not installed; the message names the extra.
+        """
+        low = (corner[0], corner[1], corner[2])
+        if self.encoding == "compressed_segmentation" and out.dtype == self.dtype:
+            compressed_segmentation.decode_into(data, shape, self.block_size, out, low, source, offset)
+            return
+        chunk = self.decode(data, shape, source, offset)
+        in_out, in_chunk = _overlap(low, shape, out.shape)
+        out[(slice(None), *in_out)] = chunk[(slice(None), *in_chunk)]
 
     def encode(self, array: npt.NDArray[Any], source: str) -> bytes:
         """Encode a chunk.
@@ -82,5 +175,30 @@ class ChunkCodec:
         ------
         FormatError
             The encoding cannot hold these voxels.
+        ModuleNotFoundError
+            The encoding needs a package that is not installed; the message names the extra.
         """
-        return array.astype(self.dtype.newbyteorder("<"), copy=False).transpose(0, 3, 2, 1).tobytes()
+        voxels = array.astype(self.dtype, copy=False)
+        if self.encoding == "raw":
+            return voxels.astype(self.dtype.newbyteorder("<"), copy=False).transpose(0, 3, 2, 1).tobytes()
+        if self.encoding in images.ENCODINGS:
+            return images.encode(self.encoding, voxels, self.quality, self.level, source)
+        if self.encoding == "compresso":
+            return compresso.encode(voxels, source)
+        return compressed_segmentation.encode(voxels, self.block_size, source)
+
+    def _raw(self, data: bytes, shape: Vec3, source: str, offset: int) -> npt.NDArray[Any]:
+        expected = shape[0] * shape[1] * shape[2] * self.num_channels * self.dtype.itemsize
+        if len(data) != expected:
+            error = TruncatedError if len(data) < expected else CorruptError
+            raise error(f"{source}: byte {offset}: a raw chunk of {shape} voxels has {expected} bytes, found {len(data)}")
+        stored = np.frombuffer(data, self.dtype.newbyteorder("<")).astype(self.dtype, copy=False)
+        return stored.reshape(self.num_channels, shape[2], shape[1], shape[0]).transpose(0, 3, 2, 1)
+
+
+def _overlap(corner: Vec3, shape: Vec3, out_shape: Sequence[int]) -> tuple[list[slice], list[slice]]:
+    """Give the slices of an array (c, x, y, z) and of a chunk in which both lie."""
+    low = [max(0, -at) for at in corner]
+    high = [max(a, min(n, have - at)) for a, at, n, have in zip(low, corner, shape, out_shape[1:], strict=True)]
+    in_out = [slice(at + a, at + b) for at, a, b in zip(corner, low, high, strict=True)]
+    return in_out, [slice(a, b) for a, b in zip(low, high, strict=True)]

@@ -1,0 +1,158 @@
+"""Chunks in Compresso's encoding: borders between segments as small windows, and one id for each connected piece of what lies between. Opens nothing.
+
+Streams are written by the package compresso and read here: the package believes what a damaged stream says, and reads memory that is not its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, FormatError, TruncatedError
+from wkwdask.formats.extras import need
+from wkwdask.kernels import compresso
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+
+_HEADER = struct.Struct("<4sBB3H3BQIQB")
+_MAGIC = b"cpso"
+_WRONG = {
+    compresso.WINDOWS: "has windows that do not cover it",
+    compresso.IDS: "has another number of ids than of connected pieces",
+    compresso.LOCATIONS: "has borders without ids",
+}
+_STEPS = ((4, 4, 1), (8, 8, 1))  # windows to write; the second ones where there are too many different ones of the first
+
+
+class _Header(NamedTuple):
+    """The header of a stream, without its first four bytes."""
+
+    version: int
+    """1 with an index of planes, else 0."""
+    itemsize: int
+    """Bytes of an id."""
+    shape: Vec3
+    """Voxels along x, y, z."""
+    steps: Vec3
+    """Voxels of a window along x, y, z."""
+    num_ids: int
+    """How many ids follow."""
+    num_values: int
+    """How many windows follow."""
+    num_locations: int
+    """How many words about voxels on borders follow."""
+    connectivity: int
+    """4 or 6."""
+
+
+def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
+    """Decode a chunk.
+
+    Parameters
+    ----------
+    data : bytes
+        The encoded chunk.
+    shape : tuple of 3 int
+        Its voxels along x, y, z.
+    dtype : dtype
+        Type of its ids.
+    source : str
+        File and chunk, for errors.
+    offset : int
+        Byte of the file at which it is stored, for errors.
+
+    Returns
+    -------
+    ndarray, shape (1, x, y, z)
+
+    Raises
+    ------
+    TruncatedError
+        There are fewer bytes than its header says.
+    CorruptError
+        The bytes are no such stream, or one of another size or type.
+    """
+    where = f"{source}: byte {offset}"
+    header = _parse_header(data, where)
+    if header.shape != shape or header.itemsize != dtype.itemsize:
+        raise CorruptError(f"{where}: expected a compresso stream of {shape} voxels of {dtype}, found {header.shape} of {header.itemsize} bytes")
+    stored = np.dtype(f"<u{header.itemsize}")
+    window_nbytes = _window_nbytes(header.steps)
+    lengths = [header.num_ids * stored.itemsize, header.num_values * window_nbytes, header.num_locations * stored.itemsize]
+    rest = len(data) - _HEADER.size - sum(lengths) - _index_nbytes(header)
+    if rest < 0:
+        raise TruncatedError(f"{where}: a compresso stream of {len(data)} bytes is {-rest} shorter than its header says")
+    window = np.dtype(f"<u{window_nbytes}")
+    at = _HEADER.size
+    parts = []
+    for length, kind in zip([*lengths, rest // window_nbytes * window_nbytes], (stored, window, stored, window), strict=True):
+        part = np.frombuffer(data, kind, length // kind.itemsize, at)
+        parts.append(part.astype(np.uint64 if kind is window else dtype))  # a copy, which is aligned
+        at += length
+    ids, values, locations, windows = parts
+    out = np.empty(shape[::-1], dtype)
+    what = compresso.decode(windows, values, ids, locations, header.steps, header.connectivity, out)
+    if what:
+        raise CorruptError(f"{where}: a compresso stream of {shape} voxels {_WRONG[what]}")
+    return out.transpose(2, 1, 0)[None]
+
+
+def encode(array: npt.NDArray[Any], source: str) -> bytes:
+    """Encode a chunk.
+
+    Parameters
+    ----------
+    array : ndarray of unsigned integers, shape (1, x, y, z)
+        Its voxels, any memory order.
+    source : str
+        File and chunk, for errors.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    FormatError
+        The package cannot encode it.
+    ModuleNotFoundError
+        The package compresso is not installed.
+    """
+    package = need("compresso", f"{source}: compresso", "precomputed")
+    voxels = np.asfortranarray(array[0], array.dtype.newbyteorder("="))
+    problem = ""
+    for steps in _STEPS:
+        try:
+            return bytes(package.compress(voxels, steps=steps))
+        except (package.EncodeError, RuntimeError) as error:
+            problem = str(error)
+    raise FormatError(f"{source}: compresso cannot encode a chunk of {voxels.shape} voxels: {problem}")
+
+
+def _parse_header(data: bytes, where: str) -> _Header:
+    if not data.startswith(_MAGIC):
+        raise CorruptError(f"{where}: no compresso stream: it starts with {bytes(data[:4])!r}")
+    if len(data) < _HEADER.size:
+        raise TruncatedError(f"{where}: a compresso stream is cut off in its header, after {len(data)} bytes")
+    _, version, itemsize, nx, ny, nz, sx, sy, sz, num_ids, num_values, num_locations, connectivity = _HEADER.unpack_from(data)
+    if version > 1 or itemsize not in (1, 2, 4, 8) or not 1 <= sx * sy * sz <= 64 or connectivity not in (4, 6):
+        found = f"version {version}, {itemsize} bytes, windows of {(sx, sy, sz)}, connectivity {connectivity}"
+        raise CorruptError(f"{where}: a compresso stream that cannot be: {found}")
+    return _Header(version, itemsize, (nx, ny, nz), (sx, sy, sz), num_ids, num_values, num_locations, connectivity)
+
+
+def _window_nbytes(steps: Vec3) -> int:
+    bits = steps[0] * steps[1] * steps[2]
+    return next(nbytes for nbytes in (1, 2, 4, 8) if bits <= 8 * nbytes)
+
+
+def _index_nbytes(header: _Header) -> int:
+    """Give the length of the index at the end of a stream: two numbers for each plane, which are only needed to decode some planes."""
+    most = 2 * header.shape[0] * header.shape[1]
+    width = 1 if most < 0xFF else 2 if most < 0xFFFF else 4 if most < 0xFFFFFFFF else 8
+    return 2 * header.shape[2] * width if header.version else 0

@@ -1,0 +1,150 @@
+"""What the headers of JPEG, PNG and JPEG XL images say of their size, so that no image is decoded that is too large. Opens nothing."""
+
+from __future__ import annotations
+
+import struct
+
+from wkwdask.errors import CorruptError, TruncatedError
+
+_PNG = b"\x89PNG\r\n\x1a\n"
+_JXL_CODESTREAM = b"\xff\x0a"
+_JXL_CONTAINER = b"\x00\x00\x00\x0cJXL \r\n\x87\n"
+_JXL_RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
+_NO_FRAME = (0xC4, 0xC8, 0xCC)  # markers between those of JPEG's frames that are none
+_END_OF_IMAGE = b"\xff\xd9"
+
+Size = tuple[int, int]
+"""Width and height; decoders give at most four components, however many an image says it has."""
+
+
+def png_size(data: bytes) -> Size:
+    """Read the size of a PNG image (W3C, PNG, section 11.2.1).
+
+    Raises
+    ------
+    CorruptError, TruncatedError
+        This is no PNG image.
+    """
+    if not data.startswith(_PNG) or data[12:16] != b"IHDR":
+        raise CorruptError("no PNG image")
+    if len(data) < 33:
+        raise TruncatedError("a PNG image is cut off in its header")
+    width, height = struct.unpack_from(">II", data, 16)
+    return width, height
+
+
+def jpeg_size(data: bytes) -> Size:
+    """Read the size of a JPEG image (ITU-T T.81, B.2.2), and see that the image has an end: decoders fill up one that has not.
+
+    Raises
+    ------
+    CorruptError, TruncatedError
+        This is no JPEG image, or a part of one.
+    """
+    if not data.startswith(b"\xff\xd8"):
+        raise CorruptError("no JPEG image")
+    at = 2
+    while at + 4 <= len(data):
+        if data[at] != 0xFF:
+            raise CorruptError(f"expected a marker of a JPEG image at its byte {at}, found {data[at]:#04x}")
+        marker = data[at + 1]
+        if marker == 0xFF:  # a fill byte
+            at += 1
+            continue
+        if 0xC0 <= marker <= 0xCF and marker not in _NO_FRAME:
+            if at + 10 > len(data) or data.find(_END_OF_IMAGE, at) < 0:
+                break
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return width, height
+        at += 2 if marker == 0x01 or 0xD0 <= marker <= 0xD7 else 2 + max(2, struct.unpack_from(">H", data, at + 2)[0])
+    raise TruncatedError("a JPEG image is cut off")
+
+
+def jxl_size(data: bytes) -> Size:
+    """Read the size of a JPEG XL image (ISO/IEC 18181-1, section 9 and annex D).
+
+    Raises
+    ------
+    CorruptError, TruncatedError
+        This is no JPEG XL image, a moving one, or one with channels besides color and alpha.
+    """
+    bits = _Bits(_jxl_codestream(data))
+    width, height = _jxl_dimensions(bits)
+    if bits.take(1):  # everything has its default: three channels of eight bits
+        return width, height
+    if bits.take(1):  # extra fields
+        bits.take(3)
+        if bits.take(1):
+            _jxl_dimensions(bits)
+        if bits.take(2):
+            raise CorruptError("a JPEG XL image that moves, or has a preview")
+    _skip_jxl_depth(bits)
+    bits.take(1)
+    extra = bits.choose(((0, 0), (0, 1), (4, 2), (12, 1)))
+    if extra > 1:
+        raise CorruptError(f"a JPEG XL image with {extra} channels besides its colors")
+    return width, height
+
+
+class _Bits:
+    """Takes bits from bytes, the lowest first."""
+
+    def __init__(self, data: bytes) -> None:
+        self._value = int.from_bytes(data[:256], "little")
+        self._left = 8 * min(len(data), 256)
+
+    def take(self, count: int) -> int:
+        """Take an unsigned number of so many bits."""
+        if count > self._left:
+            raise TruncatedError("a JPEG XL image is cut off in its header")
+        value = self._value & ((1 << count) - 1)
+        self._value >>= count
+        self._left -= count
+        return value
+
+    def choose(self, forms: tuple[tuple[int, int], ...]) -> int:
+        """Take a number in one of four forms: so many bits, and what is added to them."""
+        count, plus = forms[self.take(2)]
+        return self.take(count) + plus
+
+
+def _jxl_codestream(data: bytes) -> bytes:
+    """Find the start of the codestream, which may be in a container of boxes."""
+    if data.startswith(_JXL_CODESTREAM):
+        return data[2:258]
+    if not data.startswith(_JXL_CONTAINER):
+        raise CorruptError("no JPEG XL image")
+    at = len(_JXL_CONTAINER)
+    while at + 8 <= len(data):
+        length, name = struct.unpack_from(">I4s", data, at)
+        head = 8
+        if length == 1 and at + 16 <= len(data):
+            length, head = struct.unpack_from(">Q", data, at + 8)[0], 16
+        if name in (b"jxlc", b"jxlp"):
+            start = at + head + (4 if name == b"jxlp" else 0)
+            if data[start : start + 2] != _JXL_CODESTREAM:
+                break
+            return data[start + 2 : start + 258]
+        if length < head:
+            break
+        at += length
+    raise CorruptError("a JPEG XL container without a codestream")
+
+
+def _jxl_dimensions(bits: _Bits) -> tuple[int, int]:
+    forms = ((9, 1), (13, 1), (18, 1), (30, 1))
+    is_small = bits.take(1)
+    height = 8 * (bits.take(5) + 1) if is_small else bits.choose(forms)
+    ratio = bits.take(3)
+    if ratio:
+        numerator, denominator = _JXL_RATIOS[ratio - 1]
+        return height * numerator // denominator, height
+    return (8 * (bits.take(5) + 1) if is_small else bits.choose(forms)), height
+
+
+def _skip_jxl_depth(bits: _Bits) -> None:
+    if bits.take(1):
+        bits.choose(((0, 32), (0, 16), (0, 24), (6, 1)))
+        bits.take(4)
+    else:
+        bits.choose(((0, 8), (0, 10), (0, 12), (6, 1)))

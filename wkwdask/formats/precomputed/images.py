@@ -1,0 +1,186 @@
+"""Chunks as JPEG, PNG or JPEG XL images, whose rows one after the other are the voxels, x fastest, then y, then z. Opens nothing.
+
+An image has one component for each channel. It may have any width and height; what is written is X voxels wide and Y * Z high, as others write it, unless
+that is more than the format has (neuroglancer, ``precomputed/volume.rst``, "2-d image format encodings").
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, FormatError
+from wkwdask.formats.extras import need
+from wkwdask.formats.precomputed import image_headers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+
+ENCODINGS = ("jpeg", "png", "jxl")
+_EXTRA = "precomputed"
+_MAX_SIDES = {"jpeg": 65500, "png": 1_000_000, "jxl": 1 << 18}
+"""What libjpeg and libpng take by default, and JPEG XL's levels allow."""
+_DEFAULT_JPEG_QUALITY = 75
+_SIZES: dict[str, Callable[[bytes], tuple[int, int]]] = {
+    "jpeg": image_headers.jpeg_size,
+    "png": image_headers.png_size,
+    "jxl": image_headers.jxl_size,
+}
+
+
+def decode(encoding: str, data: bytes, shape: Vec3, dtype: np.dtype[Any], num_channels: int, source: str, offset: int) -> npt.NDArray[Any]:
+    """Decode a chunk.
+
+    Parameters
+    ----------
+    encoding : str
+        ``"jpeg"``, ``"png"`` or ``"jxl"``.
+    data : bytes
+        The image.
+    shape : tuple of 3 int
+        Voxels of the chunk along x, y, z.
+    dtype : dtype
+        Type of one channel.
+    num_channels : int
+        Values per voxel.
+    source : str
+        File and chunk, for errors.
+    offset : int
+        Byte of the file at which it is stored, for errors.
+
+    Returns
+    -------
+    ndarray, shape (c, x, y, z)
+
+    Raises
+    ------
+    FormatError
+        This is no such image, or one of another size, type or number of components.
+    ModuleNotFoundError
+        The package imagecodecs is not installed.
+    """
+    imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
+    try:
+        width, height = _SIZES[encoding](data)
+    except FormatError as error:
+        raise type(error)(f"{source}: byte {offset}: {error}") from None
+    x, y, z = shape
+    if width * height != x * y * z:
+        raise CorruptError(f"{source}: byte {offset}: a chunk of {shape} voxels needs an image of {x * y * z} pixels, found {width} x {height}")
+    try:
+        image = _decoder(imagecodecs, encoding)(data)
+    except Exception as error:  # whatever the library thinks of bytes of other people
+        raise CorruptError(f"{source}: byte {offset}: a {encoding} image cannot be decoded: {error}") from None
+    if image.dtype != dtype or image.size != x * y * z * num_channels:
+        components = image.size // (x * y * z)
+        raise CorruptError(f"{source}: byte {offset}: expected a {encoding} image of {num_channels} x {dtype}, found {components} x {image.dtype}")
+    voxels: npt.NDArray[Any] = image.reshape(z, y, x, num_channels).transpose(3, 2, 1, 0)
+    return voxels
+
+
+def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level: int | None, source: str) -> bytes:
+    """Encode a chunk.
+
+    Parameters
+    ----------
+    encoding : str
+        ``"jpeg"``, ``"png"`` or ``"jxl"``.
+    array : ndarray, shape (c, x, y, z)
+        Its voxels, of any memory order.
+    quality : float, optional
+        Of jpeg and jxl, 0..100; by default 75 for jpeg, and jxl is lossless, as it is with 100.
+    level : int, optional
+        Effort of png, 0..9, and of jxl, 1..10.
+    source : str
+        File and chunk, for errors.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    FormatError
+        No image of so many pixels has sides that the format allows.
+    ModuleNotFoundError
+        The package imagecodecs is not installed.
+    """
+    imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
+    channels, x, y, z = array.shape
+    width, height = image_shape((x, y, z), _MAX_SIDES[encoding], f"{source}: {encoding}")
+    pixels = np.ascontiguousarray(array.transpose(3, 2, 1, 0), array.dtype.newbyteorder("="))
+    image = pixels.reshape((height, width) if channels == 1 else (height, width, channels))
+    if encoding == "png":
+        encoded = imagecodecs.png_encode(image, level=level)
+    elif encoding == "jpeg":
+        # Neighbours of a row are voxels of other planes at their ends: colors are not averaged over rows.
+        encoded = imagecodecs.jpeg8_encode(image, level=round(_DEFAULT_JPEG_QUALITY if quality is None else quality), subsampling="444")
+    elif quality is None or quality >= 100:
+        encoded = imagecodecs.jpegxl_encode(image, effort=level, lossless=True, numthreads=1)
+    else:
+        encoded = imagecodecs.jpegxl_encode(image, effort=level, distance=jxl_distance(quality), numthreads=1)
+    return bytes(encoded)
+
+
+def image_shape(shape: Vec3, most: int, what: str) -> tuple[int, int]:
+    """Choose the sides of an image that holds a chunk.
+
+    Parameters
+    ----------
+    shape : tuple of 3 int
+        Voxels of the chunk along x, y, z.
+    most : int
+        The longest side that the format allows.
+    what : str
+        What is written, for errors.
+
+    Returns
+    -------
+    width, height : int
+        (X, Y * Z) or (X * Y, Z), else the most even ones.
+
+    Raises
+    ------
+    FormatError
+        There are none.
+
+    Examples
+    --------
+    >>> image_shape((64, 64, 64), 65500, "chunk"), image_shape((64, 256, 256), 65500, "chunk"), image_shape((256, 256, 256), 65500, "chunk")
+    ((64, 4096), (16384, 256), (4096, 4096))
+    """
+    x, y, z = shape
+    for width, height in ((x, y * z), (x * y, z)):
+        if max(width, height) <= most:
+            return width, height
+    total = x * y * z
+    for width in range(int(total**0.5) + 1, 0, -1):
+        if total % width == 0 and total // width <= most:
+            return width, total // width
+    raise FormatError(f"{what}: no image with sides of at most {most} pixels holds a chunk of {shape} voxels: choose another chunk size")
+
+
+def jxl_distance(quality: float) -> float:
+    """Give the distance of JPEG XL that is meant by a quality, as libjxl maps them.
+
+    Examples
+    --------
+    >>> jxl_distance(90), jxl_distance(30)
+    (1.0, 6.4)
+    """
+    if quality >= 30:
+        return round(0.1 + (100 - quality) * 0.09, 6)
+    return round(53 / 3000 * quality * quality - 23 / 20 * quality + 25, 6)
+
+
+def _decoder(imagecodecs: Any, encoding: str) -> Callable[[bytes], npt.NDArray[Any]]:
+    if encoding == "png":
+        return lambda data: imagecodecs.png_decode(data)
+    if encoding == "jpeg":
+        return lambda data: imagecodecs.jpeg8_decode(data)
+    return lambda data: imagecodecs.jpegxl_decode(data, index=0, numthreads=1)

@@ -1,0 +1,59 @@
+"""The door to decoding Compresso: windows of borders, connected pieces between them, and one id for each.
+
+What the format is stands in ``wkwdask.formats.precomputed.compresso``, which has cut the stream into its parts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Vec3 = tuple[int, int, int]
+
+WINDOWS, IDS, LOCATIONS = 1, 2, 3
+"""What is wrong with a stream: its windows, the number of its ids, what it says of voxels on borders."""
+
+
+def decode(
+    windows: npt.NDArray[np.uint64],
+    values: npt.NDArray[np.uint64],
+    ids: npt.NDArray[Any],
+    locations: npt.NDArray[Any],
+    steps: Vec3,
+    connectivity: int,
+    out: npt.NDArray[Any],
+) -> int:
+    """Decode a stream.
+
+    Parameters
+    ----------
+    windows : ndarray of uint64, shape (n,)
+        Run-length encoded numbers of windows.
+    values : ndarray of uint64, shape (m,)
+        The windows that there are: one bit for each voxel that lies on a border.
+    ids : ndarray of unsigned integers, shape (p,)
+        The id of each connected piece without borders, in the order of their first voxels.
+    locations : ndarray of unsigned integers, shape (q,)
+        Where voxels on borders have their ids from.
+    steps : tuple of 3 int
+        Voxels of a window along x, y, z.
+    connectivity : int
+        4 where pieces are connected within a plane, 6 where they are across planes.
+    out : ndarray of unsigned integers, shape (z, y, x)
+        What to fill, C-contiguous.
+
+    Returns
+    -------
+    int
+        What is wrong, 0 if nothing is.
+    """
+    from wkwdask.kernels import compresso_compiled
+
+    is_border = np.empty(out.shape, np.uint8)
+    if not compresso_compiled.decode_borders(windows, values, steps, is_border):
+        return WINDOWS
+    return int(compresso_compiled.decode_ids(is_border, ids, locations, connectivity, out))

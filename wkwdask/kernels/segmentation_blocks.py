@@ -1,0 +1,111 @@
+"""The door to blocks of compressed segmentation: a lookup table of ids and packed indices for each small block of a chunk.
+
+What the format is stands in ``wkwdask.formats.precomputed.compressed_segmentation``, which checks everything that does not depend on single blocks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.kernels.blocks_layout import flat_memory, is_plain
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Vec3 = tuple[int, int, int]
+
+BITS, VALUES, TABLE, INDEX = 1, 2, 3, 4
+"""What is wrong with a block: its number of bits, where its indices lie, where its table lies, an index beyond its table."""
+TABLES_FULL, WORDS_FULL = -1, -2
+"""Why a channel cannot be encoded: a table, or indices, so far behind its start that no header can say where."""
+_MOST_VALUES = 1 << 40  # more values than can be stored: products with it fit 64 bits
+
+
+def decode_channel(words: npt.NDArray[np.uint32], start: int, shape: Vec3, block_size: Vec3, out: npt.NDArray[Any], corner: Vec3) -> tuple[int, int]:
+    """Decode the part of one channel that lies inside an array.
+
+    Parameters
+    ----------
+    words : ndarray of uint32, shape (n,)
+        The chunk.
+    start : int
+        Where the channel starts in it; the headers of all its blocks are there.
+    shape : tuple of 3 int
+        Voxels of the chunk along x, y, z.
+    block_size : tuple of 3 int
+        Voxels of a block along x, y, z.
+    out : ndarray of uint32 or uint64, shape (x, y, z)
+        What to fill, any memory order with positive strides, native byte order.
+    corner : tuple of 3 int
+        Lowest voxel of the chunk relative to ``out``; may be negative.
+
+    Returns
+    -------
+    block, what : int
+        Number of a broken block and what is wrong with it, -1 and 0 if all are right.
+
+    Raises
+    ------
+    ValueError
+        The array cannot be viewed.
+    """
+    from wkwdask.kernels import segmentation_blocks_compiled
+
+    if not out.size:
+        return -1, 0
+    if not is_plain(out):
+        raise ValueError(f"cannot decode into an array of strides {out.strides}")
+    values = min(block_size[0] * block_size[1] * block_size[2], _MOST_VALUES)
+    flat, strides = flat_memory(out)
+    block, what = segmentation_blocks_compiled.decode_channel(words, start, shape, block_size, values, flat, out.shape, strides, corner)
+    return int(block), int(what)
+
+
+def most_words(shape: Vec3, block_size: Vec3, itemsize: int) -> int:
+    """Give the most words of four bytes that one channel can become."""
+    nx, ny, nz = (-(-n // edge) for n, edge in zip(shape, block_size, strict=True))
+    values = block_size[0] * block_size[1] * block_size[2]
+    stored = min(block_size[0], shape[0]) * min(block_size[1], shape[1]) * min(block_size[2], shape[2])
+    return nx * ny * nz * (2 + -(-values * _bits(stored) // 32) + stored * itemsize // 4)
+
+
+def encode_channel(array: npt.NDArray[Any], block_size: Vec3, out: npt.NDArray[np.uint32], start: int) -> int:
+    """Encode one channel.
+
+    Parameters
+    ----------
+    array : ndarray of uint32 or uint64, shape (x, y, z)
+        Its voxels, any memory order.
+    block_size : tuple of 3 int
+        Voxels of a block along x, y, z.
+    out : ndarray of uint32, shape (n,)
+        Takes it: at least :func:`most_words` behind ``start``.
+    start : int
+        Where the channel starts.
+
+    Returns
+    -------
+    int
+        Where it ends, ``TABLES_FULL`` or ``WORDS_FULL``.
+
+    Raises
+    ------
+    ValueError
+        ``out`` is too small.
+    """
+    from wkwdask.kernels import segmentation_blocks_compiled
+
+    shape = (array.shape[0], array.shape[1], array.shape[2])
+    if out.size - start < most_words(shape, block_size, array.itemsize):
+        raise ValueError(f"a channel of {shape} voxels needs {most_words(shape, block_size, array.itemsize)} words to be encoded, got {out.size - start}")
+    if not is_plain(array):
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
+    flat, strides = flat_memory(array)
+    return int(segmentation_blocks_compiled.encode_channel(flat, shape, strides, block_size, out, start))
+
+
+def _bits(values: int) -> int:
+    """Give the bits of an index into a table of so many values."""
+    return 0 if values == 1 else next(bits for bits in (1, 2, 4, 8, 16, 32) if 1 << bits >= values)

@@ -1,0 +1,271 @@
+"""The compiled loops of ``segmentation_blocks``.
+
+Arrays (x, y, z) come as a flat view of their memory from their first voxel on, with shape and strides in elements. Indices into flat memory are unsigned: a
+signed one could be negative, and the code for that is slower.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from wkwdask.kernels.compiler import helper, kernel
+
+BITS, VALUES, TABLE, INDEX = 1, 2, 3, 4
+TABLES_FULL, WORDS_FULL = -1, -2
+_MAX_TABLE = 1 << 24  # a header has 24 bits for the place of a table
+_MAX_VALUES = 1 << 32  # and 32 for that of the indices
+_HASH = 0x9E3779B97F4A7C15
+_GAPS = (1750, 701, 301, 132, 57, 23, 10, 4, 1)  # Ciura's, for Shell's sort
+_unsigned = np.uint64
+
+
+@helper
+def _label(words: Any, at: Any, out: Any) -> Any:
+    """Read an id of a lookup table."""
+    if out.itemsize == 8:
+        return _unsigned(words[at]) | _unsigned(words[at + _unsigned(1)]) << _unsigned(32)
+    return _unsigned(words[at])
+
+
+@helper
+def _unpack(words: Any, values: Any, bits: Any, table: Any, known: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> Any:
+    """Look up the voxels of a box inside a block; the first axis is the one that goes fastest. Tells whether all indices are in the table."""
+    mask = _unsigned((1 << bits) - 1)
+    width, per_label = _unsigned(bits), _unsigned(out.itemsize // 4)
+    values, table, known = _unsigned(values), _unsigned(table), _unsigned(known)
+    step, block_step = _unsigned(steps[0]), _unsigned(block_steps[0])
+    for k in range(counts[2]):
+        for j in range(counts[1]):
+            place = _unsigned(to + j * steps[1] + k * steps[2])
+            bit = _unsigned(at + j * block_steps[1] + k * block_steps[2]) * width
+            for _ in range(_unsigned(counts[0])):
+                index = _unsigned(words[values + (bit >> _unsigned(5))]) >> (bit & _unsigned(31)) & mask
+                if index >= known:
+                    return False
+                out[place] = _label(words, table + index * per_label, out)
+                place += step
+                bit += block_step * width
+    return True
+
+
+@helper
+def _fill(value: Any, out: Any, counts: Any, to: Any, steps: Any) -> None:
+    """Set a box of voxels."""
+    step = _unsigned(steps[0])
+    for k in range(counts[2]):
+        for j in range(counts[1]):
+            place = _unsigned(to + j * steps[1] + k * steps[2])
+            for i in range(_unsigned(counts[0])):
+                out[place + i * step] = value
+
+
+@kernel
+def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_per_block: Any, out: Any, out_shape: Any, strides: Any, corner: Any) -> Any:
+    """Decode the part of a channel that lies inside the array; returns (broken block or -1, what is wrong)."""
+    bx, by, bz = block_size
+    grid_x, grid_y = (shape[0] + bx - 1) // bx, (shape[1] + by - 1) // by
+    low = (max(0, -corner[0]), max(0, -corner[1]), max(0, -corner[2]))
+    high = (min(shape[0], out_shape[0] - corner[0]), min(shape[1], out_shape[1] - corner[1]), min(shape[2], out_shape[2] - corner[2]))
+    if high[0] <= low[0] or high[1] <= low[1] or high[2] <= low[2]:
+        return -1, 0
+    size = words.size - start
+    per_label = out.itemsize // 4
+    sx, sy, sz = strides
+    for gz in range(low[2] // bz, (high[2] - 1) // bz + 1):
+        z0, z1 = max(gz * bz, low[2]), min(gz * bz + bz, high[2])
+        for gy in range(low[1] // by, (high[1] - 1) // by + 1):
+            y0, y1 = max(gy * by, low[1]), min(gy * by + by, high[1])
+            for gx in range(low[0] // bx, (high[0] - 1) // bx + 1):
+                x0, x1 = max(gx * bx, low[0]), min(gx * bx + bx, high[0])
+                block = gx + grid_x * (gy + grid_y * gz)
+                header = np.int64(words[start + 2 * block])
+                bits, table, values = header >> 24, header & 0xFFFFFF, np.int64(words[start + 2 * block + 1])
+                known = (size - table) // per_label
+                if bits > 32 or bits & (bits - 1):
+                    return block, BITS
+                if table > size or known < 1:
+                    return block, TABLE
+                to = (corner[0] + x0) * sx + (corner[1] + y0) * sy + (corner[2] + z0) * sz
+                counts = (x1 - x0, y1 - y0, z1 - z0)
+                if bits == 0:
+                    value = _label(words, _unsigned(start + table), out)
+                    if sz < sx:
+                        _fill(value, out, (counts[2], counts[1], counts[0]), to, (sz, sy, sx))
+                    else:
+                        _fill(value, out, counts, to, (sx, sy, sz))
+                    continue
+                if values + (bits * values_per_block + 31) // 32 > size:
+                    return block, VALUES
+                at = x0 - gx * bx + bx * (y0 - gy * by + by * (z0 - gz * bz))
+                if sz < sx:
+                    is_right = _unpack(
+                        words, start + values, bits, start + table, known, out,
+                        (counts[2], counts[1], counts[0]), to, (sz, sy, sx), at, (bx * by, bx, 1),
+                    )  # fmt: skip
+                else:
+                    is_right = _unpack(words, start + values, bits, start + table, known, out, counts, to, (sx, sy, sz), at, (1, bx, bx * by))
+                if not is_right:
+                    return block, INDEX
+    return -1, 0
+
+
+@helper
+def _collect(array: Any, counts: Any, at: Any, steps: Any, block_steps: Any, codes: Any, seen: Any, slots: Any, first_code: Any) -> Any:
+    """Number the values of a box by their first appearance; returns how many there are. The first axis is the one that goes fastest.
+
+    A slot holds ``first_code`` and the number of its value added up: what earlier boxes left there is less.
+    """
+    shift = _unsigned(64)
+    n = slots.size
+    while n > 1:
+        shift -= _unsigned(1)
+        n >>= 1
+    last_slot = _unsigned(slots.size - 1)
+    num_seen = 0
+    before, code = array[_unsigned(at)], np.int64(-1)
+    step, block_step = _unsigned(steps[0]), _unsigned(block_steps[0])
+    for k in range(counts[2]):
+        for j in range(counts[1]):
+            place = _unsigned(at + j * steps[1] + k * steps[2])
+            to = _unsigned(j * block_steps[1] + k * block_steps[2])
+            for _ in range(_unsigned(counts[0])):
+                value = array[place]
+                if value != before or code < 0:
+                    before = value
+                    slot = _unsigned(value) * _unsigned(_HASH) >> shift
+                    while slots[slot] >= first_code and seen[_unsigned(slots[slot] - first_code)] != value:
+                        slot = (slot + _unsigned(1)) & last_slot
+                    if slots[slot] < first_code:
+                        slots[slot] = first_code + num_seen
+                        seen[num_seen] = value
+                        num_seen += 1
+                    code = slots[slot] - first_code
+                codes[to] = code
+                place += step
+                to += block_step
+    return num_seen
+
+
+@helper
+def _sort(seen: Any, order: Any, ranks: Any, num_seen: Any) -> None:
+    """Sort the values, and say which rank each had that was there before."""
+    for i in range(num_seen):
+        order[i] = i
+    for gap in _GAPS:
+        for i in range(gap, num_seen):
+            value, code = seen[i], order[i]
+            j = i
+            while j >= gap and seen[j - gap] > value:
+                seen[j], order[j] = seen[j - gap], order[j - gap]
+                j -= gap
+            seen[j], order[j] = value, code
+    for i in range(num_seen):
+        ranks[order[i]] = i
+
+
+@helper
+def _pack(codes: Any, ranks: Any, bits: Any, out: Any, start: Any, num_words: Any) -> None:
+    per_word = 32 // bits
+    at = _unsigned(0)
+    for n in range(_unsigned(num_words)):
+        word = np.uint32(0)
+        for i in range(per_word):
+            word |= ranks[codes[at]] << np.uint32(i * bits)
+            at += _unsigned(1)
+        out[_unsigned(start) + n] = word
+
+
+@helper
+def _is_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
+    """Tell whether these are the values of a table that was written; an equal number of values was checked before."""
+    for i in range(num_seen):
+        if seen.itemsize == 8:
+            if out[at + 2 * i] != np.uint32(seen[i]) or out[at + 2 * i + 1] != np.uint32(_unsigned(seen[i]) >> _unsigned(32)):
+                return False
+        elif out[at + i] != seen[i]:
+            return False
+    return True
+
+
+@helper
+def _write_table(out: Any, at: Any, seen: Any, num_seen: Any) -> Any:
+    """Write a table; returns its end."""
+    for i in range(num_seen):
+        if seen.itemsize == 8:
+            out[at] = np.uint32(seen[i])
+            out[at + 1] = np.uint32(_unsigned(seen[i]) >> _unsigned(32))
+            at += 2
+        else:
+            out[at] = seen[i]
+            at += 1
+    return at
+
+
+@helper
+def _find_table(tables: Any, out: Any, start: Any, seen: Any, num_seen: Any) -> Any:
+    """Find the slot of a table, or the empty one where it belongs."""
+    key = _unsigned(num_seen)
+    for i in range(num_seen):
+        key = (key ^ _unsigned(seen[i])) * _unsigned(_HASH)
+        key ^= key >> _unsigned(29)
+    last = len(tables) - 1
+    slot = np.int64(key & _unsigned(last))
+    while tables[slot, 1] > 0 and not (tables[slot, 1] == num_seen and _is_table(out, start + tables[slot, 0], seen, num_seen)):
+        slot = (slot + 1) & last
+    return slot
+
+
+@kernel
+def encode_channel(array: Any, shape: Any, strides: Any, block_size: Any, out: Any, start: Any) -> Any:
+    """Encode a channel; returns its end, or why it cannot be encoded."""
+    bx, by, bz = block_size
+    grid_x, grid_y, grid_z = (shape[0] + bx - 1) // bx, (shape[1] + by - 1) // by, (shape[2] + bz - 1) // bz
+    num_blocks, num_values = grid_x * grid_y * grid_z, bx * by * bz
+    most = min(bx, shape[0]) * min(by, shape[1]) * min(bz, shape[2])
+    num_slots, num_tables = 2, 2
+    while num_slots < 2 * most:
+        num_slots *= 2
+    while num_tables < 2 * num_blocks:
+        num_tables *= 2
+    # What is left of the last word of a block, and what of it lies outside the chunk, has the code behind all others, whose rank is 0.
+    codes = np.full(num_values + 32, most, np.int64)
+    ranks = np.zeros(most + 1, np.uint32)
+    seen, order = np.empty(most, array.dtype), np.empty(most, np.int64)
+    slots = np.full(num_slots, -1, np.int64)
+    tables = np.zeros((num_tables, 2), np.int64)  # where a table starts, how many values it has
+    sx, sy, sz = strides
+    end = start + 2 * num_blocks
+    block = 0
+    for gz in range(grid_z):
+        for gy in range(grid_y):
+            for gx in range(grid_x):
+                counts = (min(bx, shape[0] - gx * bx), min(by, shape[1] - gy * by), min(bz, shape[2] - gz * bz))
+                if counts[0] * counts[1] * counts[2] < num_values:
+                    codes[:num_values] = most
+                at = gx * bx * sx + gy * by * sy + gz * bz * sz
+                if sz < sx:
+                    num_seen = _collect(array, (counts[2], counts[1], counts[0]), at, (sz, sy, sx), (bx * by, bx, 1), codes, seen, slots, block * most)
+                else:
+                    num_seen = _collect(array, counts, at, (sx, sy, sz), (1, bx, bx * by), codes, seen, slots, block * most)
+                bits = 0
+                while bits < 32 and 1 << bits < num_seen:
+                    bits = max(1, 2 * bits)
+                if end - start >= _MAX_VALUES:
+                    return WORDS_FULL
+                out[start + 2 * block + 1] = np.uint32(end - start)
+                if bits > 0:
+                    _sort(seen, order, ranks, num_seen)
+                    num_words = (num_values * bits + 31) // 32
+                    _pack(codes, ranks, bits, out, end, num_words)
+                    end += num_words
+                slot = _find_table(tables, out, start, seen, num_seen)
+                if tables[slot, 1] == 0:
+                    if end - start >= _MAX_TABLE:
+                        return TABLES_FULL
+                    tables[slot, 0], tables[slot, 1] = end - start, num_seen
+                    end = _write_table(out, end, seen, num_seen)
+                out[start + 2 * block] = np.uint32(tables[slot, 0] | bits << 24)
+                block += 1
+    return end
