@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _CELLS_AT_ONCE = 1 << 16
 _LARGEST_INFO = 64 << 20
+_DIRECT = "compressed_segmentation"  # the encoding that is decoded straight into its place
 
 _suffixes: Lru[str] = Lru(1024)
 """The ending of the file that was found last in a scale's folder."""
@@ -179,15 +180,11 @@ class PrecomputedVolume:
         ranges = cell_range(inside, self.chunk_shape)
         seen = np.zeros([len(cells) for cells in ranges], np.bool_)
         nonzero = found = 0
-        channels = slice(first_channel, first_channel + out.shape[0])
-        for cell, voxels in self._decoded(ranges):
+        for cell, chunk in self.stored_chunks(ranges):
             found += 1
-            if is_zero(voxels):
-                continue
-            nonzero += 1
-            seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
-            where, part = _overlap(cell, self.chunk_shape, voxels.shape[1:], asked)
-            out[(slice(None), *where)] = voxels[(channels, *part)]
+            if self._place(cell, chunk, out, asked, first_channel):
+                nonzero += 1
+                seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
         if found < seen.size:
             self.check_absence()
         if nonzero:
@@ -206,12 +203,21 @@ class PrecomputedVolume:
             for beyond in (slice(0, low), slice(high, None)):
                 out[(slice(None),) * (axis + 1) + (beyond,)] = 0
 
-    def _decoded(self, ranges: Sequence[range]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
-        """Go through the stored chunks of a box of cells, decoded, shape (c, x, y, z)."""
-        codec, scale = self.codec, self.scale
-        for cell, chunk in self.stored_chunks(ranges):
-            source = f"{chunk.path}: chunk {cell}"
-            yield cell, codec.decode(chunk.data, scale.chunk_shape_at(cell), source, chunk.offset)
+    def _place(self, cell: Vec3, chunk: StoredChunk, out: npt.NDArray[Any], asked: BoundingBox, first_channel: int) -> bool:
+        """Decode a chunk into its place in an array, straight where its encoding can do that; False where all of it is zero, and perhaps not in its place."""
+        codec, shape = self.codec, self.scale.chunk_shape_at(cell)
+        source = f"{chunk.path}: chunk {cell}"
+        where, part = _overlap(cell, self.chunk_shape, shape, asked)
+        place = out[(slice(None), *where)]
+        if codec.encoding == _DIRECT and len(out) == codec.num_channels:
+            corner = [n * edge - first for n, edge, first in zip(cell, self.chunk_shape, asked.topleft, strict=True)]
+            codec.decode_into(chunk.data, shape, out, corner, source, chunk.offset)
+            return not is_zero(place)
+        voxels = codec.decode(chunk.data, shape, source, chunk.offset)[(slice(first_channel, first_channel + len(out)), *part)]
+        if is_zero(voxels):
+            return False
+        place[...] = voxels
+        return True
 
     def stored_chunks(self, ranges: Sequence[range]) -> Iterator[tuple[Vec3, StoredChunk]]:
         """Read the stored chunks of a box of cells, still encoded but no more compressed than their encoding is; those that are absent are left out.
@@ -493,8 +499,8 @@ def _overlap(cell: Sequence[int], chunk_shape: Vec3, shape: Sequence[int], asked
 
 
 def is_zero(voxels: npt.NDArray[Any]) -> bool:
-    """Tell whether all values are zero, without looking at all of them where a few are not."""
-    flat = voxels.ravel(order="K")
-    if flat.dtype.kind == "f":
-        flat = flat.view(f"u{flat.dtype.itemsize}")  # the negative zero is another value
-    return not flat[:: max(1, flat.size // 64)].any() and not flat.any()
+    """Tell whether all values of an array (c, x, y, z) are zero, without looking at all of them where a few are not."""
+    if voxels.dtype.kind == "f":
+        voxels = voxels.view(f"u{voxels.dtype.itemsize}")  # the negative zero is another value
+    few = voxels[(slice(None), *(slice(None, None, max(1, n // 4)) for n in voxels.shape[1:]))]
+    return not few.any() and not voxels.any()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.faults import Fault
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, decompress_gzip, parse_minishard_index
 from wkwdask.geometry import compressed_morton
@@ -193,11 +193,13 @@ class PrecomputedCheck:
         path = f"{volume.folder}/{sharding.shard_name(number)}"
         try:
             shard = open_shard(volume.store, volume.scale.key, sharding, number, volume.scale.grid)
-        except (FormatError, OSError) as error:
-            is_format = isinstance(error, FormatError)
-            text = str(error) if is_format or error.errno is None else os.strerror(error.errno)
-            kind = "file.no_file" if is_format else "shard.half" if "though" in text else "file.dangling" if os.path.islink(path) else "file.unreadable"
-            return Findings((Fault(kind, path, text.removeprefix(f"{path}: ")),), 1)
+        except CorruptError as error:
+            return Findings((Fault("file.no_file", path, str(error).removeprefix(f"{path}: "), "a file"),), 1)
+        except MissingError as error:
+            kind = "file.dangling" if "symbolic link" in str(error) else "shard.half"
+            return Findings((Fault(kind, path, str(error).removeprefix(f"{path}: ")),), 1)
+        except OSError as error:
+            return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
         if shard is None:  # removed meanwhile
             return Findings()
         try:
@@ -265,8 +267,6 @@ class _ShardCheck:
             self._more[fault.kind] = self._more.get(fault.kind, 0) + 1
 
     def _with_more(self, kind: str) -> Iterator[Fault]:
-        from dataclasses import replace
-
         *first, last = self._faults[kind]
         yield from first
         yield replace(last, more=self._more.get(kind, 0))
