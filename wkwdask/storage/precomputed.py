@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
@@ -126,7 +125,7 @@ class PrecomputedVolume:
     @property
     def codec(self) -> ChunkCodec:
         """How chunks are encoded."""
-        return _codec(self.scale.encoding, self.dtype, self.num_channels, self.scale.block_size)
+        return ChunkCodec.of_scale(self.scale, self.dtype, self.num_channels)
 
     @property
     def name(self) -> str:
@@ -465,12 +464,6 @@ def read_info(store: Store) -> VolumeInfo:
     except UnicodeDecodeError as error:
         raise CorruptError(f"{path}: byte {error.start}: no UTF-8 text") from None
     return parse_info(text, path)
-
-
-@lru_cache(maxsize=64)
-def _codec(encoding: str, dtype: np.dtype[Any], num_channels: int, block_size: Vec3 | None) -> ChunkCodec:
-    """Give the codec of a scale; making one may take a while."""
-    return ChunkCodec(encoding, dtype, num_channels) if block_size is None else ChunkCodec(encoding, dtype, num_channels, block_size)
 
 
 def _some_cells(ranges: Sequence[range], shard_cells: Vec3 | None) -> Iterator[npt.NDArray[np.int64]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
+from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE
 from wkwdask.formats.precomputed.scale_choice import find_scale, mags_of
 from wkwdask.geometry.bounding_box import MAG_1
@@ -142,10 +143,16 @@ class PrecomputedLayer:
 
         Raises
         ------
+        CorruptError
+            Its encoding does not have the volume's type.
         ValueError
             It is not stored in that chunk size.
         """
         its_mag = self.mag_of(scale) or MAG_1
+        try:
+            ChunkCodec.of(self.info, scale)
+        except CorruptError as error:
+            raise CorruptError(f"{self.store.path_of(FILE_NAME)}: {error}") from None
         if self.chunk_size is not None:
             scale = scale.with_chunk_size(self.chunk_size)
         opened = look(self.store, scale.key) if self.store.is_local else None
