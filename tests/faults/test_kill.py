@@ -34,7 +34,7 @@ SHAPE = (70, 40, 30)
 OFFSET = (13, 0, 9)
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
 PYRAMID_MAGS = ("2-2-1", "4-4-2", "8-8-4")
-SHARDING = Sharding(preshift_bits=2, minishard_bits=2, shard_bits=5)
+SHARDING = Sharding(preshift_bits=1, minishard_bits=1, shard_bits=4)
 SCALE = "11.24_11.24_28"
 
 
@@ -136,7 +136,7 @@ def import_sections(folder):
 def write_shards(folder):
     """A precomputed volume."""
     wkwdask.to_precomputed(
-        da.from_array(voxels(), chunks=32), folder / "seg", sharded=SHARDING, chunk_size=(8, 8, 8), voxel_size=VOXEL_SIZE, offset=(-13, 0, 9)
+        da.from_array(voxels(), chunks=32), folder / "seg", sharded=SHARDING, chunk_size=(16, 16, 16), voxel_size=VOXEL_SIZE, offset=(-13, 0, 9)
     )
 
 
