@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.options import mag_or_key
@@ -196,11 +197,13 @@ def convert(
         if to_scales:
             refuse_options(f"{target} is a precomputed volume", {**of_images, "compression": compression, "category": category})
             report = _to_scales(source, target, layer, taken, of_scales, size, existing)
+            above = partial(build_pyramid, target, existing=existing)
         else:
             refuse_options(f"{source} is converted to WKW", {**of_images, **of_scales})
             encoding_of_mags = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
             report = convert_from_scales(str(source), target, layer, taken, encoding_of_mags, category, size, existing, allow_external=allow_external)
-        return merge_reports([report, build_pyramid(target if to_scales else report.mags[0].path, existing=existing)]) if pyramid else report
+            above = partial(build_pyramid, report.mags[0].path, existing=existing, allow_external=allow_external)
+        return merge_reports([report, above()]) if pyramid else report
     refuse_options(f"{source} is converted to WKW or images", of_scales)
     stored = _stored(source, layer, mag_or_key(mag))
     if stored is not None:
