@@ -196,6 +196,7 @@ class MemoryTarget:
     shard_shape: tuple = SHARD_SHAPE
     most_part_nbytes: int = 1 << 40
     merges: bool = False
+    origin: tuple = (0, 0, 0)
 
     @property
     def dtype(self):

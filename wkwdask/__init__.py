@@ -66,6 +66,7 @@ _NAMES = {
     "repair": "api.checks",
     "rm": "api.copies",
     "sample": "api.access",
+    "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
     "upsample": "api.pyramids",
     "verify": "api.checks",
@@ -131,6 +132,7 @@ __all__ = [
     "repair",
     "rm",
     "sample",
+    "to_precomputed",
     "to_wkw",
     "upsample",
     "verify",
@@ -149,6 +151,7 @@ if TYPE_CHECKING:
     from wkwdask.api.functions import apply
     from wkwdask.api.labels import label_statistics
     from wkwdask.api.layers import Layer, LayerMag
+    from wkwdask.api.precomputed import to_precomputed
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber

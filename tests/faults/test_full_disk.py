@@ -14,12 +14,14 @@ from faults.drivers import imports_of, rechunks_of, regions_of
 from faults.trees import contents, differences, leftovers, make_dataset
 
 import wkwdask
+from wkwdask.formats.precomputed.sharding import Sharding
 
 pytestmark = pytest.mark.faults
 
 SHAPE = (128, 128, 96)
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "raw"}
 SOURCE_NBYTES = 4 * 128 * 128 * 96
+PRECOMPUTED = {"chunk_size": (16, 16, 16), "encoding": "raw", "voxel_size": (4, 4, 40), "existing": "resume"}
 REGION = ((3, 5, 7), (125, 128, 90))
 
 
@@ -67,7 +69,18 @@ def import_array(folder):
         wkwdask.convert(source, folder / "imported" / "1", **OPTIONS)
 
 
-JOBS = [import_array, compress, cut_files, to_larger_blocks_elsewhere, write_region, write_more, invert]
+def write_shards(folder):
+    """One file per shard, joined of parts."""
+    sharding = Sharding(preshift_bits=2, minishard_bits=1, shard_bits=6)
+    wkwdask.to_precomputed(da.from_array(voxels(5), chunks=(61, 61, 9)), folder / "volume", sharded=sharding, **PRECOMPUTED)
+
+
+def write_chunks(folder):
+    """One file per chunk."""
+    wkwdask.to_precomputed(da.from_array(voxels(5), chunks=(61, 61, 9)), folder / "volume", **PRECOMPUTED)
+
+
+JOBS = [import_array, compress, cut_files, to_larger_blocks_elsewhere, write_region, write_more, invert, write_shards, write_chunks]
 
 
 def mount(folder, *options):

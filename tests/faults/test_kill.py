@@ -25,6 +25,7 @@ from PIL import Image
 
 import wkwdask
 from wkwdask.errors import ExistsError, MissingError
+from wkwdask.formats.precomputed.sharding import Sharding
 
 pytestmark = pytest.mark.faults
 
@@ -33,6 +34,8 @@ SHAPE = (70, 40, 30)
 OFFSET = (13, 0, 9)
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
 PYRAMID_MAGS = ("2-2-1", "4-4-2", "8-8-4")
+SHARDING = Sharding(preshift_bits=1, minishard_bits=1, shard_bits=4)
+SCALE = "11.24_11.24_28"
 
 
 def voxels(seed=1, shape=SHAPE):
@@ -130,6 +133,22 @@ def import_sections(folder):
         wkwdask.convert(folder / "sections", folder / "seg" / "1", offset=OFFSET, category="segmentation", **OPTIONS)
 
 
+def write_shards(folder):
+    """A precomputed volume."""
+    wkwdask.to_precomputed(
+        da.from_array(voxels(), chunks=32), folder / "seg", sharded=SHARDING, chunk_size=(16, 16, 16), voxel_size=VOXEL_SIZE, offset=(-13, 0, 9)
+    )
+
+
+def chunks_in_place_of_shards(folder):
+    """Another geometry under the same key: the folder and then ``info`` are replaced."""
+    wkwdask.to_precomputed(voxels(2), folder / "seg", chunk_size=(16, 16, 8), existing="overwrite")
+
+
+def add_scale(folder):
+    wkwdask.to_precomputed(voxels(3)[::2, ::2], folder / "seg", chunk_size=(32, 32, 32), mag="2-2-1", offset=(-7, 0, 9))
+
+
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
@@ -144,6 +163,9 @@ JOBS = {
     "copy_files": ((write_new,), copy_files, (copy_files,), ("1", "../copy/1")),
     "merge": ((write_new,), merge, (merge,), ("1", "../merged/1")),
     "import_sections": ((lay_sections,), import_sections, (import_sections,), ("1",)),
+    "write_shards": ((), write_shards, (write_shards,), (SCALE,)),
+    "chunks_in_place_of_shards": ((write_shards,), chunks_in_place_of_shards, (chunks_in_place_of_shards,), (SCALE,)),
+    "add_scale": ((write_shards,), add_scale, (add_scale,), (SCALE, "22.48_22.48_28")),
 }
 GOES_ON = (
     new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge, import_sections,
@@ -180,6 +202,10 @@ class Expected:
         for mag in self.mags:
             seen = mag_contents(folder, mag)
             assert seen in (self.old[mag], self.new[mag]) or (may_vanish and not seen), f"mag {mag} is neither old nor new"
+        info = folder / "seg" / "info"
+        if info.exists():  # it names no scale that is not there, and is whole
+            assert info.read_bytes() in (self.before.get("seg/info"), self.after["seg/info"])
+            assert may_vanish or all((folder / "seg" / scale["key"]).is_dir() for scale in json.loads(info.read_text())["scales"])
         document = json.loads((folder / JSON_NAME).read_text())
         assert document in (self.before[JSON_NAME], self.after[JSON_NAME])
         if not may_vanish:

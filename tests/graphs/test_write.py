@@ -32,9 +32,10 @@ from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts
 from wkwdask.jobs.write import WriteJob
 from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder
+from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.provenance import PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw import WkwVolume
 

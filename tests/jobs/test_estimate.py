@@ -21,8 +21,8 @@ from strategies import vectors
 import wkwdask
 from wkwdask.errors import SpaceWarning, TruncatedError
 from wkwdask.formats.datasource import format_datasource, new_document
-from wkwdask.jobs import estimate as module
 from wkwdask.jobs import job as job_module
+from wkwdask.jobs import wkw_mags
 from wkwdask.jobs.estimate import space_problems
 from wkwdask.jobs.pyramid import RegionTask
 from wkwdask.plans import pyramid as plan_module
@@ -136,7 +136,7 @@ def test_what_is_absent_is_not_counted(tmp_path):
 def test_estimate_of_many_files_is_made_from_some(tmp_path, monkeypatch):
     array = np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8)
     folder = make_dataset(tmp_path / "ds", array)
-    monkeypatch.setattr(module, "_SAMPLED_FILES", 5)
+    monkeypatch.setattr(wkw_mags, "_SAMPLED_FILES", 5)
     plan = wkwdask.plan_pyramid(folder, mags=[2])
     files, nbytes = _stored(folder / "color" / "1")
     assert plan.files_in == files == 64

@@ -17,9 +17,10 @@ import wkwdask
 from wkwdask.errors import BoundsError, FormatError, LockedError, MissingError, ResumeError
 from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.jobs import update as module
-from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder
+from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.provenance import PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
 
 OPTIONS = {"block_len": 4, "file_len": 2, "compression": "lz4"}  # files of 8 voxels an edge

@@ -22,13 +22,16 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import job_folder, local, owner
 from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, UnfinishedJob, find_unfinished, is_taken
+from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_lines import PROGRESS_NAME
+from wkwdask.storage.job_records import UnfinishedJob, find_unfinished
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.locks import lock_holder
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.provenance import PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
+from wkwdask.storage.replaceable import is_taken
 from wkwdask.storage.wkw_target import WkwTarget
 
 OPTIONS = {"block_len": 8, "file_len": 1, "compression": "lz4"}
@@ -505,7 +508,7 @@ def test_leaving_after_publishing_has_begun(layer, monkeypatch):
     job = start(layer)
     put_mag(f"{job.root}/1-1-1")
     with monkeypatch.context() as patch:
-        patch.setattr(job_folder, "_finish", lambda root: 1 / 0)
+        patch.setattr(job_folder, "finish", lambda root: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": 3})
     assert job.leave() is True
@@ -551,7 +554,7 @@ def fake_death(monkeypatch, write):
     dead = dead_owner()
     with monkeypatch.context() as patch:
         patch.setattr(job_folder, "publish_folder", die)
-        patch.setattr(job_folder, "_finish", lambda root: die())
+        patch.setattr(job_folder, "finish", lambda root: die())
         patch.setattr(JobFolder, "discard", lambda self: None)
         patch.setattr(JobFolder, "leave", lambda self: False)
         patch.setattr(Owner, "this_process", classmethod(lambda cls, command, job=None: replace(dead, command=command)))

@@ -419,7 +419,7 @@ def create(
     3500
     """
     from wkwdask.graphs import build
-    from wkwdask.jobs.wkw_write import Content
+    from wkwdask.jobs.content import Content
 
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')

@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.formats.coordinates import first_voxel, spacing_of
 from wkwdask.geometry.mag import Vec3, vec3
-from wkwdask.jobs.wkw_write import Content
+from wkwdask.jobs.content import Content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ def named_axes(array: Any, *, placed: bool) -> tuple[Any, Named]:
     return data, Named((x, y, z), (lengths[0], lengths[1], lengths[2]) if len(lengths) == 3 else None, category)
 
 
-def plain_array(array: Any, offset: Sequence[int] | None) -> tuple[Any, Named]:
+def plain_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bool = False) -> tuple[Any, Named]:
     """Bring an array into the form that writers take.
 
     Parameters
@@ -74,6 +74,8 @@ def plain_array(array: Any, offset: Sequence[int] | None) -> tuple[Any, Named]:
         What a user gives.
     offset : sequence of 3 int, optional
         Where element 0 goes; by default as the coordinates say, else 0.
+    allow_negative : bool
+        Whether it may go to negative voxels.
 
     Returns
     -------
@@ -103,7 +105,7 @@ def plain_array(array: Any, offset: Sequence[int] | None) -> tuple[Any, Named]:
         raise ValueError("the array's shape is not known; call its compute_chunk_sizes() first")
     if offset is not None:
         named = replace(named, offset=vec3(offset, "offset"))
-    if min(named.offset) < 0:
+    if min(named.offset) < 0 and not allow_negative:
         raise ValueError(f"offset must not be negative, got {named.offset}")
     return array, named
 

@@ -7,10 +7,12 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
+from wkwdask.api.scales import Taken, convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
 from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
@@ -20,14 +22,16 @@ from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, stage_import, target_folder
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
-from wkwdask.storage.dataset import locate
-from wkwdask.storage.job_folder import is_taken, read_provenance
+from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.opening import open_stored, voxel_size_of
-from wkwdask.storage.precomputed_layer import is_precomputed
+from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
+from wkwdask.storage.provenance import read_provenance
+from wkwdask.storage.replaceable import is_taken
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.jobs.places import Place
     from wkwdask.storage.opening import StoredVolume
 
@@ -52,6 +56,12 @@ def convert(
     file_len: int = 32,
     compression: str | None = None,
     level: int = DEFAULT_LEVEL,
+    encoding: str | None = None,
+    sharded: bool | Sharding | None = None,
+    chunk_size: Sequence[int] | None = None,
+    quality: int | None = None,
+    compress: Literal["gzip"] | None = None,
+    force: bool = False,
     category: Literal["color", "segmentation"] | None = None,
     pyramid: bool = False,
     on_error: Literal["fail", "fill"] = "fail",
@@ -60,21 +70,24 @@ def convert(
 ) -> Report:
     """Make a WKW mag of images or of an array in another format, or the other way round where the source is WKW.
 
-    Sections are decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
+    Between WKW and Neuroglancer precomputed volumes, all mags and scales of a layer are converted, with their places and the size of voxels. Sections are
+    decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
     interrupted call goes on from where it was when it is made again.
 
     Parameters
     ----------
     source : str, path or sequence of them
         A folder of TIFF, PNG or JPEG sections, a pattern such as ``"raw/section_*.tif"`` (both in natural order), a list of images; a TIFF with many pages,
-        OME-TIFF, ``.npy``, ``file.h5:/dataset``, a Zarr array or OME-Zarr group, MRC. For an export a WKW dataset, layer or mag.
+        OME-TIFF, ``.npy``, ``file.h5:/dataset``, a Zarr array or OME-Zarr group, MRC; a Neuroglancer precomputed volume (``precomputed://PATH``, or a URL such
+        as ``precomputed://gs://bucket/em``). For an export a WKW dataset, layer or mag.
     target : str or path
         A dataset, layer or mag (``DATASET/LAYER/MAG``), new or not; a new dataset gets a ``datasource-properties.json``. For an export ``.ome.tif``,
-        ``.tif``, ``.npy`` or ``.zarr``; any other name becomes a folder with one TIFF for each section, named by its z.
+        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume;
+        any other name becomes a folder with one TIFF for each section, named by its z.
     layer : str, optional
         The layer of the dataset; for a new one by default ``color`` or ``segmentation``.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag that is written, 1 by default, or exported, by default the finest.
+        The mag that is written, 1 by default, or exported, by default the finest; between WKW and precomputed volumes by default all.
     axes : str, optional
         Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``, ``-`` for one of length 1. By default what the file says, else
         ``"zyx"`` or ``"czyx"``.
@@ -90,7 +103,7 @@ def convert(
     unit : str
         Unit of ``voxel_size``, such as ``"nm"`` or ``"um"``.
     offset : sequence of 3 int
-        Voxel of the mag that the first one of the source becomes.
+        Voxel of the mag that the first one of the source becomes; between WKW and precomputed volumes by what all voxels are moved [voxels of mag 1].
     bounding_box : BoundingBox, str or sequence, optional
         What is taken over, in mag-1 voxels of the dataset.
     block_len, file_len : int
@@ -99,6 +112,18 @@ def convert(
         ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``.
     level : int
         LZ4HC level, 1..12.
+    encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
+        How chunks of a precomputed volume are encoded; by default compressed_segmentation for segmentations of uint32 and uint64, else raw.
+    sharded : bool or Sharding, optional
+        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default each is a file.
+    chunk_size : sequence of 3 int, optional
+        A chunk of a precomputed volume [voxels]; 64 along each axis by default.
+    quality : int, optional
+        Of jpeg and jxl, 0..100.
+    compress : {"gzip"}, optional
+        Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
+    force : bool
+        Encode a segmentation in a way that changes its ids.
     category : {"color", "segmentation"}, optional
         What a new layer is; by default integers of 32 bits and more in one channel are a segmentation.
     pyramid : bool
@@ -161,6 +186,25 @@ def convert(
     if value_range is not None and len(value_range) != 2:
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
+    of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
+    to_scales = is_named_precomputed(target)
+    if to_scales or (isinstance(source, (str, os.PathLike)) and is_precomputed(source) and not _is_export(target)):
+        of_images = {"axes": axes, "on_error": on_error == "fill"}
+        taken = Taken(
+            None if mag is None else (Mag.parse(mag),), pyramid, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
+        )  # fmt: skip
+        size = _lengths_nm(voxel_size, unit)
+        if to_scales:
+            refuse_options(f"{target} is a precomputed volume", {**of_images, "compression": compression, "category": category})
+            report = _to_scales(source, target, layer, taken, of_scales, size, existing)
+            above = partial(build_pyramid, target, existing=existing)
+        else:
+            refuse_options(f"{source} is converted to WKW", {**of_images, **of_scales})
+            encoding_of_mags = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
+            report = convert_from_scales(str(source), target, layer, taken, encoding_of_mags, category, size, existing, allow_external=allow_external)
+            above = partial(build_pyramid, report.mags[0].path, existing=existing, allow_external=allow_external)
+        return merge_reports([report, above()]) if pyramid else report
+    refuse_options(f"{source} is converted to WKW or images", of_scales)
     stored = _stored(source, layer, mag_or_key(mag))
     if stored is not None:
         volume, voxel_size_nm = stored
@@ -175,14 +219,44 @@ def convert(
     return _import(source, target, layer, None if mag is None else Mag.parse(mag), options, existing, pyramid=pyramid)
 
 
+def _is_export(target: str | os.PathLike[str]) -> bool:
+    """Tell whether a target is named as a file of images or an array."""
+    return os.fspath(target).lower().endswith((".tif", ".tiff", ".npy", ".zarr"))
+
+
+def _to_scales(
+    source: Paths, target: str | os.PathLike[str], layer: str | None, taken: Taken, of_scales: dict[str, Any], voxel_size: Any, existing: str
+) -> Report:
+    """Convert what can become a precomputed volume.
+
+    Raises
+    ------
+    UnsupportedError
+        The source is of a kind that is not converted in one step.
+    """
+    options = scale_options(of_scales)
+    if is_precomputed(source):
+        if taken != Taken(taken.mags, taken.finest_only) or voxel_size is not None:
+            raise UnsupportedError(f"{source}: scales are stored anew as they are; convert to WKW to change their place, type or channels")
+        return rechunk_scales(str(source), target, taken.mags, existing, None, options)
+    located = locate(source) if isinstance(source, (str, os.PathLike)) and _is_wkw(source) else None
+    if located is None:
+        raise UnsupportedError(f"{source}: is neither WKW nor a precomputed volume: convert it to WKW first, then that to {target}")
+    if located.mag is not None:
+        taken = replace(taken, mags=(located.mag,))
+    return convert_to_scales(choose_layer(located, layer), target, taken, options, voxel_size, existing)
+
+
+def _is_wkw(source: str | os.PathLike[str]) -> bool:
+    try:
+        return bool(locate(source).layers)
+    except (MissingError, UnsupportedError, NotADirectoryError):
+        return False
+
+
 def _stored(source: Paths, layer: str | None, mag: Mag | str | None) -> tuple[StoredVolume, Lengths | None] | None:
     """Open a source that is WKW or precomputed, with the edge lengths of a voxel of mag 1 [nm]; None for another one."""
-    if not isinstance(source, (str, os.PathLike)):
-        return None
-    try:
-        if not is_precomputed(source) and not locate(source).layers:
-            return None
-    except (MissingError, UnsupportedError, NotADirectoryError):
+    if not isinstance(source, (str, os.PathLike)) or not (is_precomputed(source) or _is_wkw(source)):
         return None
     found, volume = open_stored(source, layer, mag)
     return volume, voxel_size_of(found, volume)

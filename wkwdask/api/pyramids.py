@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.options import MagLike, parsed_mags
+from wkwdask.api.scales import refuse_options, stage_pyramid_of_scales
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.estimate import PyramidPlan, estimate_pyramid
@@ -13,10 +15,12 @@ from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_pyramid import PyramidOptions, stage_pyramid
 from wkwdask.jobs.wkw_update import stage_update
 from wkwdask.jobs.wkw_upsample import UpsampleOptions, stage_upsample
+from wkwdask.storage.precomputed_layer import is_precomputed
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
+
+    from wkwdask.formats.precomputed.sharding import Sharding
 
 
 def build_pyramid(
@@ -34,6 +38,12 @@ def build_pyramid(
     level: int | None = None,
     block_len: int | None = None,
     file_len: int | None = None,
+    encoding: str | None = None,
+    sharded: bool | Sharding | None = None,
+    chunk_size: Sequence[int] | None = None,
+    quality: int | None = None,
+    compress: Literal["gzip"] | None = None,
+    force: bool = False,
     existing: Literal["error", "resume", "overwrite"] = "error",
     update: bool | Literal["content"] = False,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
@@ -47,7 +57,8 @@ def build_pyramid(
     Parameters
     ----------
     url : str or path
-        A dataset or a layer; also a layer's folder without any JSON, for which ``method`` must be given. A mag's folder makes that mag the finest.
+        A dataset or a layer; also a layer's folder without any JSON, for which ``method`` must be given. A mag's folder makes that mag the finest. Or a
+        Neuroglancer precomputed volume (``precomputed://PATH``), whose scales are named by their mags or keys.
     layer : str or sequence of str, optional
         The layer, or several, one after the other; may be omitted where there is one.
     finest : Mag, str, int or sequence of 3 int, optional
@@ -61,7 +72,7 @@ def build_pyramid(
     align_with : str or bool
         The ladder follows the mags of this layer, of all other layers (True), or of none (False).
     method : {"default", "median", "mode", "mean", "min", "max", "nearest"}
-        How a window becomes a voxel; by default median for color and mode for segmentation.
+        How a window becomes a voxel; by default mode for segmentation, median for color, and mean for an image of a precomputed volume.
     ignore_zero : bool
         Zeros do not count, for mode, mean and median: a voxel is zero only where all of its window is.
     compression : {"lz4hc", "lz4", "raw"}, optional
@@ -71,6 +82,18 @@ def build_pyramid(
     block_len, file_len : int, optional
         Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the finest mag, but where that has a
         file for each block, as WEBKNOSSOS exports annotations, files of 8 blocks along an edge.
+    encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
+        How chunks of a precomputed volume are encoded; by default as in the finest scale.
+    sharded : bool or Sharding, optional
+        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default as in the finest scale.
+    chunk_size : sequence of 3 int, optional
+        A chunk of a precomputed volume [voxels]; by default as in the finest scale.
+    quality : int, optional
+        Of jpeg and jxl, 0..100.
+    compress : {"gzip"}, optional
+        Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
+    force : bool
+        Encode a segmentation in a way that changes its ids.
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
@@ -111,6 +134,16 @@ def build_pyramid(
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
+    of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
+    if is_precomputed(url):
+        of_mags = {
+            "layer": layer, "align_with": None if align_with is True else align_with, "compression": compression, "level": level, "block_len": block_len,
+            "file_len": file_len, "update": update, "bounding_box": bounding_box, "allow_external": allow_external,
+        }  # fmt: skip
+        refuse_options(f"{os.fspath(url)} is a precomputed volume", of_mags)
+        ladder = {"finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "method": method, "ignore_zero": ignore_zero}
+        return build.build_pyramid(stage_pyramid_of_scales(url, existing, num_workers(), **ladder, **of_scales))
+    refuse_options(f"{os.fspath(url)} is WKW", of_scales)
     options = _pyramid_options(
         finest=finest, mags=mags, coarsest=coarsest, sampling=sampling, align_with=align_with, method=method, ignore_zero=ignore_zero,
         compression=compression, level=level, block_len=block_len, file_len=file_len,
@@ -164,6 +197,8 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
         raise TypeError(f"a plan is of one layer, got {layer!r}")
     existing = options.pop("existing", "error")
     workers = num_workers()
+    if is_precomputed(url):
+        return estimate_pyramid(stage_pyramid_of_scales(url, existing, workers, **options), workers)
     return estimate_pyramid(stage_pyramid(url, layer, _pyramid_options(**options), existing, workers), workers)
 
 

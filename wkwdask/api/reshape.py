@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.options import MagLike, parsed_mags
+from wkwdask.api.scales import rechunk_scales, refuse_options, scale_options
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions, check_moves, find_moves, prepare_dataset, stage_rechunk
+from wkwdask.storage.precomputed_layer import is_precomputed
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
+
+    from wkwdask.formats.precomputed.sharding import Sharding
 
 
 def rechunk(
@@ -24,6 +28,12 @@ def rechunk(
     file_len: int | None = None,
     compression: str | None = None,
     level: int | None = None,
+    encoding: str | None = None,
+    sharded: bool | Sharding | None = None,
+    chunk_size: Sequence[int] | None = None,
+    quality: int | None = None,
+    compress: Literal["gzip"] | None = None,
+    force: bool = False,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     existing: str = "error",
     verify: bool | None = None,
@@ -37,9 +47,10 @@ def rechunk(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag.
+        A dataset, a layer or a mag; or a Neuroglancer precomputed volume (``precomputed://PATH``), or a scale of one.
     target : str or path, optional
-        Where a copy goes: a dataset for a dataset, a layer for a layer, a mag for a mag. By default the mags are replaced in their place.
+        Where a copy goes: a dataset for a dataset, a layer for a layer, a mag for a mag, a precomputed volume for one. By default they are replaced in their
+        place.
     layer : str or sequence of str, optional
         The layers of a dataset, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
@@ -50,6 +61,18 @@ def rechunk(
         How blocks are encoded; by default as they are.
     level : int, optional
         LZ4HC level, 1..12: blocks are encoded anew even where nothing else changes. Where blocks have to be encoded and none is given, it is 5.
+    encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
+        How chunks of a precomputed volume are encoded; by default as in each scale.
+    sharded : bool or Sharding, optional
+        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default as in each scale.
+    chunk_size : sequence of 3 int, optional
+        A chunk of a precomputed volume [voxels]; by default as in each scale.
+    quality : int, optional
+        Of jpeg and jxl, 0..100.
+    compress : {"gzip"}, optional
+        Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
+    force : bool
+        Encode a segmentation in a way that changes its ids.
     bounding_box : BoundingBox, str or sequence, optional
         What to take over, in mag-1 voxels; only with a target.
     existing : {"error", "resume", "overwrite"}
@@ -94,6 +117,15 @@ def rechunk(
     >>> report.files
     1
     """
+    of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
+    if is_precomputed(url):
+        of_mags = {
+            "layer": layer, "block_len": block_len, "file_len": file_len, "compression": compression, "level": level, "bounding_box": bounding_box,
+            "allow_external": allow_external,
+        }  # fmt: skip
+        refuse_options(f"{os.fspath(url)} is a precomputed volume", of_mags)
+        return rechunk_scales(url, target, mags, existing, verify, scale_options(of_scales))
+    refuse_options(f"{os.fspath(url)} is WKW", of_scales)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     options = RechunkOptions(block_len, file_len, compression, level, box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer

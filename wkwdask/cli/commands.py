@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, METHODS, SAMPLINGS, cluster_options, existing_of, external_option, resume_option, split_mags
+from wkwdask.cli.shared import COMPRESSIONS, METHODS, SAMPLINGS, cluster_options, existing_of, external_option, resume_option, scale_options, split_mags
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -55,12 +55,18 @@ def info(path: str, as_json: bool) -> None:
 @click.option("--coarsest", metavar="MAG", help="Where the ladder ends, such as 16 or 16-16-4. Default: as WEBKNOSSOS chooses.")
 @click.option("--sampling", type=click.Choice(SAMPLINGS), help="Rule of the ladder. Default: anisotropic (towards cubic voxels).")
 @click.option("--align-with", metavar="LAYER", help='Follow the mags of this layer; "none" follows none. Default: all other layers.')
-@click.option("--method", type=click.Choice(METHODS), default="default", help="How a window becomes a voxel. Default: median for color, mode for segmentation.")
+@click.option(
+    "--method",
+    type=click.Choice(METHODS),
+    default="default",
+    help="How a window becomes a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
+)
 @click.option("--ignore-zero", is_flag=True, help="Zeros do not count (mode, mean, median).")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the finest mag, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level, 5 by default; 9 makes the smallest usual files, slowly.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the finest mag.")
 @click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the finest mag, 8 if that is 1.")
+@scale_options
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
 @click.option("--update", is_flag=True, help="Make anew, in place, what lies above files that changed.")
@@ -86,6 +92,7 @@ def pyramid(
       wkwdask pyramid dataset/segmentation --mags 4-4-1,8-8-2 --ignore-zero
       wkwdask pyramid dataset/segmentation --update
       wkwdask pyramid folder-without-json --method mode
+      wkwdask pyramid precomputed://neurons
     """
     from wkwdask.api import build_pyramid, plan_pyramid
 

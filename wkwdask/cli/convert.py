@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.shared import cluster_options, existing_of, external_option, numbers, resume_option, scale_options
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by the type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
 @click.option("--on-error", type=click.Choice(("fail", "fill")), default="fail", show_default=True, help="Bad and missing slices: an error, or zeros.")
+@scale_options
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace the target where it is there already; forget an interrupted run.")
 @external_option
@@ -41,8 +42,8 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
     """Make a WKW mag of images or of an array in another format; export where SOURCE is WKW.
 
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
-    array, MRC. TARGET is a dataset, a layer or a mag; for an export .ome.tif, .tif, .npy, .zarr, or a folder of TIFFs. What is made appears when it is
-    complete, and an interrupted run goes on when it is started again.
+    array, MRC, or a Neuroglancer volume (precomputed://PATH or URL). TARGET is a dataset, a layer or a mag; for an export .ome.tif, .tif, .npy, .zarr,
+    precomputed://PATH, or a folder of TIFFs. What is made appears when it is complete, and an interrupted run goes on when it is started again.
 
     \b
     Examples:
@@ -50,6 +51,8 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
       wkwdask convert 'raw/slice_*.tif' dataset/color/1 --dtype uint8 --range 0,4095
       wkwdask convert labels.h5:/volumes/labels dataset --layer neurons --category segmentation
       wkwdask convert dataset/color/1 sections-of-it/ --box 1000,1000,500,512,512,100
+      wkwdask convert dataset precomputed://neurons --layer segmentation --sharded
+      wkwdask convert precomputed://gs://bucket/em dataset --layer color --box 1000,1000,500,512,512,100
     """
     from wkwdask.api import convert as convert_anything
     from wkwdask.errors import SectionWarning
@@ -59,7 +62,7 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
 
     for name, number in (("channels", int), ("value_range", float), ("voxel_size", float), ("offset", int)):
         if options[name] is not None:
-            options[name] = _numbers(options[name], name, number)
+            options[name] = numbers(options[name], name.removeprefix("value_").replace("_", "-"), number)
     if options["value_range"] is not None and len(options["value_range"]) != 2:
         raise click.UsageError(f"--range takes two numbers, LOW,HIGH, got {len(options['value_range'])}")
     with cluster, warnings.catch_warnings():
@@ -67,14 +70,6 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
         warnings.showwarning = show
         report = convert_anything(source[0] if len(source) == 1 else source, target, existing=existing_of(resume, overwrite), **options)
     click.echo(str(report))
-
-
-def _numbers(text: str, name: str, number: Any) -> tuple[Any, ...]:
-    """Part a list of numbers."""
-    try:
-        return tuple(number(part) for part in text.split(","))
-    except ValueError:
-        raise click.UsageError(f"--{name.removeprefix('value_').replace('_', '-')} takes numbers with commas between them, got {text!r}") from None
 
 
 COMMANDS = (convert,)

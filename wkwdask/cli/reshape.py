@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option, split_mags
+from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option, scale_options, split_mags
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -38,17 +38,19 @@ def _moves(command: Any) -> Any:
 @click.command(short_help="Store mags with other files, blocks or compression.")
 @_moves
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as it is.")
+@scale_options
 def rechunk(**options: Any) -> None:
     """Store mags with other files, blocks or compression, in their place or at TARGET. All voxels stay as they are.
 
-    A dataset becomes a dataset, a layer a layer, a mag a mag. A mag appears when it is complete; in its own place the old one is kept until the voxels of
-    the new one have been compared with it.
+    A dataset becomes a dataset, a layer a layer, a mag a mag, a precomputed volume one. A mag appears when it is complete; in its own place the old one is
+    kept until the voxels of the new one have been compared with it.
 
     \b
     Examples:
       wkwdask rechunk dataset --file-len 32
       wkwdask rechunk dataset/color/1 --block-len 64 --file-len 16
       wkwdask rechunk dataset small-copy --box 1000,1000,500,512,512,256
+      wkwdask rechunk precomputed://neurons precomputed://sharded-neurons --sharded
     """
     _store_anew(**options)
 

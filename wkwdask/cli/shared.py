@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 METHODS = ("default", "median", "mode", "mean", "min", "max", "nearest")
 COMPRESSIONS = ("lz4hc", "lz4", "raw")
+ENCODINGS = ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl")
 SAMPLINGS = ("anisotropic", "isotropic", "constant_z")
 
 external_option = click.option(
@@ -44,6 +45,30 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(*args, cluster=run_on(cluster or scheduler, report=performance_report), **options)
 
     return run
+
+
+def scale_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the options that say how scales of a precomputed volume are stored."""
+
+    @click.option("--encoding", type=click.Choice(ENCODINGS), help="Of a precomputed volume: how chunks are encoded. Default: as it is, or by the type.")
+    @click.option("--sharded/--unsharded", default=None, help="Of a precomputed volume: put chunks into shards. Default: as it is, or one file each.")
+    @click.option("--chunk-size", metavar="X,Y,Z", help="Of a precomputed volume: a chunk [voxels]. Default: as it is, or 64,64,64.")
+    @click.option("--quality", type=click.IntRange(0, 100), help="Of jpeg and jxl.")
+    @click.option("--gzip", "compress", flag_value="gzip", help="Compress chunks that are files of their own (.gz); tensorstore does not read these.")
+    @click.option("--force", is_flag=True, help="Encode a segmentation in a way that changes its ids.")
+    @functools.wraps(command)
+    def run(*args: Any, chunk_size: str | None, **options: Any) -> Any:
+        return command(*args, chunk_size=None if chunk_size is None else numbers(chunk_size, "chunk-size", int), **options)
+
+    return run
+
+
+def numbers(text: str, option: str, number: Any) -> tuple[Any, ...]:
+    """Part a list of numbers."""
+    try:
+        return tuple(number(part) for part in text.split(","))
+    except ValueError:
+        raise click.UsageError(f"--{option} takes numbers with commas between them, got {text!r}") from None
 
 
 def split_mags(mags: str | None) -> list[str] | None:

@@ -28,11 +28,8 @@ from wkwdask.jobs.remove import RemoveJob
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ShardTally, tally_of
 from wkwdask.jobs.tolerant import NO_RESULT, Tolerance
-from wkwdask.jobs.wkw_mags import check_not_replaced
-from wkwdask.jobs.wkw_update import check_current
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
-from wkwdask.storage.job_folder import end_removal
-from wkwdask.storage.wkw import WkwVolume
+from wkwdask.storage.job_removals import end_removal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -41,7 +38,8 @@ if TYPE_CHECKING:
 
     from wkwdask.jobs.apply import Application
     from wkwdask.jobs.journaled import ResumableJob
-    from wkwdask.jobs.pyramid import PyramidJob
+    from wkwdask.jobs.pyramid import PyramidJob, StagedPyramid
+    from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.splice import SpliceJob
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.jobs.upsample import UpsampleJob
@@ -49,8 +47,6 @@ if TYPE_CHECKING:
     from wkwdask.jobs.wkw_components import StagedComponents
     from wkwdask.jobs.wkw_convert import StagedImport
     from wkwdask.jobs.wkw_export import StagedExport
-    from wkwdask.jobs.wkw_pyramid import StagedPyramid
-    from wkwdask.jobs.wkw_rechunk import StagedRechunk
     from wkwdask.jobs.wkw_remap import StagedRemap
     from wkwdask.jobs.wkw_remove import StagedRemoval
     from wkwdask.jobs.wkw_update import StagedUpdate
@@ -147,12 +143,12 @@ def build_pyramid(pyramid: StagedPyramid) -> Report:
         return Report((), 0, 0.0, f"mag {pyramid.source.box.mag} is the coarsest already: nothing to do")
     report = staged.start()
     if report is not None:
-        check_current(pyramid)
+        pyramid.check_current()
         return report
     with _attempt(staged):
         for problem in rough_space_problems(pyramid):
             warnings.warn(problem, SpaceWarning, stacklevel=4)
-        return _go_on(staged, pyramid.job(), pyramid.source, f"pyramid of {staged.parent}")
+        return _go_on(staged, pyramid.job(), pyramid.check_unchanged, f"pyramid of {staged.parent}")
 
 
 def upsample(upsampling: StagedUpsample) -> Report:
@@ -175,7 +171,7 @@ def upsample(upsampling: StagedUpsample) -> Report:
         upsampling.check_current()
         return report
     with _attempt(staged):
-        return _go_on(staged, upsampling.job(), upsampling.source, f"upsampling of {staged.parent}")
+        return _go_on(staged, upsampling.job(), upsampling.check_unchanged, f"upsampling of {staged.parent}")
 
 
 def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
@@ -192,7 +188,7 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
     -------
     Report
     """
-    staged, source = rechunking.staged, rechunking.source
+    staged = rechunking.staged
     report = staged.start()
     if report is not None:
         return report
@@ -202,7 +198,7 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
         _run_from_journal(staged, job, f"comparing {staged.folders[0]}")
 
     with _attempt(staged):
-        return _go_on(staged, rechunking.job(), source, staged.owner.command, compare if verify else None)
+        return _go_on(staged, rechunking.job(), rechunking.check_unchanged, staged.owner.command, compare if verify else None)
 
 
 def apply(applying: StagedApply, *, most_failures: int) -> Report:
@@ -254,8 +250,7 @@ def connected_components(finding: StagedComponents) -> Report:
         finding = finding.numbered(numbering.num_components)
         job = finding.job()
         note = _run_from_journal(finding.staged, job, f"components into {staged.folders[0]}")
-        if isinstance(labelling.source, WkwVolume):
-            check_not_replaced(labelling.source)
+        finding.check_unchanged()
         return finding.staged.publish(job.tallies, "; ".join(filter(None, (str(numbering), note))))
 
 
@@ -278,8 +273,7 @@ def remap(remapping: StagedRemap) -> Report:
     with _attempt(staged):
         job = remapping.job(remapping.table())
         note = _run_from_journal(staged, job, f"mapping ids into {staged.folders[0]}")
-        if isinstance(remapping.source, WkwVolume):
-            check_not_replaced(remapping.source)
+        remapping.check_unchanged()
         largest = job.tallies[0].report(staged.folders[0]).maximum
         return remapping.with_largest(largest).publish(job.tallies, "; ".join(filter(None, (remapping.note, note))))
 
@@ -306,12 +300,14 @@ def reduce(application: Application, combine: Callable[[Any, Any], Any], *, most
     return job.value[0] if job.value else None
 
 
-def _go_on(staged: StagedMags, job: PyramidJob | SpliceJob | UpsampleJob, source: WkwVolume, title: str, then: Callable[[], None] | None = None) -> Report:
+def _go_on(
+    staged: StagedMags, job: PyramidJob | SpliceJob | UpsampleJob, check_unchanged: Callable[[], None], title: str, then: Callable[[], None] | None = None
+) -> Report:
     """Run a job from where its journal ends, do what comes then, and let its mags appear."""
     note = _run_from_journal(staged, job, title)
     if then is not None:
         then()
-    check_not_replaced(source)
+    check_unchanged()
     return staged.publish(job.tallies, note)
 
 

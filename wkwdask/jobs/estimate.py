@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
@@ -14,6 +13,7 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import borders, cell_range
 from wkwdask.jobs.report import format_nbytes
+from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -22,12 +22,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.pyramid import StagedPyramid
     from wkwdask.jobs.staged import StagedMags
-    from wkwdask.jobs.wkw_pyramid import StagedPyramid
     from wkwdask.plans.pyramid import Pass
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.volume import Volume
 
-_SAMPLED_FILES = 256
 _SAMPLED_REGIONS = 3
 _SAMPLED_BRICKS = 2
 _SAMPLED_GROUP = 16
@@ -142,15 +141,15 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
     PyramidPlan
     """
     source, staged = pyramid.source, pyramid.staged
-    files_in, nbytes_in = stored_nbytes(source)
+    files_in, nbytes_in = pyramid.source_nbytes()
     ratio, seconds_per_byte = sample_work(pyramid) if pyramid.passes else (None, 0.0)
     passes: list[PassPlan] = []
     mags: list[MagPlan] = []
     voxel_nbytes_in = scratch = 0
     for number, one in enumerate(pyramid.passes):
         if number == 0:
-            occupied = source.occupied(one.source_region_shape)
-            voxel_nbytes_in = _occupied_voxels(one, occupied) * source.header.voxel_nbytes
+            occupied = shifted(source, one.source_shift).occupied(one.source_region_shape)
+            voxel_nbytes_in = _occupied_voxels(one, occupied) * _voxel_nbytes(source)
             if ratio is None:  # then as the source is stored
                 ratio = nbytes_in / max(1, voxel_nbytes_in)
         else:
@@ -169,7 +168,7 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
     tasks = sum(one.regions + one.joins for one in passes)
     nbytes_out, files_out = sum(mag.nbytes for mag in mags), sum(mag.files for mag in mags)
     return PyramidPlan(
-        source=source.folder,
+        source=source.name,
         method=pyramid.method + (" ignoring zeros" if pyramid.ignore_zero else ""),
         stored_as=pyramid.stored_as,
         passes=tuple(passes),
@@ -198,18 +197,6 @@ def _refusals(staged: StagedMags) -> list[str]:
     return notes
 
 
-def stored_nbytes(source: WkwVolume) -> tuple[int, int]:
-    """Count the files of a mag, and estimate their bytes from the sizes of some of them."""
-    files = sampled = nbytes = 0
-    for index in source.shards():
-        files += 1
-        if sampled < _SAMPLED_FILES:
-            with contextlib.suppress(FileNotFoundError):
-                nbytes += os.stat(source.shard_path(index)).st_size
-                sampled += 1
-    return files, nbytes * files // max(1, sampled)
-
-
 def sample_work(pyramid: StagedPyramid) -> tuple[float | None, float]:
     """Do the work of a few bricks of the first pass, without writing.
 
@@ -223,7 +210,8 @@ def sample_work(pyramid: StagedPyramid) -> tuple[float | None, float]:
     ratio, seconds : float
         Stored bytes per voxel byte of the first mag, None where the sample does not tell; seconds of one thread per voxel byte of the source.
     """
-    source, plan, targets = pyramid.source, pyramid.passes[0], pyramid.staged.targets
+    plan, targets = pyramid.passes[0], pyramid.staged.targets
+    source = shifted(pyramid.source, plan.source_shift)
     stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
     regions = list(plan.regions(source.occupied(plan.source_region_shape)))
     bricks = [
@@ -245,7 +233,7 @@ def sample_work(pyramid: StagedPyramid) -> tuple[float | None, float]:
             continue
         if sampled >= 0:
             seconds += time.perf_counter() - started
-            voxel_nbytes += stream.source_box(brick).volume * source.header.voxel_nbytes
+            voxel_nbytes += stream.source_box(brick).volume * _voxel_nbytes(source)
         stored += sum(nbytes for nbytes, _, level in encoded if level == 0)
         made += sum(nbytes for _, nbytes, level in encoded if level == 0)
         sampled += 1
@@ -286,10 +274,14 @@ def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
 
 def rough_space_problems(pyramid: StagedPyramid) -> list[str]:
     """Compare free space with what the mags take if they are stored as densely as the source: quick enough to do it always."""
-    files, nbytes = stored_nbytes(pyramid.source)
+    files, nbytes = pyramid.source_nbytes()
     share = sum(1 / math.prod(pyramid.source.box.mag.step_to(target.box.mag)) for target in pyramid.staged.targets)
     shards = math.prod(pyramid.source.shard_shape) / math.prod(pyramid.staged.targets[0].shard_shape)
     return space_problems(pyramid.staged.parent, int(nbytes * share), int(files * shards * share))
+
+
+def _voxel_nbytes(volume: Volume) -> int:
+    return volume.dtype.itemsize * volume.num_channels
 
 
 def _regions(one: Pass) -> tuple[range, range, range]:

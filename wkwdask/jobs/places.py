@@ -13,9 +13,10 @@ from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, dataset_above, layer_in, read_datasource, with_external
 from wkwdask.storage.dataset_edit import elsewhere
-from wkwdask.storage.job_folder import is_taken, targets_of_jobs
+from wkwdask.storage.job_records import targets_of_jobs
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote, local_path, numbered
+from wkwdask.storage.replaceable import is_taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
+from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.storage.states import States, digest, grouped_digests
+from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -21,8 +23,64 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
+    from wkwdask.jobs.staged import StagedMags
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.volume import Target, Volume
+
+
+def check_method(method: str, *, ignore_zero: bool) -> str:
+    """Make sure that there is such a way to make a voxel of a window, and give it.
+
+    Raises
+    ------
+    ValueError
+        The method is unknown, or does not go with ``ignore_zero``.
+    """
+    if method not in METHODS:
+        raise ValueError(f'method must be "default" or one of {", ".join(METHODS)}, got {method!r}')
+    if ignore_zero and method not in IGNORE_ZERO_METHODS:
+        raise ValueError(f"ignore_zero goes with {', '.join(IGNORE_ZERO_METHODS)}, not with {method}")
+    return method
+
+
+class StagedPyramid(Protocol):
+    """A pyramid that can be built, whatever its format."""
+
+    @property
+    def source(self) -> Volume:
+        """The finest mag."""
+
+    @property
+    def method(self) -> str:
+        """How a window becomes a voxel."""
+
+    @property
+    def ignore_zero(self) -> bool:
+        """Whether zeros do not count in a window."""
+
+    @property
+    def passes(self) -> Sequence[Pass]:
+        """How the mags are made."""
+
+    @property
+    def staged(self) -> StagedMags:
+        """What is written; no targets where the finest mag is the coarsest already."""
+
+    @property
+    def stored_as(self) -> str:
+        """How the new mags are stored, for people."""
+
+    def job(self) -> PyramidJob:
+        """Make the job."""
+
+    def source_nbytes(self) -> tuple[int, int]:
+        """Count the files of the finest mag, and their bytes, perhaps from a sample."""
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read; raises IncompleteWriteError."""
+
+    def check_current(self) -> None:
+        """Make sure that a finished pyramid is that of the source as it is now; raises ResumeError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +226,7 @@ class PyramidJob:
 
     def _start_pass(self, p: int) -> Iterator[Task]:
         plan, first = self._passes[p], self._firsts[p]
-        source = self.source if p == 0 else self.targets[first - 1].as_volume()
+        source = shifted(self.source if p == 0 else self.targets[first - 1].as_volume(), plan.source_shift)
         occupied = source.occupied(plan.source_region_shape)
         self._occupied.append(occupied)
         self._num_started += int(occupied.sum())

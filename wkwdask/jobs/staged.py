@@ -11,13 +11,15 @@ from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.jobs.journaled import JournaledJob, receipts_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
-from wkwdask.storage.dataset import check_datasource_writable
-from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, NewMag, check_targets, find_unfinished, is_taken, is_untouched, job_root, read_provenance
+from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_lines import keep_progress
+from wkwdask.storage.job_records import find_unfinished, is_untouched, job_root
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import lock_holder
+from wkwdask.storage.provenance import PROVENANCE_NAME, read_provenance
 from wkwdask.storage.records import RECORD_NAME, write_record
+from wkwdask.storage.replaceable import check_targets, is_taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.journaled import ResumableJob
     from wkwdask.jobs.tally import ShardTally
-    from wkwdask.storage.job_folder import UnfinishedJob
-    from wkwdask.storage.layer_edit import LayerEdit
+    from wkwdask.storage.job_records import UnfinishedJob
+    from wkwdask.storage.metadata import MetadataEdit
     from wkwdask.storage.owner import Owner
     from wkwdask.storage.receipts import Receipt
     from wkwdask.storage.volume import Target
@@ -51,8 +53,8 @@ class StagedMags:
     """Where each is to appear."""
     nbytes_in: int
     """Voxel bytes that go in, for the report."""
-    edit: LayerEdit | None
-    """What the JSON is to say in the end."""
+    edit: MetadataEdit | None
+    """What the metadata is to say in the end."""
     settings: dict[str, Any]
     """What the job does, for its provenance."""
     existing: str
@@ -90,7 +92,7 @@ class StagedMags:
         ExistsError
             One of them is there and ``existing="error"``, or is no mag.
         PermissionError
-            The dataset's JSON cannot be updated.
+            The metadata cannot be updated.
         """
         for folder in self.folders:
             holder = lock_holder(folder)
@@ -99,12 +101,12 @@ class StagedMags:
 
         if self.existing != "resume" and find_unfinished(self.parent, self.folders) is None:
             check_targets(self.folders, self.existing)
-        self._check_json()
+        self._check_metadata()
 
-    def _check_json(self) -> None:
-        """Make sure, before any work, that the JSON can be brought up to date after it."""
+    def _check_metadata(self) -> None:
+        """Make sure, before any work, that the metadata can be brought up to date after it."""
         if self.edit is not None:
-            check_datasource_writable(self.edit.dataset_folder)
+            self.edit.check_writable()
 
     def start(self) -> Report | None:
         """Lock the mags and make the job's folder; starting again in another process changes nothing.
@@ -125,7 +127,7 @@ class StagedMags:
         done = self.done()
         if done is not None:
             return done
-        self._check_json()
+        self._check_metadata()
         try:
             finished = self._job_folder().start(self.existing, self.settings, self.plan)
         except ExistsError:
@@ -193,12 +195,12 @@ class StagedMags:
         IncompleteWriteError
             A file is missing, or was written twice.
         ValueError
-            A new dataset appeared meanwhile with another voxel size.
+            Somebody changed the metadata meanwhile so that it does not fit any more.
         """
         for tally in tallies:
             tally.check()
         if self.edit is not None:
-            self.edit.check_voxel_size()
+            self.edit.check_current()
         rows_of_all = ladder_records(tallies) if self.is_ladder else [tally.shards for tally in tallies]
         for tally, rows in zip(tallies, rows_of_all, strict=True):
             for name in (RECORD_NAME, PROVENANCE_NAME):  # of an attempt that was killed right here

@@ -13,10 +13,11 @@ from wkwdask.errors import BatchError, MissingError
 from wkwdask.jobs.progress_view import describe, describe_count
 from wkwdask.jobs.report import Report, format_nbytes
 from wkwdask.storage.batch_file import read_batch
-from wkwdask.storage.job_folder import JobState, is_job_folder, job_owner, job_states, job_targets, read_provenance
 from wkwdask.storage.job_lines import read_failures, read_progress
+from wkwdask.storage.job_records import JobState, is_job_folder, job_owner, job_states, job_targets
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import local_path
+from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from wkwdask.jobs.report import MagReport
 from wkwdask.storage.receipts import greatest, least
 from wkwdask.storage.records import RECORD_COLUMNS
 from wkwdask.storage.states import grouped_digests
+from wkwdask.storage.translated import moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -52,7 +53,7 @@ class ShardTally:
     def add(self, receipt: Receipt) -> None:
         """Take the receipt of a whole shard."""
         self._rows.extend((*receipt.shard, receipt.nbytes, receipt.mtime_ns, receipt.sources))
-        self._files += receipt.path is not None
+        self._files += receipt.files if receipt.path is not None else 0
         self._nbytes += receipt.nbytes
         self.voxels += receipt.voxels
         if receipt.minimum is not None and receipt.maximum is not None:
@@ -107,7 +108,8 @@ class ShardTally:
             minimum, maximum = least(minimum, 0), greatest(maximum, 0)
         if not self._is_known:
             minimum = maximum = None
-        return MagReport(folder, self._files, voxels, self._nbytes, minimum, maximum, self._nonzero)
+        nonzero = None if self._nonzero is None else moved(self._nonzero, self.target.origin)
+        return MagReport(folder, self._files, voxels, self._nbytes, minimum, maximum, nonzero)
 
 
 def tally_of(target: Target, receipts: Iterable[Receipt]) -> ShardTally:
@@ -134,6 +136,8 @@ def ladder_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]
     rows = [tally.shards for tally in tallies]
     for n, (finer, coarser) in enumerate(pairwise(tallies)):
         factor = finer.target.box.mag.step_to(coarser.target.box.mag)
+        if any(a != b * f for a, b, f in zip(finer.target.origin, coarser.target.origin, factor, strict=True)):
+            continue  # the files of the two do not lie on one grid
         footprint = tuple(a * b for a, b in zip(coarser.target.shard_shape, factor, strict=True))
         stored = rows[n][rows[n][:, 3] > 0]
         sources = grouped_digests(stored[:, :5], finer.target.shard_shape, (footprint[0], footprint[1], footprint[2]))

@@ -19,11 +19,12 @@ from wkwdask.jobs.components import Components, Labelling
 from wkwdask.jobs.places import Place, edit_for, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_apply import EXISTING, ApplyOptions, header_for
-from wkwdask.jobs.wkw_mags import box_setting, check_presence, open_source, presence, source_token
+from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, open_source, presence, source_token
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.kernels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
 from wkwdask.storage.foreign import open_any
+from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
@@ -31,7 +32,7 @@ from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.storage.layer_edit import LayerEdit
+    from wkwdask.storage.metadata import MetadataEdit
     from wkwdask.storage.volume import Volume
     from wkwdask.storage.wkw_target import WkwTarget
 
@@ -83,6 +84,11 @@ class StagedComponents:
         (target,) = self.staged.targets
         return ApplyJob(Components(self.labelling), target)
 
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read, as far as that can be told."""
+        if isinstance(self.labelling.source, WkwVolume):
+            check_not_replaced(self.labelling.source)
+
     def numbered(self, num_components: int) -> StagedComponents:
         """Choose the type of the ids, now that their number is known, and let the JSON tell it.
 
@@ -110,9 +116,9 @@ def _with_longer_ids(target: WkwTarget) -> WkwTarget:
     return replace(target, header=header)
 
 
-def with_largest_id(edit: LayerEdit | None, largest: int) -> LayerEdit | None:
+def with_largest_id(edit: MetadataEdit | None, largest: int) -> MetadataEdit | None:
     """Let the JSON say which id of a segmentation is the largest."""
-    if edit is None or edit.new_layer is None:
+    if not isinstance(edit, LayerEdit) or edit.new_layer is None:
         return edit
     return replace(edit, attributes={**edit.attributes, "largestSegmentId": largest})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 # Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
 # labels are scattered, hold little but zeros.
 _FILE_LEN_AFTER_SINGLE_BLOCKS = 8
+_SAMPLED_FILES = 256
 
 
 def open_source(
@@ -125,6 +127,18 @@ def is_current(source: StoredVolume) -> bool:
     if isinstance(source, WkwVolume):
         return source_token(WkwVolume.open(source.folder, source.box, source.box.mag)) == source_token(source)
     return source.volume.is_current()
+
+
+def stored_nbytes(source: WkwVolume) -> tuple[int, int]:
+    """Count the files of a mag, and estimate their bytes from the sizes of some of them."""
+    files = sampled = nbytes = 0
+    for index in source.shards():
+        files += 1
+        if sampled < _SAMPLED_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                nbytes += os.stat(source.shard_path(index)).st_size
+                sampled += 1
+    return files, nbytes * files // max(1, sampled)
 
 
 def aligned_mags(layer: Layer, align_with: str | bool) -> list[Mag]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.places import Place
-    from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions, StagedRechunk
+    from wkwdask.jobs.rechunk import StagedRechunk
+    from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions
     from wkwdask.storage.annotation import AnnotationMag
     from wkwdask.storage.dataset import Layer
     from wkwdask.storage.layer_edit import LayerEdit

@@ -5,19 +5,36 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from wkwdask.errors import ResumeError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.places import parent_of
-from wkwdask.jobs.pyramid import PyramidJob
+from wkwdask.jobs.pyramid import PyramidJob, check_method
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
-from wkwdask.jobs.wkw_mags import aligned_mags, box_setting, check_apart, check_presence, edit_of, header_like, mag_folder, open_source, presence, source_token
+from wkwdask.jobs.update import LivingMag, changed_shards
+from wkwdask.jobs.wkw_mags import (
+    aligned_mags,
+    box_setting,
+    check_apart,
+    check_not_replaced,
+    check_presence,
+    edit_of,
+    header_like,
+    mag_folder,
+    open_source,
+    presence,
+    source_token,
+    stored_nbytes,
+)
 from wkwdask.jobs.wkw_write import check_level, staged_target
-from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
 from wkwdask.plans.pyramid import Pass, check_steps, plan_passes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.pieces import MEMORY_NBYTES
+from wkwdask.storage.records import read_record
+from wkwdask.storage.wkw import read_header
+from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
     import os
@@ -89,6 +106,33 @@ class StagedPyramid:
     def job(self) -> PyramidJob:
         """Make the job."""
         return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
+
+    def source_nbytes(self) -> tuple[int, int]:
+        """Count the files of the finest mag, and estimate their bytes from a sample."""
+        return stored_nbytes(self.source)
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read, see :func:`wkwdask.jobs.wkw_mags.check_not_replaced`."""
+        check_not_replaced(self.source)
+
+    def check_current(self) -> None:
+        """Make sure that a finished pyramid is that of the source as it is now.
+
+        Raises
+        ------
+        ResumeError
+            The source has changed.
+        """
+        finer = self.source
+        for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
+            published = WkwTarget(folder, "", read_header(folder), self.level, target.box)
+            changed = changed_shards(LivingMag(published, finer, self.method, self.ignore_zero, read_record(folder), None))
+            if changed:
+                raise ResumeError(
+                    f"{folder}: {len(changed)} files are not what they were, or are made from files of mag {finer.box.mag} that have changed since; "
+                    "update=True (--update) makes them anew"
+                )
+            finer = published.as_volume()
 
 
 def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> StagedPyramid:
@@ -194,8 +238,4 @@ def choose_method(layer: Layer, options: PyramidOptions) -> str:
                 f"{layer.folder}: no datasource-properties.json says what kind of layer this is; give method= (median or mean for images, mode for labels)"
             )
         method = _METHOD_OF_CATEGORY[layer.record.category]
-    if method not in METHODS:
-        raise ValueError(f'method must be "default" or one of {", ".join(METHODS)}, got {method!r}')
-    if options.ignore_zero and method not in IGNORE_ZERO_METHODS:
-        raise ValueError(f"ignore_zero goes with {', '.join(IGNORE_ZERO_METHODS)}, not with {method}")
-    return method
+    return check_method(method, ignore_zero=options.ignore_zero)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, ResumeError
@@ -13,17 +14,19 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
-from wkwdask.jobs.splice import SpliceJob
+from wkwdask.jobs.rechunk import StagedRechunk
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
-from wkwdask.jobs.upsample import UpsampleJob
-from wkwdask.jobs.wkw_mags import box_setting, check_presence, edit_of, presence, source_token
+from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, edit_of, presence, source_token
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.plans.rechunk import plan_splicing
-from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
-from wkwdask.storage.job_folder import JobFolder, check_targets, find_unfinished, is_taken, is_untouched, read_provenance
+from wkwdask.storage.job_folder import JobFolder
+from wkwdask.storage.job_records import find_unfinished, is_untouched
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.provenance import read_provenance
+from wkwdask.storage.replaceable import check_targets, is_taken
 from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw import files_box
 from wkwdask.storage.wkw_file import open_if_stored
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from wkwdask.storage.layer_edit import LayerEdit
     from wkwdask.storage.wkw import WkwVolume
     from wkwdask.storage.wkw_splice import Stored
-    from wkwdask.storage.wkw_target import WkwTarget
 
 EXISTING = ("error", "resume", "overwrite")
 
@@ -77,30 +79,6 @@ class Move:
     """The mag."""
     folder: str | None
     """Where it is to appear; None in its own place."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedRechunk:
-    """One mag that can be stored anew."""
-
-    source: WkwVolume
-    """What is there."""
-    volume: Stored
-    """What is read: the same, moved or with other blocks."""
-    plan: RegionGrid
-    """The regions; an :class:`Upsampling` by 1 where blocks are decoded."""
-    target: WkwTarget
-    """What is written."""
-    staged: StagedMags
-    """How it appears."""
-    in_place: bool
-    """Whether it replaces its source."""
-
-    def job(self) -> SpliceJob | UpsampleJob:
-        """Make the job."""
-        if isinstance(self.plan, Upsampling):
-            return UpsampleJob(self.volume, [self.target], [self.plan])
-        return SpliceJob(self.volume, self.target, self.plan)
 
 
 def find_moves(
@@ -314,7 +292,7 @@ def lay_out(
     nbytes_in = source.box.volume * header.voxel_nbytes
     made = read_provenance(source.folder).get("made", read_provenance(source.folder)) if options.command != "merge" and options.box is None else None
     staged = StagedMags(owner, parent, (target,), (folder,), nbytes_in, edit, settings, "overwrite" if in_place else existing, record, made=made)
-    return StagedRechunk(source, volume, plan, target, staged, in_place)
+    return StagedRechunk(volume, plan, target, staged, partial(check_not_replaced, source), in_place)
 
 
 def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:

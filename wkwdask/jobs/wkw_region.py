@@ -13,11 +13,12 @@ from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.grid import cell_range
+from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.places import check_files_inside, check_inside_dataset, real_folder
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
-from wkwdask.jobs.wkw_write import EXISTING, check_level, owner_of
+from wkwdask.jobs.wkw_write import check_level
 from wkwdask.storage.dataset import choose_layer, locate, open_volume
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.local import remove_temporaries
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.jobs.content import Content
     from wkwdask.jobs.tally import ShardTally
-    from wkwdask.jobs.wkw_write import Content
     from wkwdask.storage.wkw import WkwVolume
 
 _COMMAND = "to_wkw region"

@@ -17,7 +17,7 @@ from wkwdask.jobs.places import Place, edit_for
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_apply import EXISTING, ApplyOptions, header_for
 from wkwdask.jobs.wkw_components import open_labels, place_like, token_of, with_largest_id
-from wkwdask.jobs.wkw_mags import box_setting, check_presence, presence
+from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, presence
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.kernels.remap import map_ids
 from wkwdask.plans.apply import plan_bricks
@@ -111,6 +111,11 @@ class StagedRemap:
     def note(self) -> str:
         """What a user should know about the mapping."""
         return self.mapping.note if isinstance(self.mapping, MergerMode) else ""
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read, as far as that can be told."""
+        if isinstance(self.source, WkwVolume):
+            check_not_replaced(self.source)
 
     def table(self) -> IdMap:
         """Make the table in the job's folder, or find that of an earlier start.

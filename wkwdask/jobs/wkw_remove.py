@@ -14,7 +14,9 @@ from wkwdask.jobs.places import dataset_of, other_layers_with, outside_of, real_
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
 from wkwdask.storage.dataset import check_datasource_writable, choose_layer, locate, read_datasource
-from wkwdask.storage.job_folder import REMOVAL, JobFolder, check_no_job, discard_dead_jobs, find_removals
+from wkwdask.storage.job_folder import JobFolder
+from wkwdask.storage.job_records import check_no_job
+from wkwdask.storage.job_removals import REMOVAL, discard_dead_jobs, find_removals
 from wkwdask.storage.layer_edit import MagRemoval
 from wkwdask.storage.local import count_tree, is_remote, local_path
 from wkwdask.storage.locks import locked_file

@@ -16,13 +16,14 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import check_files_inside, parent_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.staged import StagedMags
-from wkwdask.jobs.update import LivingMag, UpdateJob, changed_shards
+from wkwdask.jobs.update import LivingMag, UpdateJob
 from wkwdask.jobs.wkw_mags import box_setting, mag_folder, open_source, source_token
 from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
 from wkwdask.plans.pyramid import check_steps
-from wkwdask.storage.job_folder import PROVENANCE_NAME, JobFolder, read_making, read_provenance, write_provenance
+from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.local import is_remote, remove_temporaries
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
 from wkwdask.storage.records import RECORD_NAME, read_record
 from wkwdask.storage.wkw import read_header
 from wkwdask.storage.wkw_target import WkwTarget
@@ -30,7 +31,7 @@ from wkwdask.storage.wkw_target import WkwTarget
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wkwdask.jobs.wkw_pyramid import PyramidOptions, StagedPyramid
+    from wkwdask.jobs.wkw_pyramid import PyramidOptions
     from wkwdask.storage.dataset import Layer
     from wkwdask.storage.wkw import WkwVolume
 
@@ -227,27 +228,6 @@ def _how_made(layer: Layer, source: WkwVolume, mag: Mag, before: Mag, options: P
         asked = options.method + (" with ignore_zero" if options.ignore_zero else "")
         raise ResumeError(f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {asked}; build the mags anew")
     return finer, method, ignore_zero
-
-
-def check_current(pyramid: StagedPyramid) -> None:
-    """Make sure that a finished pyramid is that of the source as it is now.
-
-    Raises
-    ------
-    ResumeError
-        The source has changed.
-    """
-    finer = pyramid.source
-    for target, folder in zip(pyramid.staged.targets, pyramid.staged.folders, strict=True):
-        box = target.box
-        published = WkwTarget(folder, "", read_header(folder), pyramid.level, box)
-        changed = changed_shards(LivingMag(published, finer, pyramid.method, pyramid.ignore_zero, read_record(folder), None))
-        if changed:
-            raise ResumeError(
-                f"{folder}: {len(changed)} files are not what they were, or are made from files of mag {finer.box.mag} that have changed since; "
-                "update=True (--update) makes them anew"
-            )
-        finer = published.as_volume()
 
 
 def _mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]:

@@ -14,14 +14,26 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.places import parent_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.upsample import UpsampleJob, is_current
-from wkwdask.jobs.wkw_mags import aligned_mags, box_setting, check_apart, check_presence, edit_of, header_like, mag_folder, open_source, presence, source_token
+from wkwdask.jobs.wkw_mags import (
+    aligned_mags,
+    box_setting,
+    check_apart,
+    check_not_replaced,
+    check_presence,
+    edit_of,
+    header_like,
+    mag_folder,
+    open_source,
+    presence,
+    source_token,
+)
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.plans.mag_ladder import mag_ladder
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.storage.dataset import is_readable
-from wkwdask.storage.job_folder import read_provenance
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.records import RECORD_COLUMNS, read_record
 
 if TYPE_CHECKING:
@@ -71,6 +83,10 @@ class StagedUpsample:
     def job(self) -> UpsampleJob:
         """Make the job."""
         return UpsampleJob(self.source, self.staged.targets, self.plans)
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read, see :func:`wkwdask.jobs.wkw_mags.check_not_replaced`."""
+        check_not_replaced(self.source)
 
     def check_current(self) -> None:
         """Make sure that the mags, finished before, are those of the source as it is now.

@@ -19,7 +19,7 @@ from wkwdask.jobs.job import FlatJob
 from wkwdask.jobs.verify import CheckTask, MagFindings, RecomputeTask, VerifyReport, outside_fault, sorted_faults
 from wkwdask.kernels.window import METHODS
 from wkwdask.plans.pyramid import plan_pass
-from wkwdask.storage.job_folder import read_making, read_provenance
+from wkwdask.storage.provenance import read_making, read_provenance
 from wkwdask.storage.translated import moved
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 from wkwdask.storage.wkw_check import Findings, WkwCheck

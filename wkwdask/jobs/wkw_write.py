@@ -7,22 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.places import dataset_of_lengths, edit_for, in_new_dataset, is_room_for_dataset, place_of
-from wkwdask.jobs.staged import StagedMags, check_existing, check_same_settings, settings_of
-from wkwdask.storage.job_folder import find_left
-from wkwdask.storage.locks import locks_of
-from wkwdask.storage.owner import Owner
+from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
     import os
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.locks import ShardBox
+    from wkwdask.jobs.content import Content
+    from wkwdask.storage.owner import Owner
 
-    Vec4 = tuple[int, int, int, int]
-
-EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "to_wkw"
 
 
@@ -66,41 +62,6 @@ def check_level(level: int) -> None:
     """
     if not 1 <= level <= 12:
         raise ValueError(f"level must be in 1..12, got {level}")
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What is written, and by what it is known again."""
-
-    shape: Vec4
-    """Channels, and extent along x, y, z."""
-    dtype: Any
-    """Type of one channel."""
-    fingerprint: str
-    """Of the array itself."""
-    token: str | None = None
-    """What the user says that the array is, in place of its fingerprint."""
-    in_memory: bool = False
-    """Whether the fingerprint is that of the voxels, and not that of a graph."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What a journal keeps about it."""
-        return {"dtype": str(self.dtype), "channels": self.shape[0], "token": self.token, "input": self.fingerprint}
-
-    @property
-    def not_compared(self) -> tuple[str, ...]:
-        """Settings that may differ where a job goes on: an arbitrary graph is another one in each process."""
-        return () if self.in_memory and self.token is None else ("input",)
-
-    @property
-    def trusted(self) -> str:
-        """Say what is trusted where a job goes on."""
-        if self.token is not None:
-            return f"the array is believed to be the same, since its place, shape, type and token {self.token!r} are"
-        if self.in_memory:
-            return "the array is the same"
-        return "the array is believed to be the same, since its place, shape and type are: a graph is not compared, token= can name its content"
 
 
 def check_category(category: str | None) -> None:
@@ -181,22 +142,6 @@ def stage_write(
         owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing, goes_on_by_itself=False,
         not_compared=content.not_compared,
     )  # fmt: skip
-
-
-def owner_of(command: str, parent: str, folder: str, region: ShardBox | None, settings: dict[str, Any], existing: str, content: Content) -> Owner:
-    """Name this process as the owner of a new job, or of the interrupted one that is to go on.
-
-    Raises
-    ------
-    ResumeError
-        There is one with other settings.
-    """
-    is_free = not any(lock.stands_in_the_way(region) and not lock.owner.is_gone() for lock in locks_of(folder))
-    left = find_left(parent, [folder], region) if existing == "resume" and is_free else None
-    if left is None:
-        return Owner.this_process(command)
-    check_same_settings(left.root, settings, left.settings, content.not_compared)
-    return Owner.this_process(command, left.job)
 
 
 def staged_target(owner: Owner, parent: str, header: WkwHeader, level: int, box: BoundingBox) -> WkwTarget:

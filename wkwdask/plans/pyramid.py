@@ -8,7 +8,7 @@ is held in memory.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,8 @@ class Pass:
     """What is read at once [voxels of the source]: a brick of the first level, or a part of one."""
     levels: tuple[Level, ...]
     """The mags that are made, finest first."""
+    source_shift: Vec3 = (0, 0, 0)
+    """What is added to the place of each source voxel before windows are laid over it: grids of chunks need not start at the same voxel in all mags."""
 
     @property
     def source_region_shape(self) -> Vec3:
@@ -160,7 +162,7 @@ def plan_passes(
     mags : sequence of Mag
         The mags to make, finest first.
     chunk_shape, shard_shape : tuple of 3 int
-        Chunk and shard of all mags [voxels]; powers of two.
+        Chunk and shard of all mags [voxels]; the shard is the chunk times powers of two.
     voxel_nbytes : int
         Bytes of one voxel with all channels.
     workers : int
@@ -191,6 +193,67 @@ def plan_passes(
         done += len(passes[-1].levels)
         source_box = passes[-1].levels[-1].box
     return passes
+
+
+def plan_framed_passes(
+    source_box: BoundingBox,
+    mags: Sequence[Mag],
+    origins: Sequence[Vec3],
+    chunk_shape: Vec3,
+    shard_shapes: Sequence[Vec3],
+    voxel_nbytes: int,
+    workers: int,
+    region_shapes: Sequence[Vec3] | None = None,
+) -> list[Pass]:
+    """Cut a ladder into passes where each mag has coordinates of its own, which start where its grid of chunks does.
+
+    A pass ends before a mag whose first voxel does not cover exactly the first voxels of the mag before it: their chunks do not lie above each other.
+
+    Parameters
+    ----------
+    source_box : BoundingBox
+        Where the finest mag has data [absolute voxels of its mag].
+    mags : sequence of Mag
+        The mags to make, finest first.
+    origins : sequence of (int, int, int)
+        The absolute voxel of each mag at which its coordinates start, that of the finest mag first; one more than ``mags``.
+    chunk_shape : tuple of 3 int
+        Chunk of all mags [voxels].
+    shard_shapes : sequence of (int, int, int)
+        Shard of each mag [voxels]; the chunk times powers of two.
+    voxel_nbytes : int
+        Bytes of one voxel with all channels.
+    workers : int
+        How many tasks run at once.
+    region_shapes : sequence of (int, int, int), optional
+        The regions of all passes as an earlier planning chose them.
+
+    Returns
+    -------
+    list of Pass
+        Boxes in them are in the coordinates of their mags; the source is moved by ``source_shift``.
+    """
+    passes: list[Pass] = []
+    first = 0
+    while first < len(mags):
+        finer = source_box.mag if first == 0 else mags[first - 1]
+        last = first + 1
+        while last < len(mags) and origins[last] == _times(origins[last + 1], mags[last - 1].step_to(mags[last])):
+            last += 1
+        frame = _times(origins[first + 1], finer.step_to(mags[first]))
+        box = _moved(source_box.in_mag(finer), frame)
+        shapes = None if region_shapes is None else region_shapes[len(passes) :]
+        found = plan_passes(box, mags[first:last], chunk_shape, shard_shapes[first], voxel_nbytes, workers, shapes)
+        x, y, z = (a - b for a, b in zip(origins[first], frame, strict=True))
+        passes += [replace(found[0], source_shift=(x, y, z)), *found[1:]]
+        first = last
+    return passes
+
+
+def _moved(box: BoundingBox, origin: Vec3) -> BoundingBox:
+    """Give a box in coordinates that start at a voxel."""
+    x, y, z = (a - b for a, b in zip(box.topleft, origin, strict=True))
+    return replace(box, topleft=(x, y, z))
 
 
 def choose_region(box: BoundingBox, factor: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int) -> Vec3:
@@ -237,7 +300,7 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     mags : sequence of Mag
         The mags that are still to be made, finest first; at least one.
     chunk_shape : tuple of 3 int
-        Chunk of all mags [voxels]; powers of two.
+        Chunk of all mags [voxels].
     voxel_nbytes : int
         Bytes of one voxel with all channels.
     region_shape : tuple of 3 int
@@ -251,10 +314,9 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     factors = check_steps(source_box.mag, mags)
     steps = [(factors[0], region_shape)]
     for factor in factors[1:]:
-        shape = _divide(steps[-1][1], factor)
-        if any(n < chunk for n, chunk in zip(shape, chunk_shape, strict=True)):
+        if any(n % (step * chunk) for n, step, chunk in zip(steps[-1][1], factor, chunk_shape, strict=True)):
             break
-        steps.append((factor, shape))
+        steps.append((factor, _divide(steps[-1][1], factor)))
     smallest_brick = _largest_factor([factor for factor, _ in steps[1:]])
     brick = _brick_shape(chunk_shape, factors[0], voxel_nbytes, region_shape, smallest_brick)
     levels: list[Level] = []
@@ -269,7 +331,7 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
 def _brick_shape(chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shape: Vec3, smallest: Vec3) -> Vec3:
     """Choose a brick of the first level: whole chunks, and whole windows of all coarser mags."""
     edge = 1
-    while any(edge * n < least for n, least in zip(chunk_shape, smallest, strict=True)):
+    while any(edge * n % least for n, least in zip(chunk_shape, smallest, strict=True)):
         edge *= 2
     while math.prod(_cube(edge * 2, chunk_shape)) * math.prod(factor) * voxel_nbytes <= _BRICK_SOURCE_NBYTES:
         edge *= 2
@@ -277,10 +339,10 @@ def _brick_shape(chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shap
 
 
 def _source_brick_shape(level: Level, voxel_nbytes: int) -> Vec3:
-    """Choose what is read at once: the footprint of a brick, halved along its longest axis until it is small enough or one window long."""
+    """Choose what is read at once: the footprint of a brick, halved along its longest axis until it is small enough or cannot be halved."""
     shape = list(level.brick_shape)
-    while math.prod(shape) * math.prod(level.factor) * voxel_nbytes > _BRICK_SOURCE_NBYTES and max(shape) > 1:
-        longest = max(range(3), key=lambda axis: shape[axis] * level.factor[axis] if shape[axis] > 1 else 0)
+    while math.prod(shape) * math.prod(level.factor) * voxel_nbytes > _BRICK_SOURCE_NBYTES and not all(n % 2 for n in shape):
+        longest = max((axis for axis in range(3) if shape[axis] % 2 == 0), key=lambda axis: shape[axis] * level.factor[axis])
         shape[longest] //= 2
     return _times((shape[0], shape[1], shape[2]), level.factor)
 

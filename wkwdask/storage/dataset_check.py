@@ -23,7 +23,7 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, dataset_above, locate, read_datasource
-from wkwdask.storage.job_folder import JobState, job_states
+from wkwdask.storage.job_records import JobState, job_states
 from wkwdask.storage.local import is_remote, local_path, numbered
 from wkwdask.storage.locks import is_lock, lock_owner
 from wkwdask.storage.records import RECORD_NAME, read_record

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document, parse_datasource, with_layer, with_mags, without_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import read_datasource, update_datasource
+from wkwdask.storage.dataset import check_datasource_writable, read_datasource, update_datasource
 
 
 @dataclass(frozen=True, slots=True)
 class LayerEdit:
     """What the JSON is to say once the mags are there."""
 
+    kind: ClassVar[str] = "layer"
+    """What a record calls this kind of edit."""
     dataset_folder: str
     """Where ``datasource-properties.json`` is."""
     layer: str
@@ -42,7 +44,11 @@ class LayerEdit:
         new = None if self.voxel_size_nm is None else new_document(os.path.basename(self.dataset_folder), self.voxel_size_nm)
         update_datasource(self.dataset_folder, change, new)
 
-    def check_voxel_size(self) -> None:
+    def check_writable(self) -> None:
+        """Make sure, before any work, that the JSON can be brought up to date after it."""
+        check_datasource_writable(self.dataset_folder)
+
+    def check_current(self) -> None:
         """Make sure that nobody made the dataset meanwhile with voxels of another size.
 
         Raises
@@ -74,6 +80,7 @@ class LayerEdit:
             category, box, element_class, num_channels = self.new_layer
             new_layer = [category, [*box.topleft, *box.size], element_class, num_channels]
         return {
+            "kind": self.kind,
             "dataset_folder": self.dataset_folder,
             "layer": self.layer,
             "mags": [[list(mag.factors), path, edge] for mag, path, edge in self.mags],
@@ -98,6 +105,8 @@ class LayerEdit:
 class MagRemoval:
     """Mags that the JSON is to forget."""
 
+    kind: ClassVar[str] = "removal of mags"
+    """What a record calls this kind of edit."""
     dataset_folder: str
     """Where ``datasource-properties.json`` is."""
     layer: str
@@ -109,9 +118,16 @@ class MagRemoval:
         """Change the JSON."""
         update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags, keep_layer=False))
 
+    def check_writable(self) -> None:
+        """Make sure that the JSON can be changed."""
+        check_datasource_writable(self.dataset_folder)
+
+    def check_current(self) -> None:
+        """Forget the mags whatever the JSON says of them."""
+
     def to_json(self) -> dict[str, Any]:
         """Give the form that a record holds."""
-        return {"dataset_folder": self.dataset_folder, "layer": self.layer, "mags": [list(mag.factors) for mag in self.mags]}
+        return {"kind": self.kind, "dataset_folder": self.dataset_folder, "layer": self.layer, "mags": [list(mag.factors) for mag in self.mags]}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> MagRemoval:

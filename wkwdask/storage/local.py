@@ -171,6 +171,21 @@ class NewFile:
                 _start_writing_back(self._fd, done, count)
             done += count
 
+    def open_written(self) -> int:
+        """Open what was written so far for reading; the caller closes it."""
+        return os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC)
+
+    def start_writing_back(self, nbytes: int) -> None:
+        """Let the disk begin with the first bytes, of a file that is flushed together with others later."""
+        if _sync_file_range is not None:
+            _sync_file_range(self._fd, ctypes.c_int64(0), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE)
+
+    def sync(self) -> None:
+        """Flush it to disk now, so that :meth:`publish` need not."""
+        if self._flush:
+            os.fsync(self._fd)
+            self._flush = False
+
     def set_nbytes(self, nbytes: int) -> None:
         """Set the length; bytes that were never written are zero."""
         os.ftruncate(self._fd, nbytes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.manifest import MANIFEST_NAME, parse_manifest
-from wkwdask.storage.job_folder import is_job_folder
+from wkwdask.storage.job_records import is_job_folder
 from wkwdask.storage.local import TEMPORARY_SUFFIX
 from wkwdask.storage.locks import GUARD_NAME, is_lock
 

@@ -34,6 +34,7 @@ SUFFIXES = ("", ".gz", ".br", ".zstd")
 """What the name of a chunk may end with: as it is, or compressed as a whole, as cloud-volume does on local disks."""
 GZIP_MAGIC = b"\x1f\x8b"
 _GROUP_NBYTES = 64 << 20
+_GROUP_CHUNKS = 1024
 _CHUNK_NAME = re.compile(r"(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)(\.gz|\.br|\.zstd)?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _DIGEST_MASK = np.uint64((1 << 63) - 1)
@@ -61,7 +62,8 @@ def group_cells(scale: Scale, voxel_nbytes: int) -> Vec3:
     Returns
     -------
     tuple of 3 int
-        Powers of two: those of a shard; without sharding, as many as decode to at most 64 MiB; where shards are no boxes, a box around the volume.
+        Powers of two: those of a shard; without sharding, as many as decode to at most 64 MiB, and at most 1024; where shards are no boxes, a box around
+        the volume.
 
     Examples
     --------
@@ -75,7 +77,7 @@ def group_cells(scale: Scale, voxel_nbytes: int) -> Vec3:
         return scale.shard_cells or (x, y, z)
     cells, nbytes = [1, 1, 1], scale.chunk_size[0] * scale.chunk_size[1] * scale.chunk_size[2] * voxel_nbytes
     axes = [axis for axis in range(3) if cells[axis] < grid[axis]]
-    while axes and nbytes * 2 <= _GROUP_NBYTES:
+    while axes and nbytes * 2 <= _GROUP_NBYTES and cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS:
         axis = min(axes, key=lambda n: cells[n])
         cells[axis], nbytes = cells[axis] * 2, nbytes * 2
         axes = [axis for axis in axes if cells[axis] < grid[axis]]

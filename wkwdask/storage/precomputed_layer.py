@@ -299,10 +299,11 @@ def is_precomputed(url: object) -> bool:
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return False
     path = local_path(url)
-    return (_is_info(f"{path}/{FILE_NAME}") and not _holds_wkw(path)) or _volume_above(path) is not None
+    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or _volume_above(path) is not None
 
 
-def _holds_wkw(path: str) -> bool:
+def holds_wkw(path: str) -> bool:
+    """Tell whether a folder is a WKW dataset, layer or mag."""
     if os.path.exists(f"{path}/{DATASOURCE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}"):
         return True
     try:
@@ -331,7 +332,7 @@ def _is_info(path: str) -> bool:
 def _volume_above(path: str) -> tuple[str, str] | None:
     """Find the volume that a local folder is a scale of: its folder and the scale's key."""
     folder, key = os.path.split(path)
-    if not key or not _is_info(f"{folder}/{FILE_NAME}") or _holds_wkw(folder):
+    if not key or not _is_info(f"{folder}/{FILE_NAME}") or holds_wkw(folder):
         return None
     try:
         info = read_info(open_store(folder))

@@ -48,6 +48,8 @@ class Receipt:
     """Time of modification of a published file [ns since the epoch]."""
     sources: int = 0
     """Digest of the states of the files that it was made from, see ``wkwdask.storage.states``."""
+    files: int = 1
+    """How many files are stored, where any are."""
 
     def to_json(self) -> dict[str, Any]:
         """Give what a journal keeps: all but the path, which follows from shard and part."""
@@ -55,6 +57,8 @@ class Receipt:
         for name in ("nbytes", "minimum", "maximum", "part", "checksum", "mtime_ns", "sources"):
             if getattr(self, name):
                 values[name] = getattr(self, name)
+        if self.files != 1:
+            values["files"] = self.files
         if self.minimum is not None:  # 0 is a value
             values["minimum"], values["maximum"] = self.minimum, self.maximum
         if self.nonzero is not None:

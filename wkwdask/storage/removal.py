@@ -10,24 +10,26 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.storage.layer_edit import MagRemoval
 from wkwdask.storage.local import fsync_folder, publish_bytes
+from wkwdask.storage.metadata import edit_from_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.storage.metadata import MetadataEdit
+
 _KEY = "removed"
 
 
-def format_removal(folders: Sequence[str], edit: MagRemoval | None) -> bytes:
+def format_removal(folders: Sequence[str], edit: MetadataEdit | None) -> bytes:
     """Write the record of mags that are to go.
 
     Parameters
     ----------
     folders : sequence of str
         The mags.
-    edit : MagRemoval, optional
-        What the JSON is to forget.
+    edit : MetadataEdit, optional
+        What the metadata is to forget.
     """
     return json.dumps({_KEY: list(folders), "edit": edit.to_json() if edit is not None else None}).encode()
 
@@ -49,7 +51,7 @@ def set_aside(record_path: str) -> None:
     with open(record_path, "rb") as file:
         record = json.load(file)
     if record["edit"] is not None:
-        MagRemoval.from_json(record["edit"]).apply()
+        edit_from_json(record["edit"]).apply()
     for number, folder in enumerate(record[_KEY]):
         with contextlib.suppress(FileNotFoundError):  # moved before, or listed in the JSON and not there
             os.rename(folder, f"{root}/{number}-{os.path.basename(folder)}")

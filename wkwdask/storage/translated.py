@@ -144,6 +144,15 @@ def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
     return replace(box, topleft=(x + a, y + b, z + c))
 
 
+def shifted(volume: Volume, shift: Vec3) -> Volume:
+    """Give a volume moved by a vector; moved back to where it was, it is itself again."""
+    unmoved: Volume = volume
+    if isinstance(volume, TranslatedVolume):
+        a, b, c = volume.shift
+        unmoved, shift = volume.volume, (a + shift[0], b + shift[1], c + shift[2])
+    return unmoved if shift == (0, 0, 0) else TranslatedVolume(unmoved, shift)
+
+
 def in_frame(volume: Volume, origin: Vec3) -> Volume:
     """Give a volume in coordinates that count from an absolute voxel of its mag.
 
@@ -154,9 +163,4 @@ def in_frame(volume: Volume, origin: Vec3) -> Volume:
     origin : tuple of 3 int
         The absolute voxel that becomes voxel 0; may be negative.
     """
-    shift = (-origin[0], -origin[1], -origin[2])
-    moved_volume: Volume = volume
-    if isinstance(volume, TranslatedVolume):
-        a, b, c = volume.shift
-        moved_volume, shift = volume.volume, (a + shift[0], b + shift[1], c + shift[2])
-    return moved_volume if shift == (0, 0, 0) else TranslatedVolume(moved_volume, shift)
+    return shifted(volume, (-origin[0], -origin[1], -origin[2]))

@@ -93,7 +93,11 @@ class Target(Protocol):
 
     @property
     def box(self) -> BoundingBox:
-        """Where data goes [voxels of the mag]."""
+        """Where data goes [voxels of the mag, counted from ``origin``]."""
+
+    @property
+    def origin(self) -> Vec3:
+        """Absolute voxel of the mag at which the target's coordinates start, and its grids of chunks and shards; may be negative."""
 
     @property
     def chunk_shape(self) -> Vec3:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.formats.faults import Fault
-from wkwdask.storage.job_folder import PROVENANCE_NAME
 from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.local import TEMPORARY_SUFFIX
+from wkwdask.storage.provenance import PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw import HEADER_NAME
 

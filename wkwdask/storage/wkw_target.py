@@ -12,19 +12,20 @@ import threading
 import zlib
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
+from wkwdask.formats.run import RunTable, join_order
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.header import WkwHeader, format_header
-from wkwdask.formats.wkw.run import FOOTER_NBYTES, RunTable, format_run_tail, join_order, parse_run_tail, run_tail_nbytes
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.local import NewFile, make_folders_below, publish_bytes, remove_file, remove_tree
+from wkwdask.storage.part_file import PartFile, close_part, is_whole_part
 from wkwdask.storage.pieces import Pieces
 from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.part_file import Run
     from wkwdask.storage.wkw_file import WkwFile
     from wkwdask.storage.wkw_splice import Stored
 
@@ -74,6 +76,11 @@ class WkwTarget:
     def num_channels(self) -> int:
         """Values per voxel."""
         return self.header.num_channels
+
+    @property
+    def origin(self) -> Vec3:
+        """Absolute voxel at which the mag's coordinates start."""
+        return 0, 0, 0
 
     @property
     def chunk_shape(self) -> Vec3:
@@ -133,12 +140,7 @@ class WkwTarget:
             except (FormatError, MissingError):
                 return False
             return True
-        try:
-            with open(path, "rb") as part:
-                data = part.read()
-        except FileNotFoundError:
-            return False
-        return len(data) == receipt.nbytes and zlib.crc32(data) == receipt.checksum
+        return is_whole_part(path, receipt.nbytes, receipt.checksum)
 
     def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
         """Encode an array (c, x, y, z) of whole blocks inside one file, and give the number of bytes."""
@@ -192,7 +194,7 @@ class WkwTarget:
         receipt = merge_receipts(shard, parts)
         path = file_path(self.folder, shard)
         try:
-            runs: list[_Run] = [_PartFile(part.path) for part in parts if part.path is not None]
+            runs: list[Run] = [PartFile(part.path) for part in parts if part.path is not None]
         except FileNotFoundError as error:
             # dask may run a task twice: then the file was published by the first run, which removed the parts
             if open_wkw_file(path, self.header, f"{self.folder}/{HEADER_NAME}") is None:
@@ -209,7 +211,7 @@ class WkwTarget:
         status = os.stat(path)
         return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
 
-    def _kept_blocks(self, shard: Vec3, boxes: Sequence[BoundingBox]) -> list[_Run]:
+    def _kept_blocks(self, shard: Vec3, boxes: Sequence[BoundingBox]) -> list[Run]:
         """Find the blocks of a file that is there which no box touches; none where all of them are zero."""
         file = open_if_stored(file_path(self.folder, shard), self.header)
         if file is None:
@@ -227,7 +229,7 @@ class WkwTarget:
         kept = _KeptBlocks(file, codes)
         return [] if kept.is_all_zero(zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)) else [kept]
 
-    def _encoded_anew(self, shard: Vec3, codes: npt.NDArray[np.intp]) -> list[_Run]:
+    def _encoded_anew(self, shard: Vec3, codes: npt.NDArray[np.intp]) -> list[Run]:
         """Encode blocks that are stored in another way than header.wkw says, which readers allow."""
         step, edge = self.header.block_len, self.header.file_len
         volume = WkwVolume.open(self.folder, self.box, self.box.mag)
@@ -241,7 +243,7 @@ class WkwTarget:
         except BaseException:
             writer.discard()
             raise
-        return [] if path is None else [_PartFile(path)]
+        return [] if path is None else [PartFile(path)]
 
     def with_borders(self, array: npt.NDArray[Any], topleft: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
         """Complete an array (c, x, y, z) to whole blocks with what the mag holds around it."""
@@ -259,7 +261,7 @@ class WkwTarget:
         """Make one file of what a mag with the same blocks has stored in its place, see :func:`wkwdask.storage.wkw_splice.splice_file`."""
         return splice_file(source, self, shard)
 
-    def _write_joined(self, path: str, runs: Sequence[_Run]) -> None:
+    def _write_joined(self, path: str, runs: Sequence[Run]) -> None:
         """Copy the blocks of all runs, in the order of the file, behind the header and table."""
         sizes, segments = join_order([run.table for run in runs], self.header.blocks_per_file)
         zero = zero_encoding(self.header.block_nbytes, self.header.block_type, self.level)
@@ -278,15 +280,6 @@ class WkwTarget:
             output.discard()
             raise
         file.publish(flush_folder=self.is_living, keep_equal=True)
-
-
-class _Run(Protocol):
-    """Encoded blocks that can be copied."""
-
-    table: RunTable
-
-    def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
-        """Append bytes of the payload to a new file."""
 
 
 class _KeptBlocks:
@@ -315,27 +308,6 @@ class _KeptBlocks:
         starts, ends = self._starts, self._ends
         cuts = [0, *(np.flatnonzero(starts[1:] != ends[:-1]) + 1).tolist(), len(starts)] if len(starts) else [0]
         return all(self._file.is_all_zero(np.append(starts[a:b], ends[b - 1]), zero) for a, b in pairwise(cuts))
-
-
-class _PartFile:
-    """An open part file."""
-
-    def __init__(self, path: str) -> None:
-        self._fd = -1
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.path = path
-        nbytes = os.fstat(self._fd).st_size
-        footer = os.pread(self._fd, FOOTER_NBYTES, max(0, nbytes - FOOTER_NBYTES))
-        tail = run_tail_nbytes(footer, nbytes, path)
-        self.table: RunTable = parse_run_tail(os.pread(self._fd, tail, nbytes - tail), path)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-
-    def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
-        """Append bytes of the payload to a new file."""
-        output.copy(self._fd, offset, nbytes, self.path)
 
 
 class WkwPartWriter:
@@ -462,10 +434,8 @@ class WkwPartWriter:
             self._fill_gap(header.blocks_per_file)
         codes, sizes = np.concatenate(self._codes), np.concatenate(self._sizes)
         if self._part is not None:
-            tail = format_run_tail(RunTable(codes, sizes))
-            self._output.append(np.frombuffer(tail, np.uint8))
-            self._output.close().publish()
-            return replace(receipt, path=self._path, nbytes=self._output.end, checksum=zlib.crc32(tail, self._checksum))
+            nbytes, checksum = close_part(self._output, RunTable(codes, sizes), self._checksum)
+            return replace(receipt, path=self._path, nbytes=nbytes, checksum=checksum)
         file = self._output.close()
         file.write(format_file_head(header, sizes), 0)
         file.publish(flush_folder=self._target.is_living, keep_equal=True)

@@ -1,0 +1,297 @@
+"""What the verbs do with Neuroglancer precomputed volumes: pyramids, storing anew, and conversion from and to WKW."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.api.options import mag_or_key
+from wkwdask.errors import BoundsError, MissingError
+from wkwdask.formats.precomputed.info import default_key
+from wkwdask.formats.precomputed.writable import is_lossy
+from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
+from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
+from wkwdask.jobs.precomputed_scales import ScaleOptions, check_not_replaced, source_settings, stored_like
+from wkwdask.jobs.precomputed_write import ScaleEncoding, VolumeType, default_kind
+from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.staged import settings_of
+from wkwdask.jobs.wkw_convert import target_folder
+from wkwdask.jobs.wkw_mags import check_not_replaced as check_mag_not_replaced
+from wkwdask.jobs.wkw_mags import source_token
+from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
+from wkwdask.storage.converted import Converted, check_range
+from wkwdask.storage.cropped import CroppedVolume
+from wkwdask.storage.local import is_remote
+from wkwdask.storage.precomputed_layer import location_of, open_precomputed_layer
+from wkwdask.storage.states import digest
+from wkwdask.storage.translated import shifted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.api.options import MagLike
+    from wkwdask.formats.precomputed.info import Lengths, Scale
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.wkw_write import WkwEncoding
+    from wkwdask.storage.dataset import Layer
+    from wkwdask.storage.precomputed_layer import PrecomputedLayer
+    from wkwdask.storage.volume import Volume
+
+_SCALE_OPTIONS = ("encoding", "sharded", "chunk_size", "quality", "compress", "force")
+
+
+def scale_options(values: dict[str, Any]) -> ScaleOptions:
+    """Take what says how scales are stored out of a verb's options."""
+    given = {name: values.pop(name) for name in _SCALE_OPTIONS if name in values}
+    if given.get("chunk_size") is not None:
+        given["chunk_size"] = vec3(given["chunk_size"], "chunk_size")
+    return ScaleOptions(**given)
+
+
+def refuse_options(what: str, values: dict[str, Any]) -> None:
+    """Refuse options of the other format.
+
+    Parameters
+    ----------
+    what : str
+        What is worked on, and in which format.
+    values : dict
+        Options, None or False where they were not given.
+
+    Raises
+    ------
+    ValueError
+        One was given.
+    """
+    given = [name for name, value in values.items() if value is not None and value is not False]
+    if given:
+        raise ValueError(f"{what}: {', '.join(f'{name}=' for name in given)} {'is' if len(given) == 1 else 'are'} not for it")
+
+
+def stage_pyramid_of_scales(url: str | os.PathLike[str], existing: str, workers: int, **options: Any) -> StagedScalePyramid:
+    """Stage the pyramid of a precomputed volume; see :func:`wkwdask.api.pyramids.build_pyramid`."""
+    stored = scale_options(options)
+    unknown = sorted(set(options) - {field.name for field in fields(ScalePyramidOptions)})
+    if unknown:
+        raise TypeError(f"{os.fspath(url)} is a precomputed volume: {', '.join(unknown)} {'is' if len(unknown) == 1 else 'are'} not for it")
+    for name in ("finest", "coarsest"):
+        options[name] = mag_or_key(options.get(name))
+    mags = options.get("mags")
+    options["mags"] = None if mags is None else tuple(Mag.parse(mag) for mag in (mags.split(",") if isinstance(mags, str) else mags))
+    staged = stage_scale_pyramid(url, ScalePyramidOptions(scale=stored, **options), existing, workers)
+    _warn(staged.notes)
+    return staged
+
+
+def rechunk_scales(
+    url: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None,
+    mags: Sequence[MagLike] | str | None,
+    existing: str,
+    verify: bool | None,
+    options: ScaleOptions,
+) -> Report:
+    """Store scales of a precomputed volume anew; see :func:`wkwdask.api.reshape.rechunk`.
+
+    Raises
+    ------
+    MissingError
+        There is no such scale.
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.runners import num_workers
+
+    layer = open_precomputed_layer(url)
+    place = layer.folder if target is None else location_of(target)
+    in_place = os.path.realpath(place) == os.path.realpath(layer.folder)
+    volume = VolumeType(layer.info.type, layer.info.dtype, layer.info.num_channels)
+    pairs = [(scale, stored_like(scale, options, volume)) for scale in _chosen(layer, mags)]
+    if in_place and options.compress is None:
+        pairs = [(scale, new) for scale, new in pairs if scale != new]
+    check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" or in_place)
+    reports = []
+    for scale, new in pairs:
+        source = layer.open_scale(scale)
+        copy = ScaleCopy(source, new, source_settings(source), partial(check_not_replaced, source))
+        staged, notes = stage_copy(
+            place, volume.kind, copy, "rechunk", "overwrite" if in_place else existing, num_workers(), compress=options.compress, force=options.force
+        )
+        _warn(notes)
+        compares = in_place and not is_lossy(new.encoding, new.options.get("jxl_quality"))
+        reports.append(build.rechunk(staged, verify=compares if verify is None else verify))
+    return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all scales are stored like that")
+
+
+def _chosen(layer: PrecomputedLayer, mags: Sequence[MagLike] | str | None) -> list[Scale]:
+    """List the scales that a user means: by their mags or keys, else all."""
+    if mags is not None:
+        return [layer.find(mag_or_key(mag)) for mag in (mags.split(",") if isinstance(mags, str) else mags)]
+    for odd in layer.info.odd:
+        odd.refuse()
+    return [layer.find(None)] if layer.key is not None else list(layer.info.scales)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What of a source is converted."""
+
+    mags: tuple[Mag, ...] | None = None
+    """Which mags, by default all."""
+    finest_only: bool = False
+    """Whether of all mags only the finest is taken."""
+    box: BoundingBox | None = None
+    """Which part [voxels of mag 1]."""
+    offset: Vec3 = (0, 0, 0)
+    """By what voxels are moved [voxels of mag 1]."""
+    channels: tuple[int, ...] | None = None
+    """Which channels, by default all."""
+    dtype: Any = None
+    """Type of the values, by default as it is."""
+    value_range: tuple[float, float] | None = None
+    """What becomes the least and the greatest value of the type."""
+
+    def of(self, volume: Volume) -> Volume:
+        """Give what is converted of a mag, at the place that it goes to.
+
+        Raises
+        ------
+        BoundsError
+            The box holds nothing of it.
+        ValueError
+            A voxel would come to lie between two voxels of its mag, or an option makes no sense.
+        """
+        taken, mag = volume, volume.box.mag
+        if self.box is not None:
+            box = self.box.in_mag(mag).intersection(volume.box)
+            if box.is_empty:
+                raise BoundsError(f"{volume.name}: the bounding box {self.box} holds nothing of it; its box is {volume.box}")
+            taken = CroppedVolume(taken, box)
+        if any(self.offset):
+            if any(a % n for a, n in zip(self.offset, mag.factors, strict=True)):
+                raise ValueError(f"offset must be a multiple of every mag that is converted, got {self.offset}, but there is mag {mag}")
+            x, y, z = (a // n for a, n in zip(self.offset, mag.factors, strict=True))
+            taken = shifted(taken, (x, y, z))
+        channels = tuple(range(volume.num_channels)) if self.channels is None else self.channels
+        if not channels or any(not 0 <= channel < volume.num_channels for channel in channels):
+            raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
+        dtype = by_dtype(self.dtype or volume.dtype).dtype.newbyteorder("=")
+        check_range(self.value_range)
+        if self.channels is None and dtype == volume.dtype and self.value_range is None:
+            return taken
+        return Converted(taken, channels, dtype, self.value_range)
+
+    def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
+        """Choose among the mags that are there, finest first.
+
+        Raises
+        ------
+        MissingError
+            One that is asked for is not there, or there is none.
+        """
+        missing = [mag for mag in self.mags or () if mag not in there]
+        if missing or not there:
+            raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, there)) or 'none'}")
+        chosen = sorted(there if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
+        return chosen[:1] if self.finest_only else chosen
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a journal keeps about it."""
+        return settings_of("convert", box=self.box, offset=self.offset, channels=self.channels, dtype=self.dtype, value_range=self.value_range)
+
+
+def convert_to_scales(layer: Layer, target: str | os.PathLike[str], taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str) -> Report:
+    """Convert mags of a WKW layer to scales of a precomputed volume; see :func:`wkwdask.api.conversion.convert`.
+
+    Raises
+    ------
+    MissingError
+        There is no such mag.
+    ValueError
+        The voxel size is not known, or an option makes no sense.
+    """
+    size = voxel_size or (None if layer.datasource is None else layer.datasource.voxel_size_nm)
+    if size is None:
+        raise ValueError(f"{layer.folder}: no JSON says how large its voxels are; give voxel_size= (--voxel-size) in nm")
+    kind = None if layer.record is None else "segmentation" if layer.record.category == "segmentation" else "image"
+    there = [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
+    mags = taken.mags_of(layer.folder, there)
+    encoding = ScaleEncoding(options.encoding, options.sharded or False, options.chunk_size or (64, 64, 64), options.quality, options.compress)
+    copies = []
+    for mag in mags:
+        stored = layer.volume(mag)
+        source = taken.of(stored)
+        volume = VolumeType(kind or default_kind(source.dtype, source.num_channels), source.dtype, source.num_channels)
+        x, y, z = (length * factor for length, factor in zip(size, mag.factors, strict=True))
+        scale = encoding.scale(default_key((x, y, z)), source.box.size, source.box.topleft, (x, y, z), volume)
+        known = {**taken.settings, "source": mag.name, "input": source_token(stored), "states": digest(source.stored_states())}
+        copies.append(ScaleCopy(source, scale, known, partial(check_mag_not_replaced, stored)))
+    return _copied(location_of(target), volume.kind, copies, existing, options)
+
+
+def _copied(target: str, kind: str, copies: Sequence[ScaleCopy], existing: str, options: ScaleOptions) -> Report:
+    """Make scales, finest first, so that the volume is never without the one that says where it lies; all are checked before the first is made."""
+    from wkwdask.graphs import build
+    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.runners import num_workers
+
+    check_can_be_repeated(len(copies), starts_anew=existing == "overwrite")
+    stage = partial(stage_copy, command="convert", existing=existing, workers=num_workers(), compress=options.compress, force=options.force)
+    if len(copies) > 1:
+        for copy in copies:
+            staged, _ = stage(target, kind, copy)
+            if existing == "error":
+                staged.staged.check_free()
+    reports = []
+    for copy in copies:
+        staged, notes = stage(target, kind, copy)
+        _warn(notes)
+        reports.append(build.rechunk(staged, verify=False))
+    return merge_reports(reports)
+
+
+def convert_from_scales(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], layer_name: str | None, taken: Taken, encoding: WkwEncoding, category: str | None,
+    voxel_size: Lengths | None, existing: str, *, allow_external: bool,
+) -> Report:  # fmt: skip
+    """Convert scales of a precomputed volume to mags of a WKW layer; see :func:`wkwdask.api.conversion.convert`.
+
+    Raises
+    ------
+    BoundsError
+        A scale begins below 0.
+    MissingError
+        There is no such scale.
+    UnsupportedError
+        A scale has no mag.
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.runners import num_workers
+
+    layer = open_precomputed_layer(source)
+    options = StoreOptions(encoding, category or layer.category, voxel_size or layer.voxel_size_nm, allow_external)
+    mags = taken.mags_of(layer.folder, list(layer.mags))
+    check_can_be_repeated(len(mags), starts_anew=existing == "overwrite")
+    volumes = [(mag, layer.volume(mag)) for mag in mags]
+    for _, volume in volumes:  # before the first is made
+        check_not_below_zero(taken.of(volume))
+    reports = []
+    for mag, volume in volumes:
+        folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None else None, options.category)
+        known = {**taken.settings, **source_settings(volume)}
+        staged = stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
+        reports.append(build.rechunk(staged, verify=False))
+    return merge_reports(reports)
+
+
+def _warn(notes: Sequence[str]) -> None:
+    for note in notes:
+        warnings.warn(note, stacklevel=4)

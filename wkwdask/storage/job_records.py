@@ -1,0 +1,196 @@
+"""What stands in the folder of a job: who runs it, what it writes, and whether it can go on. Nothing is changed here."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import LockedError
+from wkwdask.geometry.mag import vec3
+from wkwdask.storage.batch_file import BATCH_NAME
+from wkwdask.storage.journal import has_journal
+from wkwdask.storage.locks import ShardBox, locks_of, read_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from wkwdask.storage.owner import Owner
+
+_FOLDER_PREFIX = ".wkwdask-job-"
+OWNER_NAME = "owner.json"
+PLAN_NAME = "plan.json"
+RECORD_NAME = "publish.json"
+OWNERLESS_SECONDS = 3600.0
+"""Age from which a job's folder that does not say whose it is belongs to nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedJob:
+    """A job that was interrupted and can go on."""
+
+    job: str
+    """Its name."""
+    root: str
+    """Its folder."""
+    targets: tuple[str, ...]
+    """Folders that it is to publish."""
+    settings: dict[str, Any]
+    """What it does."""
+    plan: dict[str, Any]
+    """What it decided at its first start."""
+
+
+class JobState(Enum):
+    """What became of a job whose folder is there."""
+
+    RUNNING = "its process lives, or may live on another machine"
+    UNPUBLISHED = "ended while its mags appeared"
+    CAN_GO_ON = "interrupted, can go on"
+    DEAD = "ended"
+
+
+def is_job_folder(name: str) -> bool:
+    """Tell whether a folder is that of a job, by its name."""
+    return name.startswith(_FOLDER_PREFIX)
+
+
+def job_root(parent: str, job: str) -> str:
+    """Name the folder of a job."""
+    return f"{parent}/{_FOLDER_PREFIX}{job}"
+
+
+def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None:
+    """Find an interrupted job that can go on, writes one of some folders and stands in the way of others that do."""
+    return next((job for job in _unfinished_jobs(parent, targets) if is_kept_for_later(job.root)), None)
+
+
+def find_left(parent: str, targets: Sequence[str], region: ShardBox | None) -> UnfinishedJob | None:
+    """Find an interrupted job that writes just these folders, or these shards of one, and goes on where that is asked for."""
+    left = (job for job in _unfinished_jobs(parent, targets) if not is_kept_for_later(job.root))
+    return next((job for job in left if job.targets == tuple(targets) and region_of(job.root) == region), None)
+
+
+def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[UnfinishedJob]:
+    for root, job in job_folders(parent):
+        if not os.path.exists(f"{root}/{RECORD_NAME}") and can_go_on(root):
+            record = read_plan(root)
+            if record is not None and set(targets_of(root)) & set(targets):
+                yield UnfinishedJob(job, root, tuple(targets_of(root)), record["settings"], record["plan"] or {})
+
+
+def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
+    """Go through the folders of all jobs in a layer, and tell what became of each; nothing is changed."""
+    for root, job in job_folders(parent):
+        owner = job_owner(root)
+        if owner is not None and not owner.is_gone() and holds_locks(root, job):
+            yield root, JobState.RUNNING
+        elif os.path.exists(f"{root}/{RECORD_NAME}"):
+            yield root, JobState.UNPUBLISHED
+        elif can_go_on(root):
+            yield root, JobState.CAN_GO_ON
+        elif owner is None and age_seconds(root) <= OWNERLESS_SECONDS:
+            yield root, JobState.RUNNING  # it may be about to say whose it is
+        else:
+            yield root, JobState.DEAD
+
+
+def job_owner(root: str) -> Owner | None:
+    """Read who runs a job, or ran it last; None where that cannot be read."""
+    try:
+        return read_owner(f"{root}/{OWNER_NAME}")
+    except LockedError:
+        return None
+
+
+def job_targets(root: str) -> tuple[str, ...]:
+    """Give the folders that a job writes."""
+    return tuple(targets_of(root))
+
+
+def is_untouched(parent: str, targets: Sequence[str]) -> bool:
+    """Tell whether no job of a layer is running, was interrupted, or ended while it published, and none left its lock on some folders."""
+    return next(job_folders(parent), None) is None and not any(locks_of(target) for target in targets)
+
+
+def targets_of_jobs(parent: str) -> set[str]:
+    """Give the folders that jobs in a layer write, whatever became of them."""
+    return {target for root, _ in job_folders(parent) for target in targets_of(root)}
+
+
+def check_no_job(parent: str) -> None:
+    """Make sure that no living job works in a layer.
+
+    Raises
+    ------
+    LockedError
+        One does.
+    """
+    for root, job in job_folders(parent):
+        owner = read_owner(f"{root}/{OWNER_NAME}")
+        if owner is not None and not owner.is_gone() and holds_locks(root, job):
+            raise LockedError(f"{parent}: another job works here: {owner}")
+
+
+def is_kept_for_later(root: str) -> bool:
+    record = read_plan(root)
+    return record is None or bool(record.get("is_kept_for_later", True))
+
+
+def region_of(root: str) -> ShardBox | None:
+    record = read_plan(root)
+    region = None if record is None else record.get("region")
+    return None if region is None else ShardBox(vec3(region[0]), vec3(region[1]))
+
+
+def age_seconds(root: str) -> float:
+    """Tell how long a folder is unchanged, 0 where it has gone meanwhile."""
+    try:
+        return time.time() - os.stat(root).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def job_folders(parent: str) -> Iterator[tuple[str, str]]:
+    """Go through the folders of all jobs in a layer: path and job."""
+    try:
+        with os.scandir(parent) as entries:
+            found = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        yield entry.path, entry.name.removeprefix(_FOLDER_PREFIX)
+
+
+def can_go_on(root: str) -> bool:
+    """Tell whether an interrupted job finished any task of which it took note, or handed its tasks out."""
+    return os.path.exists(f"{root}/{PLAN_NAME}") and (has_journal(root) or os.path.exists(f"{root}/{BATCH_NAME}"))
+
+
+def read_plan(root: str) -> dict[str, Any] | None:
+    try:
+        with open(f"{root}/{PLAN_NAME}", "rb") as file:
+            record: dict[str, Any] = json.load(file)
+    except FileNotFoundError:
+        return None
+    return record
+
+
+def holds_locks(root: str, job: str) -> bool:
+    """Tell whether a job holds a lock: without any, it has ended or somebody broke its locks knowing that it has."""
+    return any(lock.owner.job == job for target in targets_of(root) for lock in locks_of(target))
+
+
+def targets_of(root: str) -> list[str]:
+    """List the mags that a job writes: as its plan says, or its publish record, which stays a moment longer."""
+    record = read_plan(root)
+    if record is not None:
+        return [os.path.normpath(os.path.join(os.path.dirname(root), target)) for target in record["targets"]]
+    try:
+        with open(f"{root}/{RECORD_NAME}", "rb") as file:
+            return [mag["folder"] for mag in json.load(file).get("mags", ())]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,47 @@
+"""Many small files that are written one after the other and flushed together, which costs far less than one by one."""
+
+from __future__ import annotations
+
+from wkwdask.storage.local import NewFile
+
+_OPEN_AT_ONCE = 64  # far below what a process may have open, whatever the number of threads
+
+
+class NewFiles:
+    """Writes files that appear whole, some later than they were written, all of them before :meth:`publish` returns.
+
+    Parameters
+    ----------
+    temporary_folder : str
+        Where they are until they appear, on the same file system.
+    """
+
+    def __init__(self, temporary_folder: str) -> None:
+        self._temporary_folder = temporary_folder
+        self._waiting: list[NewFile] = []
+        self.count = 0
+        self.nbytes = 0
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file; it appears under its name when the disk has it."""
+        file = NewFile(path, self._temporary_folder)
+        self._waiting.append(file)
+        file.write(data, 0)
+        file.start_writing_back(len(data))
+        self.count += 1
+        self.nbytes += len(data)
+        if len(self._waiting) >= _OPEN_AT_ONCE:
+            self.publish()
+
+    def publish(self) -> None:
+        """Flush what was written, and give it its names: first the one and then the other, since a journal that holds renames is flushed with each file."""
+        for file in self._waiting:
+            file.sync()
+        while self._waiting:
+            self._waiting[0].publish(flush_folder=False)
+            del self._waiting[0]
+
+    def discard(self) -> None:
+        """Remove what has not appeared."""
+        while self._waiting:
+            self._waiting.pop().discard()
