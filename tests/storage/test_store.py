@@ -13,7 +13,7 @@ from range_server import range_server
 
 import wkwdask
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask.formats.precomputed.sharding import Sharding, compress_gzip
 from wkwdask.storage import store as module
 from wkwdask.storage.precomputed_layer import open_precomputed
 from wkwdask.storage.store import open_store
@@ -100,9 +100,10 @@ def test_http_that_fails(tmp_path):
         server.failures[:] = [503] * 3
         with pytest.raises(OSError, match="cannot be read: 503"):
             open_precomputed(url)
-        server.failures[:] = [403]
+        server.failures[:] = [403] * 40
         with pytest.raises(OSError, match="403"):
             volume.read_into(np.empty((1, 50, 37, 23), np.uint64), (0, 0, 0))
+        server.failures.clear()
         with pytest.raises(MissingError, match=f"{server.url}/w/info: not found"):
             open_precomputed(f"precomputed://{server.url}/w")
         path = max((tmp_path / "v" / "4_4_40").iterdir())
@@ -129,8 +130,6 @@ def test_remote_absent_shards_and_endings(memory, tmp_path):
     for path in list(memory.store):
         if path.startswith("/a/4_4_40/"):
             memory.pipe(f"{path}.gz", memory.store.pop(path).getvalue())
-    from wkwdask.formats.precomputed.sharding import compress_gzip
-
     for path in list(memory.store):
         if path.endswith(".gz"):
             memory.pipe(path, compress_gzip(memory.store[path].getvalue()))

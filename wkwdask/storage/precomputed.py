@@ -254,7 +254,7 @@ class PrecomputedVolume:
 
     def _read_files(self, names: list[str], largest: int) -> list[tuple[str, bytes | None]]:
         """Read files under the first of their possible names that is there: a chunk may be compressed as a whole, which its ending says."""
-        key = (self.store.url, self.scale.key)
+        key = (self.store.opening, self.scale.key)
         known = _suffixes.get(key)
         suffixes = SUFFIXES if known is None else (known, *(suffix for suffix in SUFFIXES if suffix != known))
         if known is not None and not self.store.is_local:
