@@ -5,7 +5,7 @@ What the format is stands in ``wkwdask.formats.precomputed.compresso``, which ha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,11 +21,11 @@ WINDOWS, IDS, LOCATIONS = 1, 2, 3
 def decode(
     windows: npt.NDArray[np.uint64],
     values: npt.NDArray[np.uint64],
-    ids: npt.NDArray[Any],
-    locations: npt.NDArray[Any],
+    ids: npt.NDArray[np.uint64],
+    locations: npt.NDArray[np.uint64],
     steps: Vec3,
     connectivity: int,
-    out: npt.NDArray[Any],
+    out: npt.NDArray[np.uint64],
 ) -> int:
     """Decode a stream.
 
@@ -35,15 +35,15 @@ def decode(
         Run-length encoded numbers of windows.
     values : ndarray of uint64, shape (m,)
         The windows that there are: one bit for each voxel that lies on a border.
-    ids : ndarray of unsigned integers, shape (p,)
+    ids : ndarray of uint64, shape (p,)
         The id of each connected piece without borders, in the order of their first voxels.
-    locations : ndarray of unsigned integers, shape (q,)
+    locations : ndarray of uint64, shape (q,)
         Where voxels on borders have their ids from.
     steps : tuple of 3 int
         Voxels of a window along x, y, z.
     connectivity : int
         4 where pieces are connected within a plane, 6 where they are across planes.
-    out : ndarray of unsigned integers, shape (z, y, x)
+    out : ndarray of uint64, shape (z, y, x)
         What to fill, C-contiguous.
 
     Returns

@@ -102,7 +102,7 @@ def decode_ids(is_border: Any, ids: Any, locations: Any, connectivity: Any, out:
     pieces = np.empty((depth, ny, nx), np.uint32)
     most = (nx + 1) // 2 * ny * depth + 1
     parents = np.empty(most, np.int64)
-    id_of = np.zeros(most, ids.dtype)
+    id_of = np.zeros(most, np.uint64)
     used = 0
     for z0 in range(0, nz, depth):
         last = _number_pieces(is_border, z0, z0 + depth, pieces, parents)
@@ -163,7 +163,7 @@ def _decode_borders(is_border: Any, locations: Any, connectivity: Any, out: Any)
                     out[z, y, x] = locations[used]
                     used += 1
                 elif location > 6:
-                    out[z, y, x] = location - locations.dtype.type(7)
+                    out[z, y, x] = location - _unsigned(7)
                 else:
                     return -1
     return used

@@ -1,0 +1,387 @@
+"""``info`` of precomputed volumes: everything that is tolerated, everything that is wrong, and edits that keep what they do not know."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import vectors
+
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.precomputed.choose_sharding import sharding_for
+from wkwdask.formats.precomputed.info import Scale, default_key, parse_info
+from wkwdask.formats.precomputed.info_edits import format_info, new_document, provenance_document, with_processing, with_scales, without_scale
+from wkwdask.formats.precomputed.scale_choice import find_scale, mags_of
+from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask.formats.precomputed.writable import check_encoding, check_writable, is_lossy
+from wkwdask.geometry.mag import Mag
+
+ENTRY = {"key": "8_8_40", "size": [100, 90, 80], "voxel_offset": [-7, 0, 3], "chunk_sizes": [[64, 64, 64]], "resolution": [8, 8, 40], "encoding": "raw"}
+DOCUMENT = {"@type": "neuroglancer_multiscale_volume", "type": "image", "data_type": "uint8", "num_channels": 1, "scales": [ENTRY]}
+SHARDING = {"@type": "neuroglancer_uint64_sharded_v1", "hash": "identity", "preshift_bits": 1, "minishard_bits": 1, "shard_bits": 2}
+
+
+def _parsed(changes=(), entry=(), without=()):
+    scale = {name: value for name, value in {**ENTRY, **dict(entry)}.items() if name not in without}
+    document = {**DOCUMENT, "scales": [scale], **dict(changes)}
+    return parse_info(json.dumps({name: value for name, value in document.items() if name not in without}), "v/info")
+
+
+def test_all_fields():
+    info = _parsed({"type": "segmentation", "data_type": "uint64", "mesh": "mesh"}, {"hidden": True, "rois": [1], "sharding": SHARDING})
+    assert (info.type, info.dtype, info.num_channels, info.odd, info.redirect) == ("segmentation", np.dtype("uint64"), 1, (), None)
+    (scale,) = info.scales
+    assert scale == Scale(
+        "8_8_40", (100, 90, 80), (-7, 0, 3), (64, 64, 64), (8, 8, 40), "raw", Sharding(1, 1, 2), None, True, ((64, 64, 64),), {}
+    )  # fmt: skip
+    assert info.document["mesh"] == "mesh"
+    assert scale.entry["rois"] == [1]
+    assert scale.grid == (2, 2, 2)
+    assert scale.chunk_name((1, 0, 1)) == "57-93_0-64_67-83"
+    assert scale.chunk_name((0, 0, 0)) == "-7-57_0-64_3-67"
+    assert scale.chunk_shape_at((1, 0, 1)) == (36, 64, 16)
+    assert scale.chunk_id((1, 1, 1)) == 7
+
+
+TOLERATED = [
+    # changes of the volume, changes of the scale, without, what is read
+    ({}, {}, ["@type"], lambda i: i.scales[0].key == "8_8_40"),
+    ({"data_type": "UINT8"}, {}, [], lambda i: i.dtype == np.uint8),
+    ({}, {}, ["num_channels"], lambda i: i.num_channels == 1),
+    ({"num_channels": 3.0}, {}, [], lambda i: i.num_channels == 3),
+    ({}, {}, ["type"], lambda i: i.type == "image"),
+    ({"type": "SEGMENTATION"}, {}, [], lambda i: i.type == "segmentation"),
+    ({}, {}, ["voxel_offset"], lambda i: i.scales[0].voxel_offset == (0, 0, 0)),
+    ({}, {"voxel_offset": None}, [], lambda i: i.scales[0].voxel_offset == (0, 0, 0)),
+    ({}, {"size": [8.0, 1e1, 3]}, [], lambda i: i.scales[0].size == (8, 10, 3)),
+    ({}, {"resolution": [4.5, 4, 40.25]}, [], lambda i: i.scales[0].resolution == (4.5, 4, 40.25)),
+    ({}, {"sharding": None}, [], lambda i: i.scales[0].sharding is None),
+    ({}, {"encoding": "RAW"}, [], lambda i: i.scales[0].encoding == "raw"),
+    ({}, {"sharding": SHARDING}, [], lambda i: i.scales[0].sharding.data_encoding == "raw"),
+    ({}, {"key": "../other/8_8_40"}, [], lambda i: i.scales[0].key == "../other/8_8_40"),
+    ({}, {"compressed_segmentation_block_size": "nonsense that nobody needs"}, [], lambda i: i.scales[0].block_size is None),
+    ({}, {"jpeg_quality": 3, "jxl_effort": 2}, [], lambda i: i.scales[0].options == {"jpeg_quality": 3, "jxl_effort": 2}),
+    ({"scales": []}, {}, [], lambda i: i.scales == ()),
+]
+
+
+@pytest.mark.parametrize(("changes", "entry", "without", "check"), TOLERATED)
+def test_tolerated(changes, entry, without, check):
+    info = _parsed(changes, entry, without)
+    assert info.odd == ()
+    assert check(info)
+
+
+WRONG_SCALES = [
+    # changes of the scale, what is said
+    ({"key": 3}, "scales[0].key: expected a folder, found 3"),
+    ({"size": [1, 2]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2]"),
+    ({"size": [1, 2, 0]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2, 0]"),
+    ({"size": [1, 2, 2.5]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2, 2.5]"),
+    ({"size": [1, 2, True]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2, true]"),
+    ({"voxel_offset": [0, 0, "1"]}, 'scales[0].voxel_offset: expected three whole numbers, found [0, 0, "1"]'),
+    ({"voxel_offset": [0, 0, 2**63]}, f"scales[0].voxel_offset: expected three whole numbers, found [0, 0, {2**63}]"),
+    ({"chunk_sizes": []}, "scales[0].chunk_sizes: expected a list of chunk sizes, found []"),
+    ({"chunk_sizes": [[8, 8, 8], [8, 8]]}, "scales[0].chunk_sizes[1]: expected three whole numbers of at least 1, found [8, 8]"),
+    ({"resolution": [8, 8, 0]}, "scales[0].resolution: expected three positive numbers, found [8, 8, 0]"),
+    ({"resolution": [8, 8, float("nan")]}, "scales[0].resolution: expected three positive numbers, found [8, 8, NaN]"),
+    ({"resolution": [8, 8, float("inf")]}, "scales[0].resolution: expected three positive numbers, found [8, 8, Infinity]"),
+    ({"encoding": None}, "scales[0].encoding: expected one of raw, compressed_segmentation, compresso, jpeg, png, jxl, found null"),
+    ({"encoding": "compressed_segmentation"}, "scales[0].compressed_segmentation_block_size: expected three whole numbers of at least 1, found null"),
+    ({"sharding": [1]}, "scales[0].sharding: expected an object, found [1]"),
+    (
+        {"sharding": SHARDING, "chunk_sizes": [[8, 8, 8], [9, 9, 9]]},
+        "scales[0].chunk_sizes: expected one chunk size, since the scale is sharded, found [[8, 8, 8], [9, 9, 9]]",
+    ),
+    ({"sharding": SHARDING, "size": [2**40] * 3}, "scales[0].chunk_sizes[0]: expected chunks whose identifiers have at most 64 bits, not 102"),
+    ({"size": [2**40] * 3, "chunk_sizes": [[2**30] * 3]}, "scales[0].chunk_sizes[0]: expected chunks of at most 17179869184 bytes"),
+]
+
+
+@pytest.mark.parametrize(("entry", "message"), WRONG_SCALES)
+def test_a_wrong_scale_leaves_the_others_alone(entry, message):
+    text = json.dumps({**DOCUMENT, "scales": [{**ENTRY, **entry}, {**ENTRY, "key": "sound"}]})
+    info = parse_info(text, "v/info")
+    assert [(scale.key, scale.index) for scale in info.scales] == [("sound", 1)]
+    (odd,) = info.odd
+    assert odd.problem.startswith(f"v/info: {message}")
+    with pytest.raises(CorruptError, match=r"^v/info: scales\["):
+        find_scale(info, "v", index=0)
+    assert find_scale(info, "v", index=1).key == "sound"
+    assert find_scale(info, "v") is info.scales[0]
+
+
+def test_an_encoding_that_is_not_implemented():
+    info = parse_info(json.dumps({**DOCUMENT, "scales": [{**ENTRY, "encoding": "crackle"}, {**ENTRY, "key": "b", "resolution": [16, 16, 40]}]}), "v/info")
+    with pytest.raises(UnsupportedError, match=r'v/info: scales\[0\].encoding: expected one of .*, found "crackle"'):
+        find_scale(info, "v", key="8_8_40")
+    assert mags_of(info) == (Mag(2, 2, 1),)  # mags count from the first scale of the file, whether it can be used or not
+    with pytest.raises(UnsupportedError):
+        find_scale(info, "v", mag=1)
+    assert find_scale(info, "v", mag="2-2-1").key == "b"
+
+
+def test_all_problems_at_once():
+    with pytest.raises(CorruptError) as caught:
+        _parsed({"@type": "neuroglancer_skeletons", "data_type": "int64", "num_channels": 0}, {"size": None, "key": 5, "sharding": {**SHARDING, "hash": 1}})
+    assert str(caught.value) == (
+        'v/info: @type: expected "neuroglancer_multiscale_volume", found "neuroglancer_skeletons"; '
+        'data_type: expected one of uint8, uint16, uint32, uint64, float32, int8, int16, int32, found "int64"; '
+        "num_channels: expected a whole number of at least 1, found 0; scales[0].key: expected a folder, found 5; "
+        "scales[0].size: expected three whole numbers of at least 1, found null; "
+        'scales[0].sharding.hash: expected "identity" or "murmurhash3_x86_128", found 1'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("{", "v/info: byte 1: no JSON"), ("[]", "v/info: expected an object at the top, found list"), ("{}", "v/info: data_type: .*; scales: expected a list")],
+)
+def test_no_info_at_all(text, message):
+    with pytest.raises(CorruptError, match=message):
+        parse_info(text, "v/info")
+
+
+def test_redirect():
+    info = parse_info('{"redirect": "../elsewhere"}', "v/info")
+    assert (info.redirect, info.scales) == ("../elsewhere", ())
+    with pytest.raises(CorruptError, match="@type"):
+        parse_info('{"redirect": "../elsewhere", "@type": "neuroglancer_annotations_v1"}', "v/info")
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers(-3, 2**65) | st.floats() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3))
+
+
+@given(st.data())
+def test_any_values(data):
+    """Whatever is put in place of one or two values, an info is read or refused, and what was read can be used."""
+    document = json.loads(json.dumps({**DOCUMENT, "scales": [{**ENTRY, "sharding": SHARDING}, ENTRY]}))
+    places = [document, document["scales"][0], document["scales"][0]["sharding"]]
+    for _ in range(data.draw(st.integers(1, 2))):
+        target = places[data.draw(st.integers(0, 2))]
+        target[data.draw(st.sampled_from(sorted(target)))] = data.draw(JSON)
+    try:
+        info = parse_info(json.dumps(document), "v/info")
+    except FormatError:
+        return
+    mags_of(info)
+    for scale in info.scales:
+        assert scale.chunk_name((0, 0, 0))
+        assert scale.sharding is None or scale.chunk_id((0, 0, 0)) == 0
+
+
+@given(st.text(max_size=30) | st.binary(max_size=30).map(lambda raw: raw.decode("latin-1")))
+def test_any_text(text):
+    with pytest.raises(FormatError):
+        parse_info(text, "v/info")
+
+
+def test_mags():
+    resolutions = ([11.24, 11.24, 28], [22.48, 22.479, 28], [44.96, 44.96, 56], [33.72, 33.72, 28], [5.62, 5.62, 28], [1e-300, 1, 1], [11.24, 11.24, 28.2])
+    info = _parsed({"scales": [{**ENTRY, "key": str(n), "resolution": resolution} for n, resolution in enumerate(resolutions)]})
+    assert mags_of(info) == (Mag(1, 1, 1), Mag(2, 2, 1), Mag(4, 4, 2), None, None, None, None)
+    assert find_scale(info, "v", mag="4-4-2").key == "2"
+    assert find_scale(info, "v", key="3").index == 3
+    assert mags_of(_parsed({"scales": []})) == ()
+
+
+def test_a_scale_that_is_not_there():
+    with pytest.raises(MissingError, match=r"v: no scale with mag 2; there are '8_8_40' \(mag 1\)"):
+        find_scale(_parsed(), "v", mag=2)
+    with pytest.raises(MissingError, match="v: no scale with key b and index 4"):
+        find_scale(_parsed(), "v", key="b", index=4)
+    with pytest.raises(MissingError, match="v: no scale at all; there are none"):
+        find_scale(_parsed({"scales": []}), "v")
+
+
+def test_several_chunk_sizes():
+    (scale,) = _parsed(entry={"chunk_sizes": [[64, 64, 64], [100, 100, 1]]}).scales
+    other = scale.with_chunk_size([100, 100, 1])
+    assert (scale.grid, other.grid) == ((2, 2, 2), (1, 1, 80))
+    assert other.with_chunk_size((64, 64, 64)) == scale
+    with pytest.raises(ValueError, match=r"scale '8_8_40' has no chunks of \(1, 2, 3\) voxels, but of \(64, 64, 64\) and \(100, 100, 1\)"):
+        scale.with_chunk_size((1, 2, 3))
+
+
+@given(vectors(-9, 9), vectors(1, 9), vectors(1, 4))
+def test_coarser(offset, size, factors):
+    """Exactly those windows, counted from absolute voxel 0, in which some voxel lies."""
+    scale = Scale("k", size, offset, (4, 4, 4), (1, 2.5, 3), "raw", sharding_for((3, 3, 3), 1, target_shard_nbytes=4))
+    coarse = scale.coarser(factors)
+    for axis in range(3):
+        windows = {v // factors[axis] for v in range(offset[axis], offset[axis] + size[axis])}
+        assert windows == set(range(coarse.voxel_offset[axis], coarse.voxel_offset[axis] + coarse.size[axis]))
+    assert coarse.resolution == tuple(length * factor for length, factor in zip((1, 2.5, 3), factors, strict=True))
+    assert coarse.key == default_key(coarse.resolution)
+    assert coarse.shard_cells is not None
+
+
+SCALE = Scale("8_8_40", (100, 90, 80), (-7, 0, 3), (64, 64, 64), (8.0, 8.0, 40.0), "raw")
+
+
+def test_a_new_volume():
+    document = with_scales(new_document("segmentation", "uint64", 1), [SCALE.coarser((4, 4, 1)), SCALE, SCALE.coarser((2, 2, 1))])
+    assert [entry["key"] for entry in document["scales"]] == ["8_8_40", "16_16_40", "32_32_40"]
+    assert document["scales"][0] == {
+        "key": "8_8_40", "size": [100, 90, 80], "resolution": [8, 8, 40], "voxel_offset": [-7, 0, 3], "chunk_sizes": [[64, 64, 64]], "encoding": "raw",
+    }  # fmt: skip
+    info = parse_info(format_info(document), "v/info")
+    assert (info.type, info.dtype.name, info.num_channels, len(info.scales)) == ("segmentation", "uint64", 1, 3)
+    assert "null" not in format_info(document)
+
+
+@given(st.permutations(range(5)))
+def test_scales_are_listed_finest_first(order):
+    document = new_document("image", "uint8", 1)
+    for n in order:
+        document = with_scales(document, [SCALE.coarser((1 << n, 1 << n, 1))])
+    assert [entry["resolution"][0] for entry in document["scales"]] == [8, 16, 32, 64, 128]
+
+
+def test_what_is_not_known_stays():
+    text = """{"owner": "me", "scales": [{"key": "a", "size": [1, 1, 1], "resolution": [8.0, 8.00, 4e1], "chunk_sizes": [[1, 1, 1]], "encoding": "jpeg",
+        "jpeg_quality": 50, "rois": [[1.50]], "sharding": null}, "nonsense"], "data_type": "uint8", "type": "image", "num_channels": 1, "x": 1.10}"""
+    before = parse_info(text, "v/info")
+    document = with_scales(before.document, [replace(SCALE, encoding="png", options={"png_level": 3}, entry={"note": 1})])  # the same resolution
+    assert document["scales"][1] == "nonsense"
+    entry = document["scales"][0]
+    assert (entry["key"], entry["encoding"], entry["png_level"], entry["rois"], entry["note"]) == ("8_8_40", "png", 3, [[1.5]], 1)
+    assert "jpeg_quality" not in entry
+    assert "sharding" not in entry
+    assert before.document["scales"][0]["encoding"] == "jpeg"  # a copy was changed
+    written = format_info(document)
+    assert "1.10" in written
+    assert "1.50" in written
+    assert without_scale(document, "8_8_40")["scales"] == ["nonsense"]
+    assert without_scale(document, "other") == document
+    assert document["owner"] == "me"
+
+
+def test_a_scale_written_as_it_was_read():
+    entry = {
+        **ENTRY, "encoding": "compressed_segmentation", "compressed_segmentation_block_size": [8, 8, 8], "hidden": True, "x": 1,
+        "sharding": {**SHARDING, "minishard_index_encoding": "gzip", "data_encoding": "gzip"},
+    }  # fmt: skip
+    document = {**DOCUMENT, "data_type": "uint32", "scales": [entry]}
+    info = parse_info(json.dumps(document), "v/info")
+    assert with_scales(info.document, info.scales) == document
+    assert with_scales(new_document("image", "uint32", 1), info.scales) == document
+
+
+def test_provenance():
+    document = provenance_document("a stack", ["gs://a/b"])
+    done = with_processing(document, {"task": "pyramid", "factor": [2, 2, 1]}, "me", "2026-01-02")
+    assert done["processing"] == [{"method": {"task": "pyramid", "factor": [2, 2, 1]}, "by": "me", "date": "2026-01-02"}]
+    assert document["processing"] == []
+    assert len(with_processing({"processing": "nonsense", "x": 1}, {}, "me", "now")["processing"]) == 1
+
+
+SHARDED = replace(SCALE, sharding=sharding_for(SCALE.grid, 64**3))
+REFUSED = [
+    # scale, type, channels, kind, what is said
+    (SCALE, "int64", 1, "image", "the format has no int64, only .*: cast to uint64"),
+    (SCALE, "float64", 1, "image", "the format has no float64, only .*: cast to float32"),
+    (SCALE, "uint8", 1, "labels", 'type must be "image" or "segmentation", got \'labels\''),
+    (SCALE, "uint8", 2, "segmentation", "a segmentation has one channel, got 2"),
+    (SCALE, "float32", 1, "segmentation", "a segmentation has integers, got float32"),
+    (SCALE, "uint8", 0, "image", "num_channels must be at least 1, got 0"),
+    (replace(SCALE, encoding="zstd"), "uint8", 1, "image", "encoding must be one of raw, .*, got 'zstd'"),
+    (replace(SCALE, encoding="png"), "int16", 1, "image", "png encodes uint8, uint16, not int16"),
+    (replace(SCALE, encoding="png"), "uint16", 5, "image", "png encodes 1 or 2 or 3 or 4 channels, not 5"),
+    (replace(SCALE, encoding="jpeg"), "uint8", 2, "image", "jpeg encodes 1 or 3 channels, not 2"),
+    (replace(SCALE, encoding="jpeg"), "uint16", 1, "image", "jpeg encodes uint8, not uint16"),
+    (replace(SCALE, encoding="jxl"), "uint8", 2, "image", "jxl encodes 1 or 3 or 4 channels, not 2"),
+    (replace(SCALE, encoding="compresso"), "int32", 1, "segmentation", "compresso encodes uint8, uint16, uint32, uint64, not int32"),
+    (replace(SCALE, encoding="compresso", chunk_size=(70000, 1, 1)), "uint32", 1, "segmentation", "compresso encodes sides of at most 65535 voxels"),
+    (replace(SCALE, encoding="compressed_segmentation"), "uint32", 1, "segmentation", "compressed_segmentation needs a positive block size, got None"),
+    (
+        replace(SCALE, encoding="compressed_segmentation", block_size=(8, 8, 8)),
+        "uint16",
+        1,
+        "segmentation",
+        "compressed_segmentation encodes uint32, uint64, not uint16",
+    ),
+    (replace(SCALE, block_size=(8, 8, 8)), "uint8", 1, "image", "compressed_segmentation_block_size belongs to compressed_segmentation, not to raw"),
+    (replace(SCALE, options={"jpeg_quality": 80}), "uint8", 1, "image", "jpeg_quality belongs to jpeg, not to raw"),
+    (replace(SCALE, encoding="jpeg", options={"jpeg_quality": 101}), "uint8", 1, "image", "jpeg_quality must be from 0 to 100, got 101"),
+    (replace(SCALE, encoding="jpeg"), "uint8", 1, "segmentation", "jpeg changes the ids of a segmentation: .* force=True"),
+    (replace(SCALE, encoding="jxl", options={"jxl_quality": 90}), "uint8", 1, "segmentation", "jxl changes the ids"),
+    (replace(SCALE, key=""), "uint8", 1, "image", "key must not be empty"),
+    (replace(SCALE, size=(0, 1, 1)), "uint8", 1, "image", r"size must be positive, got \(0, 1, 1\)"),
+    (replace(SCALE, chunk_size=(0, 1, 1)), "uint8", 1, "image", "chunk sizes must be positive"),
+    (replace(SCALE, resolution=(8, 8, 0)), "uint8", 1, "image", r"resolution must be positive, got \(8, 8, 0\)"),
+    (replace(SCALE, voxel_offset=(2**53, 0, 0)), "uint8", 1, "image", r"reach beyond 2\^53"),
+    (replace(SHARDED, chunk_sizes=((64, 64, 64), (8, 8, 8))), "uint8", 1, "image", "a sharded scale has one chunk size, got 2"),
+    (replace(SHARDED, sharding=Sharding(0, 1, 1)), "uint8", 1, "image", r"the bits \(0, 1, 1\) must cover identifiers of 3 bits"),
+    (replace(SHARDED, sharding=Sharding(0, 1, 2, "murmurhash3_x86_128")), "uint8", 1, "image", "hash must be identity"),
+    (replace(SHARDED, sharding=Sharding(0, 40, 1)), "uint8", 1, "image", "with at most 20 minishard bits"),
+    (replace(SHARDED, size=(2**50, 2**50, 1), chunk_size=(1, 1, 1)), "uint8", 1, "image", "identifiers of 100 bits, more than 64: choose larger chunks"),
+]
+
+
+@pytest.mark.parametrize(("scale", "dtype", "channels", "kind", "message"), REFUSED)
+def test_refused(scale, dtype, channels, kind, message):
+    with pytest.raises(ValueError, match=message):
+        check_writable(scale, dtype, channels, kind)
+
+
+def test_everything_that_is_refused_is_said_at_once():
+    with pytest.raises(ValueError, match=r"^scale '': a segmentation has one channel, got 2; key must not be empty; png encodes uint8, uint16, not uint32$"):
+        check_writable(replace(SCALE, key="", encoding="png"), "uint32", 2, "segmentation")
+
+
+def test_written_by_force():
+    assert check_writable(replace(SCALE, encoding="jpeg"), "uint8", 1, "segmentation", force=True) == []
+
+
+ALLOWED = [
+    # encoding, types, channels
+    ("raw", ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"), tuple(range(1, 8))),
+    ("compressed_segmentation", ("uint32", "uint64"), tuple(range(1, 8))),
+    ("compresso", ("uint8", "uint16", "uint32", "uint64"), (1,)),
+    ("jpeg", ("uint8",), (1, 3)),
+    ("png", ("uint8", "uint16"), (1, 2, 3, 4)),
+    ("jxl", ("uint8",), (1, 3, 4)),
+]
+
+
+@pytest.mark.parametrize(("encoding", "dtypes", "channels"), ALLOWED)
+def test_types_and_channels_of_encodings(encoding, dtypes, channels):
+    for dtype, number in product(("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"), range(1, 8)):
+        if dtype in dtypes and number in channels:
+            check_encoding(encoding, dtype, number)
+        else:
+            with pytest.raises(ValueError, match=f"{encoding} encodes"):
+                check_encoding(encoding, dtype, number)
+
+
+WARNED = [
+    # scale, type, channels, what is said
+    (replace(SCALE, chunk_size=(4096, 1, 1)), "uint8", 1, "shows no chunks with a side of more than 2048 voxels"),
+    (replace(SCALE, encoding="png"), "uint16", 2, "shows png of uint16 with 2 channels wrong"),
+    (replace(SCALE, encoding="jxl"), "uint8", 3, "shows jxl with 3 channels wrong"),
+    (replace(SCALE, encoding="compresso"), "uint64", 1, r"shows compresso ids of 2\^32 and more cut off"),
+]
+
+
+@pytest.mark.parametrize(("scale", "dtype", "channels", "message"), WARNED)
+def test_shown_wrong(scale, dtype, channels, message):
+    (warning,) = check_writable(scale, dtype, channels, "image")
+    assert message.replace("\\", "") in warning
+
+
+def test_shown_right():
+    for encoding, dtype, channels in (("png", "uint16", 1), ("png", "uint8", 4), ("jxl", "uint8", 1), ("compresso", "uint32", 1), ("raw", "uint64", 1)):
+        assert check_writable(replace(SCALE, encoding=encoding), dtype, channels, "image") == []
+    assert check_writable(SHARDED, "uint8", 1, "image") == []
+
+
+def test_lossy():
+    assert [is_lossy(*case) for case in (("jpeg", None), ("jpeg", 100), ("jxl", 99), ("jxl", 100), ("jxl", None), ("png", 5), ("raw", None))] == [
+        True, True, True, False, False, False, False,
+    ]  # fmt: skip
