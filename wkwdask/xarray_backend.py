@@ -1,4 +1,4 @@
-"""xarray's engine ``"wkw"``: a mag as a lazy variable with coordinates in nanometers, a dataset as a tree of layers and mags.
+"""xarray's engines ``"wkw"`` and ``"precomputed"``: a mag as a lazy variable with coordinates in nanometers, a dataset as a tree of layers and mags.
 
 xarray imports this module with every other engine, so that it is light; it also registers the accessor ``.wkw``.
 """
@@ -12,12 +12,15 @@ import xarray as xr
 from xarray.backends import BackendEntrypoint
 
 import wkwdask.xarray_accessor  # noqa: F401  # registers .wkw
+from wkwdask.api.options import mag_or_key
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import check_inside, choose_layer, locate, read_datasource
+from wkwdask.storage.dataset import check_inside, locate, read_datasource
 from wkwdask.storage.local import is_remote, local_path
+from wkwdask.storage.opening import open_stored
+from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
 from wkwdask.storage.wkw import HEADER_NAME
 from wkwdask.xarray_variables import open_variables
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.storage.dataset import Layer, Located
+    from wkwdask.storage.opening import AnyLayer, StoredVolume
 
 
 class WkwBackend(BackendEntrypoint):
@@ -91,17 +95,7 @@ class WkwBackend(BackendEntrypoint):
         ValueError
             Several layers could be meant.
         """
-        located = locate(filename_or_obj)
-        chosen = choose_layer(located, layer)
-        wanted = None if mag is None else Mag.parse(mag)
-        if located.mag is not None and wanted not in (None, located.mag):
-            raise ValueError(f"{located.path} is mag {located.mag}, not mag {wanted}; give the layer's folder to choose a mag")
-        volume = chosen.volume(wanted or located.mag or chosen.finest_mag())
-        box = volume.box
-        if bounding_box is not None:
-            box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
-            check_inside(volume.name, volume.box, box)
-        return _without(open_variables(chosen, volume, box), drop_variables)
+        return _without(_opened(*open_stored(filename_or_obj, layer, None if mag is None else Mag.parse(mag)), bounding_box), drop_variables)
 
     def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
         """Open a dataset or a layer as a tree: one node per layer, one leaf per mag.
@@ -144,6 +138,107 @@ class WkwBackend(BackendEntrypoint):
                     groups[f"{node}/{mag.name}"] = _without(_open_or_explain(layer, mag), drop_variables)
         groups.update({_node(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.odd})
         return groups
+
+
+class PrecomputedBackend(BackendEntrypoint):
+    """The engine ``"precomputed"``."""
+
+    description: ClassVar[str] = "Neuroglancer precomputed volumes, local and remote"
+    supports_groups: ClassVar[bool] = True
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "mag", "bounding_box", "chunk_size")
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a path or URL is a precomputed volume: by its prefix, or a local folder by its ``info``."""
+        return is_precomputed(filename_or_obj)
+
+    def open_dataset(  # type: ignore[override]
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        mag: MagLike | None = None,
+        bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+        chunk_size: Sequence[int] | None = None,
+    ) -> xr.Dataset:
+        """Open one scale as a lazy variable that is named after the volume's folder.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A volume, with or without ``precomputed://``, or the folder of one of its scales.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+        mag : Mag, str, int or sequence of 3 int, optional
+            The mag, or the key of a scale; by default that of the path, else the finest that has files.
+        bounding_box : BoundingBox, str or sequence, optional
+            Part of the volume: x, y, z, width, height, depth [voxels of mag 1].
+        chunk_size : sequence of 3 int, optional
+            Which of several chunk sizes is read [voxels].
+
+        Returns
+        -------
+        xarray.Dataset
+            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates [nm].
+
+        Raises
+        ------
+        MissingError
+            There is no such volume or scale.
+        BoundsError
+            The bounding box reaches outside the volume.
+        FormatError
+            ``info`` is broken.
+        """
+        layer, volume = open_stored(_named(filename_or_obj), None, mag_or_key(mag), chunk_size)
+        return _without(_opened(layer, volume, bounding_box), drop_variables)
+
+    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
+        """Open a volume as a tree with one leaf per scale.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A volume, or the folder of one of its scales.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+
+        Returns
+        -------
+        xarray.DataTree
+        """
+        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
+
+    def open_groups_as_dict(  # type: ignore[override]
+        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+    ) -> dict[str, xr.Dataset]:
+        """Open a volume as groups, one for each scale: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
+        layer = open_precomputed_layer(_named(filename_or_obj))
+        attrs: dict[str, Any] = {"layer": layer.name, "category": layer.category, "data_format": "neuroglancerPrecomputed"}
+        if layer.voxel_size_nm is not None:
+            attrs["voxel_size_nm"] = layer.voxel_size_nm
+        groups = {"/": xr.Dataset(attrs=attrs)}
+        for scale in layer.info.scales:
+            if layer.key in (None, scale.key):
+                mag = layer.mag_of(scale)
+                name = _node(scale.key) if mag is None or f"/{mag.name}" in groups else f"/{mag.name}"
+                volume = layer.open_scale(scale)
+                groups[name] = _without(open_variables(layer, volume, volume.box), drop_variables)
+        groups.update({_node(odd.key): xr.Dataset(attrs={"key": odd.key, "problem": odd.problem}) for odd in layer.info.odd if layer.key in (None, odd.key)})
+        return groups
+
+
+def _named(url: str | os.PathLike[str]) -> str:
+    """Say of what the engine was given that it is a precomputed volume."""
+    text = os.fspath(url)
+    return text if is_named_precomputed(text) else f"{PREFIX}{text}"
+
+
+def _opened(layer: AnyLayer, volume: StoredVolume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
+    box = volume.box
+    if bounding_box is not None:
+        box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
+        check_inside(volume.name, volume.box, box)
+    return open_variables(layer, volume, box)
 
 
 def _node(layer: str) -> str:

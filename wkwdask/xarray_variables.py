@@ -10,13 +10,14 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from wkwdask.storage.opening import voxel_size_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.graphs.read import BoxReader
-    from wkwdask.storage.dataset import Layer
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.opening import AnyLayer, StoredVolume
 
 
 class WkwArray(BackendArray):
@@ -44,14 +45,14 @@ class WkwArray(BackendArray):
         return await asyncio.to_thread(self.__getitem__, key)
 
 
-def open_variables(layer: Layer, volume: WkwVolume, box: BoundingBox) -> xr.Dataset:
+def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> xr.Dataset:
     """Make the variable and the coordinates of a box of one mag.
 
     Parameters
     ----------
-    layer : Layer
+    layer : Layer or PrecomputedLayer
         The layer.
-    volume : WkwVolume
+    volume : WkwVolume or TranslatedVolume
         One of its mags.
     box : BoundingBox
         What is opened [voxels of the mag].
@@ -64,18 +65,18 @@ def open_variables(layer: Layer, volume: WkwVolume, box: BoundingBox) -> xr.Data
 
     one_channel = volume.num_channels == 1
     reader = box_reader(volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None)
-    voxel_size = layer.datasource.voxel_size_nm if layer.datasource is not None else None
+    voxel_size = voxel_size_of(layer, volume)
     coordinates = {axis: _coordinate(n, axis, box, voxel_size) for n, axis in enumerate("xyz")}
     if not one_channel:
         coordinates["c"] = xr.Variable(("c",), np.arange(volume.num_channels), {"long_name": "channel"})
     attrs: dict[str, Any] = {"mag": box.mag.name}
     if voxel_size is not None:
         attrs["voxel_size_nm"] = voxel_size
-    if layer.record is not None:
-        attrs["category"] = layer.record.category
+    if layer.category is not None:
+        attrs["category"] = layer.category
     name = layer.name if layer.name not in ("c", "x", "y", "z") else f"layer_{layer.name}"
     chunks = _preferred_chunks(reader)
-    encoding = {"preferred_chunks": dict(zip(reader.axes, chunks, strict=True)), "source": volume.folder}
+    encoding = {"preferred_chunks": dict(zip(reader.axes, chunks, strict=True)), "source": volume.name}
     variable = xr.Variable(tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding)
     dataset_attrs = {key: attrs[key] for key in ("mag", "voxel_size_nm") if key in attrs}
     return xr.Dataset({name: variable}, coords=coordinates, attrs=dataset_attrs)

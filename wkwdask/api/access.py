@@ -16,6 +16,8 @@ from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume
 from wkwdask.storage.opening import open_stored, recent_stored
 from wkwdask.storage.points import sample_points
+from wkwdask.storage.precomputed_layer import is_precomputed
+from wkwdask.storage.precomputed_summary import VolumeSummary, summarize_precomputed
 from wkwdask.storage.summary import DatasetSummary, summarize
 
 if TYPE_CHECKING:
@@ -456,17 +458,18 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
     return report
 
 
-def info(url: str | os.PathLike[str]) -> DatasetSummary:
-    """Summarise a dataset, layer or mag: what ``wkwdask info`` prints.
+def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
+    """Summarise a dataset, layer or mag, or a precomputed volume: what ``wkwdask info`` prints.
 
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag.
+        A dataset, a layer or a mag, or a precomputed volume.
 
     Returns
     -------
-    DatasetSummary
+    DatasetSummary or VolumeSummary
+        The second one of a precomputed volume.
 
     Raises
     ------
@@ -475,7 +478,7 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary:
     FormatError
         The JSON is broken.
     """
-    return summarize(url)
+    return summarize_precomputed(url) if is_precomputed(url) else summarize(url)
 
 
 def _voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:

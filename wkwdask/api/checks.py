@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,15 +10,16 @@ from wkwdask.api.options import MagLike, parsed_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.manifest import Hashes, ManifestReport
+from wkwdask.jobs.precomputed_verify import StagedPrecomputedVerify
 from wkwdask.jobs.repair import REBUILD, RepairOptions, RepairReport
 from wkwdask.jobs.wkw_diff import Diff, stage_diff
 from wkwdask.jobs.wkw_verify import StagedVerify
 from wkwdask.kernels.window import METHODS
 from wkwdask.storage.dataset_check import look_at
 from wkwdask.storage.local import local_path
+from wkwdask.storage.precomputed_layer import is_precomputed
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     from wkwdask.jobs.verify import VerifyReport
@@ -43,7 +45,7 @@ def verify(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag.
+        A dataset, a layer or a mag, or a local precomputed volume or one of its scales.
     layer : str or sequence of str, optional
         The layers, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
@@ -84,6 +86,10 @@ def verify(
     """
     from wkwdask.graphs import checks
 
+    if is_precomputed(url):
+        if layer is not None or pyramid or method is not None:
+            raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not say how it was made")
+        return checks.verify(StagedPrecomputedVerify(url, parsed_mags({"mags": mags})["mags"], decode=not quick))
     return checks.verify(_staged(url, layer, mags, decode=not quick, pyramid=pyramid, method=method))
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from wkwdask.api.options import mag_or_key
 from wkwdask.errors import MissingError
 from wkwdask.formats.datasource import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
-from wkwdask.jobs.wkw_layers import Opened, open_layer
+from wkwdask.jobs.layers import Opened, open_layer
 from wkwdask.kernels.value_counts import counted_values, is_counted
 from wkwdask.storage.dataset import update_datasource
 
@@ -54,7 +54,7 @@ class _Counted(NamedTuple):
 
 
 def _open(url: str | os.PathLike[str], layer: str | None, mag: MagLike | None) -> Opened:
-    return open_layer(url, layer, None if mag is None else Mag.parse(mag), "color")
+    return open_layer(url, layer, mag_or_key(mag), "color")
 
 
 def _count(

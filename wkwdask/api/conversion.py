@@ -7,8 +7,10 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.api.scales import Taken, convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
@@ -20,16 +22,18 @@ from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, stage_import, target_folder
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
-from wkwdask.storage.dataset import choose_layer, locate, open_volume
+from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.storage.opening import open_stored, voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
 from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.replaceable import is_taken
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
+    from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.jobs.places import Place
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.opening import StoredVolume
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -178,7 +182,6 @@ def convert(
     """
     if on_error not in ("fail", "fill"):
         raise ValueError(f'on_error must be "fail" or "fill", got {on_error!r}')
-    wanted_mag = None if mag is None else Mag.parse(mag)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     if value_range is not None and len(value_range) != 2:
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
@@ -188,29 +191,32 @@ def convert(
     if to_scales or (isinstance(source, (str, os.PathLike)) and is_precomputed(source) and not _is_export(target)):
         of_images = {"axes": axes, "on_error": on_error == "fill"}
         taken = Taken(
-            (wanted_mag,) if wanted_mag else None, pyramid, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
+            None if mag is None else (Mag.parse(mag),), pyramid, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
         )  # fmt: skip
         size = _lengths_nm(voxel_size, unit)
         if to_scales:
             refuse_options(f"{target} is a precomputed volume", {**of_images, "compression": compression, "category": category})
             report = _to_scales(source, target, layer, taken, of_scales, size, existing)
+            above = partial(build_pyramid, target, existing=existing)
         else:
             refuse_options(f"{source} is converted to WKW", {**of_images, **of_scales})
             encoding_of_mags = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
             report = convert_from_scales(str(source), target, layer, taken, encoding_of_mags, category, size, existing, allow_external=allow_external)
-        return merge_reports([report, build_pyramid(target if to_scales else report.mags[0].path, existing=existing)]) if pyramid else report
+            above = partial(build_pyramid, report.mags[0].path, existing=existing, allow_external=allow_external)
+        return merge_reports([report, above()]) if pyramid else report
     refuse_options(f"{source} is converted to WKW or images", of_scales)
-    volume = _wkw_volume(source, layer, wanted_mag)
-    if volume is not None:
+    stored = _stored(source, layer, mag_or_key(mag))
+    if stored is not None:
+        volume, voxel_size_nm = stored
         for name, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
-                raise ValueError(f"{name} is for what becomes WKW, but {volume.name} is WKW and is exported")
-        return _export(volume, target, ExportOptions(box, None if channels is None else tuple(channels), dtype, range_, compression), existing)
+                raise ValueError(f"{name} is for what becomes WKW, but {volume.name} is a mag or scale, which is exported")
+        return _export(volume, target, ExportOptions(box, None if channels is None else tuple(channels), dtype, range_, compression), existing, voxel_size_nm)
     options = ImportOptions(
         WkwEncoding(block_len, file_len, compression or "lz4hc", level), vec3(offset, "offset"), axes, None if channels is None else tuple(channels), dtype,
         range_, _lengths_nm(voxel_size, unit), box, category, on_error == "fill", allow_external,
     )  # fmt: skip
-    return _import(source, target, layer, wanted_mag, options, existing, pyramid=pyramid)
+    return _import(source, target, layer, None if mag is None else Mag.parse(mag), options, existing, pyramid=pyramid)
 
 
 def _is_export(target: str | os.PathLike[str]) -> bool:
@@ -248,11 +254,12 @@ def _is_wkw(source: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _wkw_volume(source: Paths, layer: str | None, mag: Mag | None) -> WkwVolume | None:
-    """Open a source that is WKW, None for another one."""
-    if not isinstance(source, (str, os.PathLike)) or not _is_wkw(source):
+def _stored(source: Paths, layer: str | None, mag: Mag | str | None) -> tuple[StoredVolume, Lengths | None] | None:
+    """Open a source that is WKW or precomputed, with the edge lengths of a voxel of mag 1 [nm]; None for another one."""
+    if not isinstance(source, (str, os.PathLike)) or not (is_precomputed(source) or _is_wkw(source)):
         return None
-    return open_volume(source, layer, mag)
+    found, volume = open_stored(source, layer, mag)
+    return volume, voxel_size_of(found, volume)
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:
@@ -313,7 +320,7 @@ def _is_done(staged: StagedImport) -> bool:
     return read_provenance(staged.place.folder).get("settings") == staged.staged.settings
 
 
-def _export(volume: WkwVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str) -> Report:
+def _export(volume: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: Lengths | None) -> Report:
     from wkwdask.graphs import build
 
-    return build.export(stage_export(volume, target, options, existing))
+    return build.export(stage_export(volume, target, options, existing, voxel_size_nm))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.api.options import mag_or_key
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.label_columns import label_columns
 from wkwdask.jobs.label_statistics import make_label_survey
-from wkwdask.jobs.wkw_layers import open_beside, open_layer
+from wkwdask.jobs.layers import open_beside, open_layer
 from wkwdask.storage.table_file import table_path, write_table
 
 if TYPE_CHECKING:
@@ -109,8 +109,8 @@ def label_statistics(
     from wkwdask.graphs.surveys import run_survey
 
     path = None if output is None else table_path(output)
-    labels = open_layer(url, layer, None if mag is None else Mag.parse(mag), "segmentation")
-    values = None if color is None else open_beside(labels, color, None if color_mag is None else Mag.parse(color_mag))
+    labels = open_layer(url, layer, mag_or_key(mag), "segmentation")
+    values = None if color is None else open_beside(labels, color, mag_or_key(color_mag))
     box = labels.part(None if bounding_box is None else BoundingBox.parse(bounding_box))
     survey = make_label_survey(labels.volume, None if values is None else values.volume, box, ignore_zero=ignore_zero)
     rows = run_survey(survey, f"labels of {labels.volume.name}").sorted()

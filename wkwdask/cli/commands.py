@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _CLOSE_SECONDS = 30
 
 
-@click.command(short_help="Show what is in a dataset, a layer or a mag.")
+@click.command(short_help="Show what is in a dataset, layer, mag or precomputed volume.")
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table.")
 def info(path: str, as_json: bool) -> None:
-    """Show what is in a dataset, a layer or a mag.
+    """Show what is in a dataset, a layer or a mag, or in a precomputed volume.
 
     Boxes are voxels of each mag: top left + size. Blocks and files are voxels along an edge.
 
@@ -29,15 +29,19 @@ def info(path: str, as_json: bool) -> None:
     Examples:
       wkwdask info dataset
       wkwdask info dataset/color/1 --json
+      wkwdask info precomputed://https://host/volume
     """
-    from wkwdask.cli.tables import print_summary
-    from wkwdask.storage.summary import summarize
+    from wkwdask.api import info as summarize
+    from wkwdask.cli.tables import print_summary, print_volume
+    from wkwdask.storage.precomputed_summary import VolumeSummary
 
     summary = summarize(path)
     if as_json:
         import json
 
         click.echo(json.dumps(summary.to_json(), indent=2))
+    elif isinstance(summary, VolumeSummary):
+        print_volume(summary)
     else:
         print_summary(summary)
 

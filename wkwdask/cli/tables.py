@@ -15,6 +15,7 @@ from wkwdask.jobs.report import format_nbytes
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.jobs.verify import VerifyReport
+    from wkwdask.storage.precomputed_summary import ScaleSummary, VolumeSummary
     from wkwdask.storage.summary import DatasetSummary, LayerSummary, MagSummary
 
 _LOG_WIDTH = 160
@@ -57,6 +58,40 @@ def print_summary(summary: DatasetSummary) -> None:
         console.print(f"[yellow]elsewhere:[/yellow] {escape(place)}", soft_wrap=True)
     for problem in problems:
         console.print(f"[red]problem:[/red] {escape(problem)}", soft_wrap=True)
+
+
+def print_volume(summary: VolumeSummary) -> None:
+    """Print what is in a precomputed volume.
+
+    Parameters
+    ----------
+    summary : VolumeSummary
+        What is printed.
+    """
+    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+    channels = f" x {summary.num_channels} channels" if summary.num_channels > 1 else ""
+    console.print(f"[bold]{escape(summary.path)}[/bold]\nprecomputed {summary.type}, {summary.dtype}{channels}", soft_wrap=True)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("scale", "mag", "voxel [nm]", "box", "chunk", "encoding", "shards"):
+        table.add_column(name)
+    for name in ("files", "bytes"):
+        table.add_column(name, justify="right")
+    for scale in summary.scales:
+        table.add_row(*_scale_cells(scale))
+    console.print(table)
+    for scale in summary.scales:
+        if scale.problem:
+            console.print(f"[red]problem:[/red] {escape(scale.problem)}", soft_wrap=True)
+
+
+def _scale_cells(scale: ScaleSummary) -> tuple[str, ...]:
+    resolution = "-" if scale.resolution is None else " x ".join(f"{length:g}" for length in scale.resolution)
+    if scale.problem:
+        return escape(scale.key), "-", resolution, "cannot be opened", "", "", "", "", ""
+    chunks = ", ".join("x".join(map(str, shape)) for shape in scale.chunk_sizes)
+    counted = ("-", "-") if scale.files is None or scale.nbytes is None else (f"{scale.files:,}", format_nbytes(scale.nbytes))
+    shown = f"{scale.encoding} (hidden)" if scale.hidden else scale.encoding
+    return escape(scale.key), "-" if scale.mag is None else scale.mag.name, resolution, _box(scale.box), chunks, shown, scale.sharding or "-", *counted
 
 
 def _lengths(size: tuple[float, float, float] | None, unit: str) -> str:

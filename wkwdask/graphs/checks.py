@@ -13,26 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.jobs.manifest import Hashes
+    from wkwdask.jobs.precomputed_verify import StagedPrecomputedVerify
     from wkwdask.jobs.repair import RepairOptions
     from wkwdask.jobs.verify import VerifyReport
     from wkwdask.jobs.wkw_diff import Diff, StagedDiff
     from wkwdask.jobs.wkw_verify import StagedVerify
 
 
-def verify(staged: StagedVerify) -> VerifyReport:
+def verify(staged: StagedVerify | StagedPrecomputedVerify) -> VerifyReport:
     """Check what is staged.
 
     Parameters
     ----------
-    staged : StagedVerify
+    staged : StagedVerify or StagedPrecomputedVerify
         What to check, and how.
 
     Returns
     -------
     VerifyReport
     """
-    run_job(staged.file_job(), f"checking {staged.scope.path}")
-    run_job(staged.pyramid_job(), f"comparing mags of {staged.scope.path}")
+    run_job(staged.file_job(), f"checking {staged.path}")
+    run_job(staged.pyramid_job(), f"comparing mags of {staged.path}")
     return staged.report()
 
 

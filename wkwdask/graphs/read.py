@@ -66,6 +66,12 @@ class BoxReader:
         """Type of the values."""
         return self.volume.dtype
 
+    @property
+    def grid_start(self) -> Vec3:
+        """Voxel of element 0 on the grid of what is stored, which need not begin at absolute voxel 0."""
+        shift = self.volume.shift if isinstance(self.volume, TranslatedVolume) else (0, 0, 0)
+        return self.start[0] - shift[0], self.start[1] - shift[1], self.start[2] - shift[2]
+
     def __dask_tokenize__(self) -> tuple[Any, ...]:
         return (*self.volume.token, self.start, self.box, self.axes, self.channel)
 
@@ -199,10 +205,8 @@ def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], .
     """
     volume = reader.volume
     voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
-    start, box = reader.start, reader.box
-    if isinstance(volume, TranslatedVolume):  # the grid of what is stored begins where that begins
-        x, y, z = (-n for n in volume.shift)
-        start, box = (start[0] + x, start[1] + y, start[2] + z), moved(box, (x, y, z))
+    start = reader.grid_start
+    box = moved(reader.box, (start[0] - reader.start[0], start[1] - reader.start[1], start[2] - reader.start[2]))
     lengths = dict(zip("xyz", chunk_lengths(start, box, _chunk_shape(chunks, volume, voxel_nbytes)), strict=True))
     lengths["c"] = (volume.num_channels,)
     return tuple(lengths[axis] for axis in reader.axes)

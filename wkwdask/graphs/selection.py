@@ -57,7 +57,7 @@ def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any
         return reader[tuple(items)]
     places = [_places(item, n) for item, n in zip(items, reader.shape, strict=True)]
     out = np.empty([len(wanted) for wanted in places], reader.dtype)
-    starts = dict(zip("xyz", reader.start, strict=True))
+    starts = dict(zip("xyz", reader.grid_start, strict=True))
     lengths = dict(zip("xyz", reader.volume.chunk_shape, strict=True))
     pieces = [list(_pieces(wanted, starts.get(axis, 0), lengths.get(axis, 1))) for axis, wanted in zip(reader.axes, places, strict=True)]
     for combination in product(*pieces):
@@ -159,7 +159,7 @@ def _pieces(places: npt.NDArray[np.int64], start: int, block_len: int) -> Iterat
     """Part selected places into neighbours: of one cell of the grid, and no more than a block apart."""
     order = np.argsort(places, kind="stable")
     rising = places[order]
-    cells = (rising + start) // max(_CELL, block_len)
+    cells = (rising + start) // (-(-_CELL // block_len) * block_len)
     cuts = np.flatnonzero((np.diff(cells) != 0) | (np.diff(rising) > block_len)) + 1
     for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rising)], strict=True):
         if high > low:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -23,8 +24,6 @@ from wkwdask.storage.precomputed_layer import open_precomputed_layer
 from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
-    import os
-
     from wkwdask.formats.precomputed.info import Lengths, Scale
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.precomputed_places import VolumePlace
@@ -134,8 +133,8 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     source = layer.volume(options.finest)
     finest = source.volume.scale
     place = volume_place(layer.folder)
-    if not source.volume.has_shards():
-        raise MissingError(f"{source.name}: the scale has no files")
+    if not os.path.isdir(source.name):  # an empty one is a scale of zeros
+        raise MissingError(f"{source.name}: not found: the scale has no files")
     volume = VolumeType(layer.info.type, source.dtype, source.num_channels)
     method = choose_method(options, volume.kind)
     mags = choose_mags(source, options, layer.voxel_size_nm)

@@ -10,8 +10,10 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.compare import CompareJob, Difference
 from wkwdask.plans.regions import RegionGrid
-from wkwdask.storage.dataset import choose_layer, locate, open_volume
 from wkwdask.storage.foreign import Placing, open_foreign
+from wkwdask.storage.opening import cropped, find, open_stored
+from wkwdask.storage.precomputed_layer import PrecomputedLayer
+from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.storage.array_file import ArrayVolume
-    from wkwdask.storage.dataset import Layer, Located
     from wkwdask.storage.image_stack import ImageStack
+    from wkwdask.storage.opening import AnyLayer, Found, StoredVolume
 
-    AnyVolume = WkwVolume | ArrayVolume | ImageStack
+    AnyVolume = StoredVolume | ArrayVolume | ImageStack
 
 _LARGEST_REGION_VX = 512
 
@@ -191,7 +193,7 @@ def stage_diff(
     foreign = [_is_foreign(url) for url in (first, second)]
     if any(foreign):
         return [_stage_foreign(first, second, foreign, layer, mag, box)], Diff(())
-    pairs, only = _layers(locate(first), locate(second), layer)
+    pairs, only = _layers(find(first), find(second), layer)
     staged, alone = [], (list(only[0]), list(only[1]))
     for name, (a, mag_a), (b, mag_b) in pairs:
         if mag_a is not None and mag_b is not None and mag_a != mag_b:
@@ -215,7 +217,7 @@ def _is_foreign(url: str | os.PathLike[str]) -> bool:
         There is nothing.
     """
     try:
-        locate(url)
+        find(url)
     except MissingError as missing:
         try:
             open_foreign(url, Placing((0, 0, 0), MAG_1))
@@ -229,7 +231,7 @@ def _stage_foreign(
     first: str | os.PathLike[str], second: str | os.PathLike[str], foreign: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
 ) -> StagedDiff:
     """Stage a comparison with an array or images of another format; their first voxel is the corner of the other's box."""
-    found: list[AnyVolume | None] = [None if is_foreign else open_volume(url, layer, mag) for url, is_foreign in zip((first, second), foreign, strict=True)]
+    found: list[AnyVolume | None] = [None if is_foreign else open_stored(url, layer, mag)[1] for url, is_foreign in zip((first, second), foreign, strict=True)]
     known = next((volume for volume in found if volume is not None), None)
     placing = Placing((0, 0, 0), mag or MAG_1) if known is None else Placing(known.box.topleft, known.box.mag)
     a, b = (volume if volume is not None else open_foreign(url, placing).volume for volume, url in zip(found, (first, second), strict=True))
@@ -237,10 +239,10 @@ def _stage_foreign(
 
 
 def _cropped(volume: AnyVolume, box: BoundingBox) -> AnyVolume:
-    return replace(volume, box=box) if isinstance(volume, WkwVolume) else volume.cropped(box)
+    return cropped(volume, box) if isinstance(volume, (WkwVolume, TranslatedVolume)) else volume.cropped(box)
 
 
-def _is_openable(layer: Layer, mag: Mag) -> bool:
+def _is_openable(layer: AnyLayer, mag: Mag) -> bool:
     """Tell whether a mag can be opened, with or without files."""
     try:
         layer.volume(mag)
@@ -249,13 +251,13 @@ def _is_openable(layer: Layer, mag: Mag) -> bool:
     return True
 
 
-_Named = tuple[str, tuple["Layer", Mag | None], tuple["Layer", Mag | None]]
+_Named = tuple[str, tuple["AnyLayer", Mag | None], tuple["AnyLayer", Mag | None]]
 
 
-def _layers(first: Located, second: Located, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
+def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
     """Pair layers by their names; single ones whatever they are called."""
     if layer is not None:
-        a, b = choose_layer(first, layer), choose_layer(second, layer)
+        a, b = (found.layers[0] if isinstance(found.layers[0], PrecomputedLayer) else found.choose(layer) for found in (first, second))
         return [(layer, (a, first.mag), (b, second.mag))], ([], [])
     if len(first.layers) == len(second.layers) == 1:
         a, b = first.layers[0], second.layers[0]
@@ -265,8 +267,13 @@ def _layers(first: Located, second: Located, layer: str | None) -> tuple[list[_N
     return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
 
 
-def _stage(name: str, a: Layer, b: Layer, mag: Mag, box: BoundingBox | None) -> StagedDiff:
-    return _compared(name, a.volume(mag), b.volume(mag), (a.record is not None, b.record is not None), box)
+def _stage(name: str, a: AnyLayer, b: AnyLayer, mag: Mag, box: BoundingBox | None) -> StagedDiff:
+    return _compared(name, a.volume(mag), b.volume(mag), (_is_box_known(a), _is_box_known(b)), box)
+
+
+def _is_box_known(layer: AnyLayer) -> bool:
+    """Tell whether a layer's box is more than the extent of its files."""
+    return isinstance(layer, PrecomputedLayer) or layer.record is not None
 
 
 def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> StagedDiff:

@@ -22,7 +22,6 @@ from wkwdask.jobs.report import MagReport, Report
 from wkwdask.jobs.staged import check_existing, check_same_settings, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, source_token
 from wkwdask.storage.converted import Converted, check_range
-from wkwdask.storage.dataset import locate
 from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
 from wkwdask.storage.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.storage.images import IMAGE_SUFFIXES
@@ -35,7 +34,9 @@ from wkwdask.storage.tiff_pages import TIFF_SUFFIXES
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.storage.exported import Output
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.opening import StoredVolume
+
+    VoxelSize = tuple[float, float, float]
 
 EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "export"
@@ -65,7 +66,7 @@ class ExportOptions:
 class StagedExport:
     """A mag that can be exported."""
 
-    mag: WkwVolume
+    mag: StoredVolume
     """The mag."""
     source: Any
     """What is read: the mag, or some of its channels, or other values of them."""
@@ -191,15 +192,15 @@ class StagedExport:
         entry = MagReport(self.target, files, box.volume, nbytes, None, None, None)
         if isinstance(self.output(), SectionsOutput):
             note = "\n".join(filter(None, [note, _SECTIONS_NOTE]))
-        return Report((entry,), box.volume * self.mag.header.voxel_nbytes, seconds, note)
+        return Report((entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note)
 
 
-def stage_export(mag: WkwVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str) -> StagedExport:
+def stage_export(mag: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: VoxelSize | None) -> StagedExport:
     """Check and lay out an export.
 
     Parameters
     ----------
-    mag : WkwVolume
+    mag : WkwVolume or TranslatedVolume
         What is exported.
     target : str or path
         ``.npy``, ``.zarr``, ``.tif``, ``.ome.tif``, or a folder of TIFFs.
@@ -207,6 +208,8 @@ def stage_export(mag: WkwVolume, target: str | os.PathLike[str], options: Export
         What a user chose.
     existing : str
         ``"error"``, ``"resume"`` or ``"overwrite"``.
+    voxel_size_nm : tuple of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm].
 
     Raises
     ------
@@ -237,10 +240,10 @@ def stage_export(mag: WkwVolume, target: str | os.PathLike[str], options: Export
         raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype= (--dtype), or export to .tif, .npy or .zarr")
     compression = _compression(path, options.compression)
     settings = settings_of(
-        _COMMAND, source=mag.folder, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=options.value_range,
+        _COMMAND, source=mag.name, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=options.value_range,
         compression=compression, input=source_token(mag),
     )  # fmt: skip
-    form = Form(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag))
+    form = Form(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag, voxel_size_nm))
     return StagedExport(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
 
 
@@ -265,12 +268,11 @@ def _compression(path: str, asked: str | None) -> str:
     return asked or "zlib"
 
 
-def _voxel_size(mag: WkwVolume) -> tuple[float, float, float] | None:
-    """Give the size of a voxel of the mag, where a JSON tells that of mag 1 [nm]."""
-    datasource = locate(mag.folder).layers[0].datasource
-    if datasource is None or datasource.voxel_size_nm is None:
+def _voxel_size(mag: StoredVolume, voxel_size_nm: VoxelSize | None) -> VoxelSize | None:
+    """Give the size of a voxel of the mag, where that of mag 1 is known [nm]."""
+    if voxel_size_nm is None:
         return None
-    x, y, z = (length * factor for length, factor in zip(datasource.voxel_size_nm, mag.box.mag.factors, strict=True))
+    x, y, z = (length * factor for length, factor in zip(voxel_size_nm, mag.box.mag.factors, strict=True))
     return x, y, z
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.dataset import Layer
+    from wkwdask.storage.opening import StoredVolume
     from wkwdask.storage.volume import Volume
 
 # Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
@@ -83,9 +84,10 @@ def box_setting(box: BoundingBox) -> str:
     return ",".join(map(str, (*box.topleft, *box.size)))
 
 
-def source_token(source: WkwVolume) -> str:
-    """Name the source so that another mag in its place has another name, but not the same one elsewhere."""
-    return hashlib.blake2b(repr((source.header, source.box, source.state[1])).encode(), digest_size=8).hexdigest()
+def source_token(source: Volume) -> str:
+    """Name the source so that another one in its place has another name; the same mag in WKW has the same one elsewhere."""
+    values = (source.header, source.box, source.state[1]) if isinstance(source, WkwVolume) else source.token
+    return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
 
 
 def presence(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
@@ -108,7 +110,7 @@ def check_presence(source: WkwVolume, now: dict[str, Any], then: dict[str, Any])
         raise ResumeError(f'{source.folder}: files were added or removed since the job was interrupted; existing="overwrite" (--overwrite) starts anew')
 
 
-def check_not_replaced(source: WkwVolume) -> None:
+def check_not_replaced(source: StoredVolume) -> None:
     """Make sure that a source that was read is still the one that is there.
 
     Raises
@@ -116,9 +118,15 @@ def check_not_replaced(source: WkwVolume) -> None:
     IncompleteWriteError
         It was replaced.
     """
-    now = WkwVolume.open(source.folder, source.box, source.box.mag)
-    if source_token(now) != source_token(source):
-        raise IncompleteWriteError(f'{source.folder}: was replaced while it was read; existing="overwrite" (--overwrite) starts anew with what is there now')
+    if not is_current(source):
+        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" (--overwrite) starts anew with what is there now')
+
+
+def is_current(source: StoredVolume) -> bool:
+    """Tell whether a source that was read is still the one that is there."""
+    if isinstance(source, WkwVolume):
+        return source_token(WkwVolume.open(source.folder, source.box, source.box.mag)) == source_token(source)
+    return source.volume.is_current()
 
 
 def stored_nbytes(source: WkwVolume) -> tuple[int, int]:

@@ -89,6 +89,11 @@ class StagedVerify:
         self._says_how: set[str] = set()
         self._started = time.monotonic()
 
+    @property
+    def path(self) -> str:
+        """What the user named."""
+        return self.scope.path
+
     def file_job(self) -> FlatJob:
         """Make the job that reads the files."""
         mags = [(scope, check_of(scope, decode=self._decode, noted=noted_box(layer))) for layer in self.scope.layers for scope in layer.mags]

@@ -162,7 +162,7 @@ def plan_passes(
     mags : sequence of Mag
         The mags to make, finest first.
     chunk_shape, shard_shape : tuple of 3 int
-        Chunk and shard of all mags [voxels]; powers of two.
+        Chunk and shard of all mags [voxels]; the shard is the chunk times powers of two.
     voxel_nbytes : int
         Bytes of one voxel with all channels.
     workers : int
@@ -300,7 +300,7 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     mags : sequence of Mag
         The mags that are still to be made, finest first; at least one.
     chunk_shape : tuple of 3 int
-        Chunk of all mags [voxels]; powers of two.
+        Chunk of all mags [voxels].
     voxel_nbytes : int
         Bytes of one voxel with all channels.
     region_shape : tuple of 3 int
@@ -314,10 +314,9 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
     factors = check_steps(source_box.mag, mags)
     steps = [(factors[0], region_shape)]
     for factor in factors[1:]:
-        shape = _divide(steps[-1][1], factor)
-        if any(n < chunk for n, chunk in zip(shape, chunk_shape, strict=True)):
+        if any(n % (step * chunk) for n, step, chunk in zip(steps[-1][1], factor, chunk_shape, strict=True)):
             break
-        steps.append((factor, shape))
+        steps.append((factor, _divide(steps[-1][1], factor)))
     smallest_brick = _largest_factor([factor for factor, _ in steps[1:]])
     brick = _brick_shape(chunk_shape, factors[0], voxel_nbytes, region_shape, smallest_brick)
     levels: list[Level] = []
@@ -332,7 +331,7 @@ def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, v
 def _brick_shape(chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shape: Vec3, smallest: Vec3) -> Vec3:
     """Choose a brick of the first level: whole chunks, and whole windows of all coarser mags."""
     edge = 1
-    while any(edge * n < least for n, least in zip(chunk_shape, smallest, strict=True)):
+    while any(edge * n % least for n, least in zip(chunk_shape, smallest, strict=True)):
         edge *= 2
     while math.prod(_cube(edge * 2, chunk_shape)) * math.prod(factor) * voxel_nbytes <= _BRICK_SOURCE_NBYTES:
         edge *= 2
@@ -340,10 +339,10 @@ def _brick_shape(chunk_shape: Vec3, factor: Vec3, voxel_nbytes: int, region_shap
 
 
 def _source_brick_shape(level: Level, voxel_nbytes: int) -> Vec3:
-    """Choose what is read at once: the footprint of a brick, halved along its longest axis until it is small enough or one window long."""
+    """Choose what is read at once: the footprint of a brick, halved along its longest axis until it is small enough or cannot be halved."""
     shape = list(level.brick_shape)
-    while math.prod(shape) * math.prod(level.factor) * voxel_nbytes > _BRICK_SOURCE_NBYTES and max(shape) > 1:
-        longest = max(range(3), key=lambda axis: shape[axis] * level.factor[axis] if shape[axis] > 1 else 0)
+    while math.prod(shape) * math.prod(level.factor) * voxel_nbytes > _BRICK_SOURCE_NBYTES and not all(n % 2 for n in shape):
+        longest = max((axis for axis in range(3) if shape[axis] % 2 == 0), key=lambda axis: shape[axis] * level.factor[axis])
         shape[longest] //= 2
     return _times((shape[0], shape[1], shape[2]), level.factor)
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import dataset
 from wkwdask.storage.dataset import Layer, Located, choose_layer, locate
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.precomputed_layer import AbsoluteVolume, PrecomputedLayer, is_precomputed, open_precomputed_layer
-from wkwdask.storage.translated import TranslatedVolume
+from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.datasource import OddLayer
+    from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.geometry.bounding_box import BoundingBox
 
 AnyLayer: TypeAlias = Layer | PrecomputedLayer
 """A layer of any format. All have a name, a folder, a category, a voxel size and mags that can be opened."""
@@ -38,7 +41,7 @@ class Found:
     layers: tuple[AnyLayer, ...]
     """The layers that it can mean."""
     mag: Mag | None = None
-    """The mag, where the path is that of one in WKW."""
+    """The mag, where the path is that of one."""
     odd: tuple[OddLayer, ...] = ()
     """Layers of a dataset of which its JSON says something impossible."""
 
@@ -50,6 +53,16 @@ class Found:
                 raise MissingError(f"{self.path}: no layer {layer!r}; a precomputed volume is one layer, {first.name}")
             return first
         return choose_layer(Located(self.path, tuple(one for one in self.layers if isinstance(one, Layer)), self.mag, self.odd), layer)
+
+    def open(self, layer: str | None, mag: Mag | str | None) -> tuple[AnyLayer, StoredVolume]:
+        """Open the mag that is meant; errors as for :func:`open_stored`."""
+        chosen = self.choose(layer)
+        if isinstance(chosen, PrecomputedLayer):
+            return chosen, chosen.volume(mag)
+        wanted = None if mag is None else Mag.parse(mag)
+        if self.mag is not None and wanted not in (None, self.mag):
+            raise ValueError(f"{self.path} is mag {self.mag}, not mag {wanted}; give the layer's folder to choose a mag")
+        return chosen, chosen.volume(wanted or self.mag or chosen.finest_mag())
 
 
 def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> Found:
@@ -81,7 +94,7 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
     """
     if is_precomputed(url):
         layer = open_precomputed_layer(url, chunk_size)
-        return Found(layer.folder, (layer,))
+        return Found(layer.folder, (layer,), layer.mag)
     if chunk_size is not None:
         raise ValueError(f"{os.fspath(url)}: chunk_size= chooses among those of a precomputed volume, which this is not")
     located = locate(url)
@@ -113,14 +126,51 @@ def open_stored(
     FormatError, MissingError, ModuleNotFoundError, UnsupportedError, ValueError
         As for :func:`find`; also where there is no such layer or mag, several layers could be meant, or ``mag`` contradicts the path.
     """
-    found = find(url, chunk_size)
-    chosen = found.choose(layer)
-    if isinstance(chosen, PrecomputedLayer):
-        return chosen, chosen.volume(mag)
-    wanted = None if mag is None else Mag.parse(mag)
-    if found.mag is not None and wanted not in (None, found.mag):
-        raise ValueError(f"{found.path} is mag {found.mag}, not mag {wanted}; give the layer's folder to choose a mag")
-    return chosen, chosen.volume(wanted or found.mag or chosen.finest_mag())
+    return find(url, chunk_size).open(layer, mag)
+
+
+def has_files(volume: StoredVolume) -> bool:
+    """Tell whether anything of a mag is stored; of a remote one that is taken to be so."""
+    return volume.volume.has_shards() if isinstance(volume, TranslatedVolume) else volume.has_shards()
+
+
+def is_readable(layer: AnyLayer, mag: Mag) -> bool:
+    """Tell whether a mag can be opened and has files."""
+    with contextlib.suppress(MissingError, FormatError, UnsupportedError):
+        return has_files(layer.volume(mag))
+    return False
+
+
+def voxel_size_of(layer: AnyLayer, volume: StoredVolume) -> Lengths | None:
+    """Give the edge lengths of a voxel of mag 1 by which a volume is measured [nm]: a scale tells its own, which needs no mag.
+
+    Parameters
+    ----------
+    layer : Layer or PrecomputedLayer
+        The layer.
+    volume : WkwVolume or TranslatedVolume
+        One of its mags.
+    """
+    if isinstance(volume, WkwVolume):
+        return layer.voxel_size_nm
+    x, y, z = (length / factor for length, factor in zip(volume.volume.scale.resolution, volume.box.mag.factors, strict=True))
+    return x, y, z
+
+
+def cropped(volume: StoredVolume, box: BoundingBox) -> StoredVolume:
+    """Give a part of a mag.
+
+    Parameters
+    ----------
+    volume : WkwVolume or TranslatedVolume
+        The mag.
+    box : BoundingBox
+        What is to count of it [voxels of the mag].
+    """
+    if isinstance(volume, WkwVolume):
+        return replace(volume, box=box)
+    x, y, z = volume.shift
+    return replace(volume, volume=volume.volume.cropped(moved(box, (-x, -y, -z))))
 
 
 _precomputed: Lru[tuple[AbsoluteVolume, float]] = Lru(64)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from wkwdask.formats.precomputed.sharding import decompress_gzip
 from wkwdask.geometry import compressed_morton, grid
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
+from wkwdask.kernels.transpose import copy_voxels
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.precomputed_files import (
     SUFFIXES,
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _CELLS_AT_ONCE = 1 << 16
 _LARGEST_INFO = 64 << 20
+_DIRECT = "compressed_segmentation"  # the encoding that is decoded straight into its place
 
 _suffixes: Lru[str] = Lru(1024)
 """The ending of the file that was found last in a scale's folder."""
@@ -80,11 +81,22 @@ class PrecomputedVolume:
     """Its mag; mag 1 where the scale has none."""
     opened: Opened | None = None
     """What was there when it was opened; None where nobody looks, as for a volume that is being written, or a remote one."""
+    part: BoundingBox | None = None
+    """The part of it that counts; None for all."""
+
+    @property
+    def extent(self) -> BoundingBox:
+        """All of the scale, from voxel 0 on [voxels of the scale]."""
+        return BoundingBox((0, 0, 0), self.scale.size, self.mag)
 
     @property
     def box(self) -> BoundingBox:
-        """Where it has data: all of it, from voxel 0 on [voxels of the scale]."""
-        return BoundingBox((0, 0, 0), self.scale.size, self.mag)
+        """Where it has data [voxels of the scale]."""
+        return self.extent if self.part is None else self.part
+
+    def cropped(self, box: BoundingBox) -> PrecomputedVolume:
+        """Give a part of the volume; reading reaches beyond it as before."""
+        return replace(self, part=box)
 
     @property
     def origin(self) -> Vec3:
@@ -113,7 +125,7 @@ class PrecomputedVolume:
     @property
     def codec(self) -> ChunkCodec:
         """How chunks are encoded."""
-        return _codec(self.scale.encoding, self.dtype, self.num_channels, self.scale.block_size)
+        return ChunkCodec.of_scale(self.scale, self.dtype, self.num_channels)
 
     @property
     def name(self) -> str:
@@ -129,7 +141,7 @@ class PrecomputedVolume:
     def token(self) -> tuple[Any, ...]:
         """Values that change when the scale is another one; of a remote volume, when ``info`` says so."""
         place = None if self.opened is None else self.opened.folder
-        return ("precomputed", self.store.url, self.scale, repr(self.scale.entry), self.dtype.str, self.num_channels, self.mag, place)
+        return ("precomputed", self.store.url, self.scale, repr(self.scale.entry), self.dtype.str, self.num_channels, self.box, place)
 
     # -------------------------------------------------------------------------------------------- voxels
 
@@ -164,19 +176,15 @@ class PrecomputedVolume:
             The scale was replaced by another job, and a file is absent.
         """
         asked = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.mag)
-        inside = asked.intersection(self.box)
+        inside = asked.intersection(self.extent)
         ranges = cell_range(inside, self.chunk_shape)
         seen = np.zeros([len(cells) for cells in ranges], np.bool_)
         nonzero = found = 0
-        channels = slice(first_channel, first_channel + out.shape[0])
-        for cell, voxels in self._decoded(ranges):
+        for cell, chunk in self.stored_chunks(ranges):
             found += 1
-            if is_zero(voxels):
-                continue
-            nonzero += 1
-            seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
-            where, part = _overlap(cell, self.chunk_shape, voxels.shape[1:], asked)
-            out[(slice(None), *where)] = voxels[(channels, *part)]
+            if self._place(cell, chunk, out, asked, first_channel):
+                nonzero += 1
+                seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
         if found < seen.size:
             self.check_absence()
         if nonzero:
@@ -195,12 +203,21 @@ class PrecomputedVolume:
             for beyond in (slice(0, low), slice(high, None)):
                 out[(slice(None),) * (axis + 1) + (beyond,)] = 0
 
-    def _decoded(self, ranges: Sequence[range]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
-        """Go through the stored chunks of a box of cells, decoded, shape (c, x, y, z)."""
-        codec, scale = self.codec, self.scale
-        for cell, chunk in self.stored_chunks(ranges):
-            source = f"{chunk.path}: chunk {cell}"
-            yield cell, codec.decode(chunk.data, scale.chunk_shape_at(cell), source, chunk.offset)
+    def _place(self, cell: Vec3, chunk: StoredChunk, out: npt.NDArray[Any], asked: BoundingBox, first_channel: int) -> bool:
+        """Decode a chunk into its place in an array, straight where its encoding can do that; False where all of it is zero, and perhaps not in its place."""
+        codec, shape = self.codec, self.scale.chunk_shape_at(cell)
+        source = f"{chunk.path}: chunk {cell}"
+        where, part = _overlap(cell, self.chunk_shape, shape, asked)
+        place = out[(slice(None), *where)]
+        if codec.encoding == _DIRECT and len(out) == codec.num_channels:
+            corner = [n * edge - first for n, edge, first in zip(cell, self.chunk_shape, asked.topleft, strict=True)]
+            codec.decode_into(chunk.data, shape, out, corner, source, chunk.offset)
+            return not is_zero(place)
+        voxels = codec.decode(chunk.data, shape, source, chunk.offset)[(slice(first_channel, first_channel + len(out)), *part)]
+        if is_zero(voxels):
+            return False
+        copy_voxels(voxels, place)
+        return True
 
     def stored_chunks(self, ranges: Sequence[range]) -> Iterator[tuple[Vec3, StoredChunk]]:
         """Read the stored chunks of a box of cells, still encoded but no more compressed than their encoding is; those that are absent are left out.
@@ -237,7 +254,7 @@ class PrecomputedVolume:
 
     def _read_files(self, names: list[str], largest: int) -> list[tuple[str, bytes | None]]:
         """Read files under the first of their possible names that is there: a chunk may be compressed as a whole, which its ending says."""
-        key = (self.store.url, self.scale.key)
+        key = (self.store.opening, self.scale.key)
         known = _suffixes.get(key)
         suffixes = SUFFIXES if known is None else (known, *(suffix for suffix in SUFFIXES if suffix != known))
         if known is not None and not self.store.is_local:
@@ -329,6 +346,14 @@ class PrecomputedVolume:
         """Tell whether what said that the scale is the one that was opened has not changed since."""
         return self.opened is not None and look(self.store, self.scale.key) == self.opened
 
+    def is_current(self) -> bool:
+        """Tell whether what is there is still the scale that was opened; nobody knows of a remote one, which is taken to be."""
+        try:
+            self.check_absence()
+        except (MissingError, ReplacedError):
+            return False
+        return True
+
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether a shard is stored, or any chunk of a group; those of a remote volume are taken to be."""
         return not self.store.is_local or bool(len(self._states([index])))
@@ -362,7 +387,7 @@ class PrecomputedVolume:
         boxes = stored_boxes(self.folder, self.scale)
         if not len(boxes):
             self.check_absence()
-        mark_occupied(found, boxes, self.scale, cell_shape)
+        mark_occupied(found, boxes, self.scale, self.box, cell_shape)
         return found
 
     def shard_states(self, box: BoundingBox) -> States:
@@ -384,7 +409,11 @@ class PrecomputedVolume:
         """Look at all stored shards or groups of chunks, by one listing of the folder; nothing is known of those of a remote volume."""
         if not self.store.is_local:
             return np.zeros((0, 5), np.int64)
-        return all_states(self.folder, self.scale, self.shard_cells)
+        states = all_states(self.folder, self.scale, self.shard_cells)
+        if self.part is None:
+            return states
+        touched = cell_range(self.box, self.shard_shape)
+        return states[np.all([np.isin(states[:, axis], list(cells)) for axis, cells in enumerate(touched)], axis=0)]
 
     def has_shards(self) -> bool:
         """Tell whether any chunk or shard is stored; of a remote volume it is taken to be so."""
@@ -435,12 +464,6 @@ def read_info(store: Store) -> VolumeInfo:
     except UnicodeDecodeError as error:
         raise CorruptError(f"{path}: byte {error.start}: no UTF-8 text") from None
     return parse_info(text, path)
-
-
-@lru_cache(maxsize=64)
-def _codec(encoding: str, dtype: np.dtype[Any], num_channels: int, block_size: Vec3 | None) -> ChunkCodec:
-    """Give the codec of a scale; making one may take a while."""
-    return ChunkCodec(encoding, dtype, num_channels) if block_size is None else ChunkCodec(encoding, dtype, num_channels, block_size)
 
 
 def _some_cells(ranges: Sequence[range], shard_cells: Vec3 | None) -> Iterator[npt.NDArray[np.int64]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -230,6 +231,25 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
         check_folder(folder)
 
 
+def file_sizes(folder: str, scale: Scale) -> tuple[int, int]:
+    """Count the files of chunks or shards, and their bytes.
+
+    Parameters
+    ----------
+    folder : str
+        The scale's folder.
+    scale : Scale
+        The scale.
+    """
+    pattern = _CHUNK_NAME if scale.sharding is None else _SHARD_NAME
+    sizes = []
+    for entry in _entries(folder):
+        if pattern.fullmatch(entry.name):
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                sizes.append(entry.stat().st_size)
+    return len(sizes), sum(sizes)
+
+
 def has_files(folder: str, scale: Scale) -> bool:
     """Tell whether a chunk or shard is stored; the listing ends with the first."""
     pattern = _CHUNK_NAME if scale.sharding is None else _SHARD_NAME
@@ -265,23 +285,28 @@ def _first_cells(scale: Scale, shards: Sequence[int]) -> npt.NDArray[np.int64]:
     return compressed_morton.decode([shard << within if within < 64 else 0 for shard in shards], scale.grid)
 
 
-def mark_occupied(found: npt.NDArray[np.bool_], boxes: npt.NDArray[np.int64], scale: Scale, cell_shape: Vec3) -> None:
+def mark_occupied(found: npt.NDArray[np.bool_], boxes: npt.NDArray[np.int64], scale: Scale, box: BoundingBox, cell_shape: Vec3) -> None:
     """Mark the cells of another grid that hold voxels of some chunks.
 
     Parameters
     ----------
     found : ndarray of bool, shape (x, y, z)
-        Takes the marks; its cells begin at voxel 0.
+        Takes the marks: the cells that ``box`` touches.
     boxes : ndarray of int64, shape (n, 2, 3)
         Chunks, as :func:`stored_boxes` gives them.
     scale : Scale
         The scale.
+    box : BoundingBox
+        What counts [voxels of the scale].
     cell_shape : tuple of 3 int
         One cell of the other grid [voxels].
     """
-    low = boxes[:, 0] * scale.chunk_size // cell_shape
-    high = -(-np.minimum(boxes[:, 1] * scale.chunk_size, scale.size) // cell_shape)
-    spans = np.unique(np.concatenate([low, high], axis=1), axis=0)
+    low = np.maximum(boxes[:, 0] * scale.chunk_size, box.topleft)
+    high = np.minimum(np.minimum(boxes[:, 1] * scale.chunk_size, scale.size), box.bottomright)
+    inside = (low < high).all(axis=1)
+    first = np.array([cells.start for cells in cell_range(box, cell_shape)])
+    spans = np.concatenate([low[inside] // cell_shape - first, -(-high[inside] // cell_shape) - first], axis=1)
+    spans = np.unique(spans, axis=0)
     single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)
     found[tuple(spans[single, :3].T)] = True
     for x, y, z, to_x, to_y, to_z in spans[~single].tolist():

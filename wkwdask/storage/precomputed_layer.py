@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
+from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE
 from wkwdask.formats.precomputed.scale_choice import find_scale, mags_of
 from wkwdask.geometry.bounding_box import MAG_1
@@ -82,6 +83,15 @@ class PrecomputedLayer:
         found = {mag: self.store.path_of(scale.key) for scale, mag in zip(self.info.scales[::-1], mags_of(self.info)[::-1], strict=True) if mag is not None}
         return {mag: found[mag] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
 
+    @property
+    def mag(self) -> Mag | None:
+        """The mag of the one scale that is meant, None where the path is that of the volume, or the scale has none."""
+        return None if self.key is None else self.mag_of(find_scale(self.info, self.folder, key=self.key))
+
+    def mag_of(self, scale: Scale) -> Mag | None:
+        """Give the mag of a scale, None where it has none."""
+        return dict(zip((one.index for one in self.info.scales), mags_of(self.info), strict=True)).get(scale.index)
+
     def find(self, asked: Mag | str | int | None) -> Scale:
         """Find the scale that a user names by its mag, or else by its key.
 
@@ -133,10 +143,16 @@ class PrecomputedLayer:
 
         Raises
         ------
+        CorruptError
+            Its encoding does not have the volume's type.
         ValueError
             It is not stored in that chunk size.
         """
-        its_mag = dict(zip((one.index for one in self.info.scales), mags_of(self.info), strict=True)).get(scale.index) or MAG_1
+        its_mag = self.mag_of(scale) or MAG_1
+        try:
+            ChunkCodec.of(self.info, scale)
+        except CorruptError as error:
+            raise CorruptError(f"{self.store.path_of(FILE_NAME)}: {error}") from None
         if self.chunk_size is not None:
             scale = scale.with_chunk_size(self.chunk_size)
         opened = look(self.store, scale.key) if self.store.is_local else None
@@ -283,9 +299,7 @@ def is_precomputed(url: object) -> bool:
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return False
     path = local_path(url)
-    if holds_wkw(path):
-        return False
-    return _is_info(f"{path}/{FILE_NAME}") or _volume_above(path) is not None
+    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or _volume_above(path) is not None
 
 
 def holds_wkw(path: str) -> bool:

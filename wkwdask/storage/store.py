@@ -69,6 +69,10 @@ class Store(Protocol):
         """Where it is, for tokens and errors."""
 
     @property
+    def opening(self) -> str:
+        """What is known of its files is known of this: the folder, or one opening of a remote place."""
+
+    @property
     def is_local(self) -> bool:
         """Whether files can be listed and looked at."""
 
@@ -149,6 +153,11 @@ class LocalStore:
 
     @property
     def url(self) -> str:
+        """The folder."""
+        return self.folder
+
+    @property
+    def opening(self) -> str:
         """The folder."""
         return self.folder
 
@@ -271,6 +280,11 @@ class RemoteStore:
         return self.root
 
     @property
+    def opening(self) -> str:
+        """Another one for each opening."""
+        return self.session
+
+    @property
     def is_local(self) -> bool:
         """Files cannot be listed."""
         return False
@@ -362,12 +376,23 @@ def _caught(read: Callable[[], bytes]) -> bytes | Exception:
 
 def _is_passing(found: object) -> bool:
     """Tell whether trying again may help."""
-    return isinstance(found, Exception) and not isinstance(found, (FileNotFoundError, PermissionError, NotImplementedError, ModuleNotFoundError))
+    return (
+        isinstance(found, Exception)
+        and not _is_beyond_end(found)
+        and not isinstance(found, (FileNotFoundError, PermissionError, NotImplementedError, ModuleNotFoundError))
+    )
+
+
+def _is_beyond_end(error: Exception) -> bool:
+    """Tell whether a server says that a range begins beyond the end of a file."""
+    return 416 in (getattr(error, "status", None), getattr(error, "code", None)) or "InvalidRange" in str(error)
 
 
 def _checked(found: bytes | Exception, path: str) -> bytes | None:
     if isinstance(found, FileNotFoundError):
         return None
+    if isinstance(found, Exception) and _is_beyond_end(found):
+        return b""
     if isinstance(found, Exception):
         code = getattr(found, "errno", None) or errno.EIO
         raise OSError(code, f"cannot be read: {found or type(found).__name__}", path) from found

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from wkwdask.api.options import mag_or_key
 from wkwdask.errors import MissingError
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import Layer, choose_layer, is_readable, locate
+from wkwdask.storage.opening import find, is_readable, voxel_size_of
+from wkwdask.storage.precomputed_layer import PrecomputedLayer
 
 if TYPE_CHECKING:
     import os
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.opening import AnyLayer, StoredVolume
 
 _GAP = 8
 _BACKGROUND = (24, 26, 30)
@@ -99,7 +101,7 @@ def preview(
     FormatError
         A file is broken.
     """
-    image, segmentation, voxel_size = _found(url, layer, None if mag is None else Mag.parse(mag), size)
+    image, segmentation, voxel_size = _found(url, layer, mag_or_key(mag), size)
     path = Path(output)
     draw(image, segmentation, voxel_size, size).save(path)
     return path
@@ -132,23 +134,25 @@ def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Se
     return picture
 
 
-def _found(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, size: int) -> tuple[WkwVolume | None, WkwVolume | None, Sequence[float] | None]:
+def _found(
+    url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, size: int
+) -> tuple[StoredVolume | None, StoredVolume | None, Sequence[float] | None]:
     """Find the image and the segmentation to draw, and the voxel size [nm]."""
-    located = locate(url)
-    layers = [choose_layer(located, layer)] if layer is not None or len(located.layers) == 1 else list(located.layers)
+    found = find(url)
+    layers = [found.choose(layer)] if layer is not None or len(found.layers) == 1 else list(found.layers)
     image = segmentation = None
     voxel_size: Sequence[float] | None = None
     for candidate in layers:
-        volume = _volume(candidate, mag if mag is not None else located.mag, size)
+        volume = _volume(candidate, mag if mag is not None else found.mag, size)
         if volume is None:
             continue
-        voxel_size = voxel_size or (candidate.datasource.voxel_size_nm if candidate.datasource is not None else None)
+        voxel_size = voxel_size or voxel_size_of(candidate, volume)
         if _is_segmentation(candidate, volume):
             segmentation = segmentation or volume
         else:
             image = image or volume
     if image is None and segmentation is None:
-        raise MissingError(f"{located.path}: no layer with data files to draw")
+        raise MissingError(f"{found.path}: no layer with data files to draw")
     return image, segmentation, voxel_size
 
 
@@ -163,8 +167,10 @@ def _scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: 
     return _Scene(image, segmentation, box, pixels, per_pixel if voxel_size is not None else None)
 
 
-def _volume(layer: Layer, mag: Mag | None, size: int) -> WkwVolume | None:
+def _volume(layer: AnyLayer, mag: Mag | str | None, size: int) -> StoredVolume | None:
     """Open the coarsest mag that still has a voxel for every pixel, else the finest there is."""
+    if isinstance(layer, PrecomputedLayer) and (isinstance(mag, str) or not layer.mags):
+        return layer.volume(mag)
     readable = [known for known in layer.mags if mag in (None, known) and is_readable(layer, known)]
     if not readable:
         return None
@@ -172,9 +178,9 @@ def _volume(layer: Layer, mag: Mag | None, size: int) -> WkwVolume | None:
     return layer.volume(fine_enough[-1] if fine_enough else readable[0])
 
 
-def _is_segmentation(layer: Layer, volume: WkwVolume) -> bool:
-    if layer.record is not None:
-        return layer.record.category == "segmentation"
+def _is_segmentation(layer: AnyLayer, volume: StoredVolume) -> bool:
+    if layer.category is not None:
+        return layer.category == "segmentation"
     return volume.dtype.kind in "iu" and volume.dtype.itemsize >= 4
 
 

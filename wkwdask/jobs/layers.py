@@ -7,27 +7,28 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
-from wkwdask.storage.dataset import Layer, check_inside, choose_layer, locate
+from wkwdask.storage.dataset import Layer, check_inside
+from wkwdask.storage.opening import Found, find, has_files, voxel_size_of
 
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.storage.opening import AnyLayer, StoredVolume
 
 
 @dataclass(frozen=True)
 class Opened:
     """One mag of a layer, opened."""
 
-    layer: Layer
+    layer: AnyLayer
     """The layer."""
-    volume: WkwVolume
+    volume: StoredVolume
     """Its mag."""
 
     @property
     def voxel_size_nm(self) -> tuple[float, float, float] | None:
         """Edge lengths of a mag-1 voxel [nm], None where nobody says."""
-        return None if self.layer.datasource is None else self.layer.datasource.voxel_size_nm
+        return voxel_size_of(self.layer, self.volume)
 
     def part(self, box: BoundingBox | None) -> BoundingBox:
         """Count a part of the layer in voxels of the mag.
@@ -49,17 +50,17 @@ class Opened:
         return part
 
 
-def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, category: str | None = None) -> Opened:
+def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, category: str | None = None) -> Opened:
     """Open the mag that a user names.
 
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag.
+        A dataset, a layer or a mag, or a precomputed volume.
     layer : str, optional
         The layer; may be omitted where there is one, or one of the category.
-    mag : Mag, optional
-        The mag; by default that of the path, else the finest with files.
+    mag : Mag or str, optional
+        The mag, or the key of a scale; by default that of the path, else the finest with files.
     category : str, optional
         ``"color"`` or ``"segmentation"``.
 
@@ -70,17 +71,14 @@ def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | None, 
     ValueError
         Several layers could be meant, or the mag contradicts the path.
     """
-    located = locate(url)
+    found = find(url)
     if layer is None and category is not None:
-        fitting = tuple(one for one in located.layers if one.record is not None and one.record.category == category)
-        located = replace(located, layers=fitting or located.layers)
-    chosen = choose_layer(located, layer)
-    if located.mag is not None and mag is not None and mag != located.mag:
-        raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")
-    return Opened(chosen, chosen.volume(located.mag or mag or chosen.finest_mag()))
+        fitting = tuple(one for one in found.layers if one.category == category)
+        found = replace(found, layers=fitting or found.layers)
+    return Opened(*found.open(layer, mag))
 
 
-def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | None) -> Opened:
+def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | str | None) -> Opened:
     """Open a layer that is read together with another one.
 
     Parameters
@@ -99,14 +97,11 @@ def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | None) -
     """
     datasource = first.layer.datasource
     named = datasource.layer(os.fspath(color)) if datasource is not None else None
-    if named is not None:
-        folder = first.layer.dataset_folder
-        layer, found = Layer(f"{folder}/{named.name}", named.name, folder, datasource), mag
-    else:
-        located = locate(color)
-        layer, found = choose_layer(located, None), located.mag or mag
-    if found is not None:
-        return Opened(layer, layer.volume(found))
+    folder = first.layer.dataset_folder
+    found = find(color) if named is None else Found(str(folder), (Layer(f"{folder}/{named.name}", named.name, folder, datasource),))
+    layer = found.choose(None)
+    if mag is not None or found.mag is not None:
+        return Opened(*found.open(None, mag))
     for candidate in layer.mags:
         if not all(a <= b for a, b in zip(first.volume.box.mag.factors, candidate.factors, strict=True)):
             continue
@@ -114,6 +109,6 @@ def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | None) -
             volume = layer.volume(candidate)
         except MissingError:
             continue
-        if volume.has_shards():
+        if has_files(volume):
             return Opened(layer, volume)
     raise MissingError(f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer {first.layer.name}; choose a finer mag of that layer")

@@ -1,0 +1,84 @@
+"""Precomputed volumes in folders, written chunk by chunk with the codecs of the package; oracles pair them with what other software writes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+
+from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.info import parse_info
+from wkwdask.formats.precomputed.sharding import assemble_shard, compress_gzip, format_sharding
+
+
+def scale_entry(key="4_4_40", size=(50, 37, 23), offset=(0, 0, 0), chunk=(16, 16, 8), resolution=(4, 4, 40), encoding="raw", sharding=None, **others):
+    """One scale of an ``info``."""
+    entry = {"key": key, "size": list(size), "voxel_offset": list(offset), "chunk_sizes": [list(chunk)], "resolution": list(resolution), "encoding": encoding}
+    if encoding == "compressed_segmentation":
+        entry["compressed_segmentation_block_size"] = [8, 8, 8]
+    if sharding is not None:
+        entry["sharding"] = format_sharding(sharding)
+    return {**entry, **others}
+
+
+def write_info(folder, scales, dtype="uint8", num_channels=1, kind="image", **others):
+    """Write an ``info`` and give what it says."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    document = {"@type": "neuroglancer_multiscale_volume", "type": kind, "data_type": dtype, "num_channels": num_channels, "scales": scales, **others}
+    path = Path(folder) / "info"
+    path.write_text(json.dumps(document))
+    return parse_info(path.read_text(), str(path))
+
+
+def encoded_chunks(scale, array):
+    """Go through the chunks of an array (c, x, y, z) that are not zero: their cells and bytes."""
+    codec = ChunkCodec.of_scale(scale, array.dtype, len(array))
+    for cell in itertools.product(*(range(n) for n in scale.grid)):
+        part = tuple(slice(g * edge, g * edge + edge) for g, edge in zip(cell, scale.chunk_size, strict=True))
+        voxels = array[(slice(None), *part)]
+        if voxels.any():
+            yield cell, codec.encode(voxels, "test")
+
+
+def write_scale(folder, scale, array, suffix="", pack=lambda data: data):
+    """Write the files of a scale."""
+    place = Path(folder) / scale.key
+    place.mkdir(parents=True, exist_ok=True)
+    if scale.sharding is None:
+        for cell, data in encoded_chunks(scale, array):
+            (place / (scale.chunk_name(cell) + suffix)).write_bytes(pack(data))
+        return
+    shards = {}
+    for cell, data in encoded_chunks(scale, array):
+        chunk = scale.chunk_id(cell)
+        shard = int(scale.sharding.places(np.array([chunk], np.uint64))[0][0])
+        shards.setdefault(shard, {})[chunk] = compress_gzip(data) if scale.sharding.data_encoding == "gzip" else data
+    for shard, chunks in shards.items():
+        (place / scale.sharding.shard_name(shard)).write_bytes(b"".join(assemble_shard(chunks, scale.sharding)))
+
+
+def write_volume(folder, array, kind="image", others=None, **scale):
+    """Write a volume with one scale, which holds an array (c, x, y, z)."""
+    info = write_info(folder, [scale_entry(size=array.shape[1:], **scale)], array.dtype.name, len(array), kind, **(others or {}))
+    write_scale(folder, info.scales[0], array)
+    return info
+
+
+def labels(shape=(50, 37, 23), dtype=np.uint64, seed=0):
+    """Blobs of ids, with chunks that are all zero, shape (1, x, y, z)."""
+    rng = np.random.default_rng(seed)
+    small = rng.integers(0, 1 << 8 * np.dtype(dtype).itemsize - 1, [-(-n // 7) for n in shape], dtype=np.uint64).astype(dtype)
+    small[small % dtype(3) == 0] = 0
+    array = small.repeat(7, 0).repeat(7, 1).repeat(7, 2)[: shape[0], : shape[1], : shape[2]]
+    array[:33, :20] = 0
+    return np.asfortranarray(array[np.newaxis])
+
+
+def split_shard(path, sharding):
+    """Put a shard into the two files of the obsolete layout."""
+    raw = path.read_bytes()
+    path.with_suffix(".index").write_bytes(raw[: sharding.index_nbytes])
+    path.with_suffix(".data").write_bytes(raw[sharding.index_nbytes :])
+    path.unlink()

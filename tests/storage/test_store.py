@@ -1,0 +1,142 @@
+"""Files in local folders and behind fsspec: ranges, absent files, errors, drivers that are missing."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import fsspec
+import numpy as np
+import pytest
+from precomputed_volumes import labels, write_volume
+from range_server import range_server
+
+import wkwdask
+from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.formats.precomputed.sharding import Sharding, compress_gzip
+from wkwdask.storage import store as module
+from wkwdask.storage.precomputed_layer import open_precomputed
+from wkwdask.storage.store import open_store
+
+ARRAY = labels()
+SHARDED = Sharding(2, 2, 2, minishard_index_encoding="gzip", data_encoding="gzip")
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(module, "_PAUSES", (0.0, 0.0))
+
+
+@pytest.fixture
+def memory():
+    """An empty file system in memory."""
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+    yield fs
+    fs.store.clear()
+
+
+def test_files_here_and_there_are_read_alike(tmp_path, memory):
+    (tmp_path / "file").write_bytes(b"0123456789")
+    memory.pipe("/v/file", b"0123456789")
+    for store in (open_store(tmp_path), open_store(f"file://{tmp_path}"), open_store("memory://v")):
+        assert store.read_whole(["file", "none", "file"], 10) == [b"0123456789", None, b"0123456789"]
+        with store.open("file") as file:
+            assert file.read([(2, 5), (9, 10)]) == [b"234", b"9"]
+            with pytest.raises(TruncatedError, match="file: ends at byte 10"):
+                file.read([(0, 1), (8, 11)])
+        with pytest.raises(CorruptError, match="has 10 bytes, expected at most 9"):
+            store.read_whole(["file"], 9)
+        assert pickle.loads(pickle.dumps(store)) == store
+    assert open_store(tmp_path).open("none") is None
+    assert open_store("memory://v").open("none").read([(0, 1)]) is None
+    assert open_store("memory://v/w").path_of("../x") == "memory://v/x"
+
+
+def test_a_driver_that_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    with pytest.raises(ModuleNotFoundError, match=r"https://host/v: needs the package aiohttp.*wkwdask\[remote\]"):
+        wkwdask.open("precomputed://https://host/v")
+    with pytest.raises(UnsupportedError, match="quux://host/v"):
+        wkwdask.open("precomputed://quux://host/v")
+
+
+@pytest.mark.parametrize("sharding", [None, SHARDED, Sharding(1, 2, 2, "murmurhash3_x86_128")])
+def test_over_http(tmp_path, sharding):
+    pytest.importorskip("aiohttp", reason="the driver of http")
+    write_volume(tmp_path / "v", ARRAY, "segmentation", offset=(-5, 7, 100), sharding=sharding)
+    with range_server(tmp_path) as server:
+        url = f"precomputed://{server.url}/v"
+        np.testing.assert_array_equal(wkwdask.read(url), ARRAY)
+        volume = open_precomputed(url)
+        assert volume.box.topleft == (-5, 7, 100)
+        server.requests.clear()
+        box = ((35, 37, 110), (36, 38, 111))
+        assert wkwdask.read(url, box, mag=1).shape == (1, 1, 1, 1)
+        names = [path for path, _ in server.requests]
+        assert len(names) == (2 if sharding is None else 4), names  # info; the chunk; or shard index, minishard index and chunk
+        server.requests.clear()
+        wkwdask.read(url, box, mag=1)
+        assert len(server.requests) == 1  # the tables are known
+        assert volume.volume.occupied((16, 16, 16)).all()
+        assert (len(volume.volume.stored_states()), volume.volume.shard_exists((0, 0, 0)), volume.volume.has_shards()) == (0, True, True)
+        assert wkwdask.info(url).scales[0].files is None
+        again = pickle.loads(pickle.dumps(volume))
+        out = np.empty((1, 50, 37, 23), np.uint64)
+        again.read_into(out, (-5, 7, 100))
+        np.testing.assert_array_equal(out, ARRAY)
+        assert again.token == open_precomputed(url).token  # whichever opening
+
+
+def test_http_that_fails(tmp_path):
+    pytest.importorskip("aiohttp", reason="the driver of http")
+    write_volume(tmp_path / "v", ARRAY, "segmentation", sharding=SHARDED)
+    with range_server(tmp_path) as server:
+        url = f"precomputed://{server.url}/v"
+        volume = open_precomputed(url)
+        server.failures[:] = [500]
+        np.testing.assert_array_equal(wkwdask.read(url), ARRAY)  # it is tried again
+        server.failures[:] = [503] * 3
+        with pytest.raises(OSError, match="cannot be read: 503"):
+            open_precomputed(url)
+        server.failures[:] = [403] * 40
+        with pytest.raises(OSError, match="403"):
+            volume.read_into(np.empty((1, 50, 37, 23), np.uint64), (0, 0, 0))
+        server.failures.clear()
+        with pytest.raises(MissingError, match=f"{server.url}/w/info: not found"):
+            open_precomputed(f"precomputed://{server.url}/w")
+        path = max((tmp_path / "v" / "4_4_40").iterdir())
+        path.write_bytes(path.read_bytes()[:100])
+        with pytest.raises(TruncatedError, match=f"{server.url}/v/4_4_40/{path.name}"):
+            wkwdask.read(f"precomputed://{server.url}/v")
+
+
+def test_a_server_without_ranges(tmp_path):
+    pytest.importorskip("aiohttp", reason="the driver of http")
+    write_volume(tmp_path / "v", ARRAY, "segmentation", sharding=SHARDED)
+    with range_server(tmp_path, serves_ranges=False) as server, pytest.raises(UnsupportedError, match="does not serve ranges of bytes"):
+        wkwdask.read(f"precomputed://{server.url}/v")
+
+
+def test_remote_absent_shards_and_endings(memory, tmp_path):
+    for sharding, name in ((None, "a"), (SHARDED, "b")):
+        write_volume(tmp_path / name, ARRAY, "segmentation", sharding=sharding)
+        for path in (tmp_path / name).rglob("*"):
+            if path.is_file():
+                memory.pipe(f"/{name}/{path.relative_to(tmp_path / name)}", path.read_bytes())
+        found = wkwdask.read(f"precomputed://memory://{name}")
+        np.testing.assert_array_equal(found, ARRAY)
+    for path in list(memory.store):
+        if path.startswith("/a/4_4_40/"):
+            memory.pipe(f"{path}.gz", memory.store.pop(path).getvalue())
+    for path in list(memory.store):
+        if path.endswith(".gz"):
+            memory.pipe(path, compress_gzip(memory.store[path].getvalue()))
+    np.testing.assert_array_equal(wkwdask.read("precomputed://memory://a"), ARRAY)
+
+
+def test_redirect_to_a_local_path_is_not_followed(memory):
+    memory.pipe("/v/info", b'{"redirect": "/etc"}')
+    with pytest.raises(UnsupportedError, match="redirects from a remote place to the local path /etc"):
+        open_precomputed("precomputed://memory://v")
