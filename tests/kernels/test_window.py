@@ -107,7 +107,8 @@ def _voxels(dtype, shape, seed, kind):
     if kind == "few":
         return rng.choice(few, shape)
     if kind == "noise":
-        return rng.normal(0, 1000, shape).astype(dtype) if is_float else np.frombuffer(rng.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
+        bits = bytearray(0 if is_float else rng.bytes(int(np.prod(shape)) * dtype.itemsize))
+        return rng.normal(0, 1000, shape).astype(dtype) if is_float else np.frombuffer(bits, dtype).reshape(shape)
     if is_float:
         extremes = np.array([limits.min, limits.max, limits.tiny, 0.1, 2.0**24, 2.0**53, 1, -1, 0, -0.0], dtype)
         if kind == "extremes":
@@ -377,6 +378,14 @@ def test_order_of_memory():
     for one, other in ((array, np.asfortranarray(out)), (np.asfortranarray(array), out)):
         with pytest.raises(ValueError, match="must be in Fortran order"):
             reduce_windows(one, (2, 2, 2), "mean", other)
+
+
+@pytest.mark.parametrize("method", ["mean", "max"])
+def test_a_source_that_cannot_be_written(method):
+    """Numba compiles other machine code for read-only memory."""
+    source = _voxels("uint8", (6, 4, 4), 1, "noise").copy(order="F")
+    source.flags.writeable = False
+    _check(source, (3, 2, 2), method)
 
 
 def test_another_type():
