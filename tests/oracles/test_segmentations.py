@@ -116,11 +116,13 @@ def test_merger_mode_of_webknossos(l4, tmp_path):
     skeleton.save(tmp_path / "merger.nml")
     view = webknossos.Dataset.open(l4).get_layer("segmentation").get_mag(1)
     groups = [{int(view.read(absolute_offset=position, size=(1, 1, 1)).item()) for position in tree} - {0} for tree in trees]
-    expected = segmentation.copy()
+    ids, places = np.unique(segmentation, return_inverse=True)
+    merged = ids.copy()
     for _ in groups:  # as often as merges can be handed on
         for group in groups:
-            present = np.unique(expected[np.isin(segmentation, list(group))])
-            expected[np.isin(expected, present)] = present.min(initial=2**32 - 1)
+            present = np.unique(merged[np.isin(ids, list(group))])
+            merged[np.isin(merged, present)] = present.min(initial=2**32 - 1)
+    expected = merged[places].reshape(segmentation.shape)
     wkwdask.remap(l4 / "segmentation" / "1", l4 / "merged" / "1", tmp_path / "merger.nml")
     np.testing.assert_array_equal(wkwdask.read(l4, layer="merged", mag=1)[0], expected)
     assert json.loads((l4 / "datasource-properties.json").read_text())["dataLayers"][-1]["largestSegmentId"] == expected.max()
