@@ -13,6 +13,7 @@ import numpy as np
 from wkwdask.formats.coordinates import first_voxel, spacing_of
 from wkwdask.geometry.mag import Vec3, vec3
 from wkwdask.jobs.content import Content
+from wkwdask.kernels.turned_copy import copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +126,11 @@ def content_of(array: Any, token: str | None) -> Content:
 def _fingerprint(array: np.ndarray[Any, Any]) -> str:
     """Hash an array (c, x, y, z) by cubes: the same in any memory order, without a copy of the whole, which takes longer than to encode it."""
     digest = hashlib.sha1(repr((array.shape, array.dtype.str)).encode(), usedforsecurity=False)
+    bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
     starts = [range(0, n, _CUBE) for n in array.shape[1:]]
     for x, y, z in product(*starts):
-        digest.update(array[:, x : x + _CUBE, y : y + _CUBE, z : z + _CUBE].tobytes())
+        cube = bits[:, x : x + _CUBE, y : y + _CUBE, z : z + _CUBE]
+        ordered = np.empty(cube.shape, cube.dtype, order="F")
+        copy_into(cube, ordered)
+        digest.update(ordered.tobytes(order="F"))
     return digest.hexdigest()
