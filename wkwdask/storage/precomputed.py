@@ -28,6 +28,7 @@ from wkwdask.storage.precomputed_files import (
     decompress_file,
     group_cells,
     has_files,
+    largest_file,
     largest_nbytes,
     mark_occupied,
     shard_name,
@@ -264,7 +265,7 @@ class PrecomputedVolume:
             missing = [n for n, (_, data) in enumerate(found) if data is None]
             if not missing:
                 break
-            for n, data in zip(missing, self.store.read_whole([names[n] + suffix for n in missing], largest), strict=True):
+            for n, data in zip(missing, self.store.read_whole([names[n] + suffix for n in missing], largest_file(largest)), strict=True):
                 if data is not None:
                     found[n] = names[n] + suffix, data
                     if suffix != known:
