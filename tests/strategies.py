@@ -70,7 +70,7 @@ def voxel_array(dtype, shape, seed, kind):
         return rng.choice(values, shape)
     if dtype.kind == "f":
         return rng.normal(0, 1000, shape).astype(dtype)
-    return np.frombuffer(rng.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
+    return np.frombuffer(bytearray(rng.bytes(int(np.prod(shape)) * dtype.itemsize)), dtype).reshape(shape)
 
 
 VOXEL_KINDS = ("zeros", "few", "noise", "extremes")

@@ -9,6 +9,7 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from command_line import run_here
 from PIL import Image
 
 import wkwdask
@@ -29,12 +30,12 @@ def dataset(tmp_path):
     return folder
 
 
-def run(*arguments):
+def run_process(*arguments):
     return subprocess.run([sys.executable, "-m", "wkwdask", *map(str, arguments)], capture_output=True, text=True, check=False)
 
 
 def test_info(dataset):
-    done = run("info", dataset)
+    done = run_here("info", dataset)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == str(dataset)
@@ -44,22 +45,22 @@ def test_info(dataset):
 
 
 def test_info_json_is_what_info_gives(dataset):
-    done = run("info", dataset / "color" / "1", "--json")
+    done = run_here("info", dataset / "color" / "1", "--json")
     assert json.loads(done.stdout) == json.loads(json.dumps(wkwdask.info(dataset / "color" / "1").to_json()))
     assert json.loads(done.stdout)["layers"][0]["mags"][0]["files"] == 3 * 3 * 2
 
 
 def test_pyramid_and_its_refusal(dataset):
-    done = run("pyramid", dataset, "--layer", "color", "--method", "mean", "--coarsest", "4-4-2")
+    done = run_here("pyramid", dataset, "--layer", "color", "--method", "mean", "--coarsest", "4-4-2")
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:2]] == [str(dataset / "color" / mag) for mag in ("2-2-1", "4-4-2")]
     assert wkwdask.open(dataset, layer="color", mag="4-4-2").shape == (1, 11, 11, 13)
-    again = run("pyramid", dataset, "--layer", "color", "--coarsest", "4-4-2")
+    again = run_here("pyramid", dataset, "--layer", "color", "--coarsest", "4-4-2")
     assert again.returncode == 1
     assert again.stderr.count("\n") == 1
     assert again.stderr.startswith("error: ")
     assert "--overwrite" in again.stderr
-    assert run("pyramid", dataset, "--layer", "color", "--coarsest", "4-4-2", "--overwrite").returncode == 0
+    assert run_here("pyramid", dataset, "--layer", "color", "--coarsest", "4-4-2", "--overwrite").returncode == 0
 
 
 # ----------------------------------------------------------------------------- options of pyramid
@@ -280,23 +281,23 @@ def test_zeros_and_lengths(dataset, call):
 
 
 def test_options_through_a_process(dataset):
-    done = run("pyramid", dataset, "--layer", "color", "--layer", "cells", "--mags", "2-2-1", "--resume")
+    done = run_process("pyramid", dataset, "--layer", "color", "--layer", "cells", "--mags", "2-2-1", "--resume")
     assert done.returncode == 0, done.stderr
-    again = run("pyramid", dataset, "--all-layers", "--mags", "2-2-1", "--resume")
+    again = run_process("pyramid", dataset, "--all-layers", "--mags", "2-2-1", "--resume")
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("nothing to do") == 1  # one note for both
-    assert run("pyramid", dataset, "--layer", "color", "--update").stdout.count("nothing to do") == 1
+    assert run_here("pyramid", dataset, "--layer", "color", "--update").stdout.count("nothing to do") == 1
 
 
 def test_preview_shows_both_layers(dataset, tmp_path):
-    done = run("preview", dataset, "-o", tmp_path / "x.png", "--size", "200")
+    done = run_here("preview", dataset, "-o", tmp_path / "x.png", "--size", "200")
     assert done.returncode == 0, done.stderr
     picture = np.asarray(Image.open(tmp_path / "x.png")).astype(int)
     # 40 x 40 voxels of 11.24 nm and 24 of 28 nm: the longest edge, along z, takes the 200 pixels
     assert picture.shape == (134 + 200 + 3 * 8, 134 + 200 + 3 * 8, 3)
     panel = picture[8 : 8 + 134, 8 : 8 + 134]
     assert np.ptp(panel, axis=2).max() > 40  # colours, so the segmentation is there
-    alone = run("preview", dataset, "--layer", "color", "-o", tmp_path / "y.png", "--size", "200")
+    alone = run_here("preview", dataset, "--layer", "color", "-o", tmp_path / "y.png", "--size", "200")
     assert alone.returncode == 0, alone.stderr
     grey = np.asarray(Image.open(tmp_path / "y.png")).astype(int)[8 : 8 + 100, 8 : 8 + 134]
     assert np.ptp(grey, axis=2).max() == 0
@@ -314,19 +315,21 @@ def test_preview_shows_both_layers(dataset, tmp_path):
     ],
 )
 def test_errors_are_short(arguments, message, code):
-    done = run(*arguments)
+    done = run_here(*arguments)
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_debug_shows_the_traceback():
-    assert "Traceback" in run("info", "not-there", "--debug").stderr
+    done = run_process("info", "not-there", "--debug")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["info", "pyramid", "preview", "demo"])
 def test_help_teaches(command):
-    done = run(command, "--help")
+    done = run_here(command, "--help")
     assert done.returncode == 0
     assert "Example" in done.stdout
     assert f"wkwdask {command}" in done.stdout

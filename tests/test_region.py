@@ -72,7 +72,7 @@ def leftovers(folder):
 BOXES = st.tuples(*(st.tuples(st.integers(0, n - 1), st.integers(1, n)) for n in SHAPE[1:]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(BOXES, st.sampled_from(["numpy", "slices", "odd"]), st.booleans(), st.sampled_from(["lz4hc", "raw"]), st.integers(1, 2))
 def test_any_region(tmp_path_factory, box, kind, zeros, compression, channels):
     folder = tmp_path_factory.mktemp("any") / "1"

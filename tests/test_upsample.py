@@ -7,14 +7,13 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 
 import dask
 import numpy as np
 import pytest
+from command_line import run_here
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset, states
 from hypothesis import given
 from hypothesis import strategies as st
@@ -347,7 +346,7 @@ def test_killed_at_random_moments(tmp_path, undisturbed):
     seconds = time.monotonic() - started
     check_after(tmp_path / "whole", after)
     random = np.random.default_rng(7)
-    for n in range(5):
+    for n in range(3):
         folder = lay_out(before, tmp_path / str(n))
         for _ in range(20):
             if not killed(folder, seconds=random.uniform(0, 0.7 * seconds)):
@@ -478,25 +477,21 @@ def test_another_job_writes_the_mag(dataset):
 # ----------------------------------------------------------------------------- the command line
 
 
-def run(*arguments):
-    return subprocess.run([sys.executable, "-m", "wkwdask", *map(str, arguments)], capture_output=True, text=True, check=False)
-
-
 def test_command(dataset):
-    done = run("upsample", dataset, "--layer", "cells", "--mag", "4-4-2", "--finest", "2-2-1", "--compression", "raw", "--file-len", 4)
+    done = run_here("upsample", dataset, "--layer", "cells", "--mag", "4-4-2", "--finest", "2-2-1", "--compression", "raw", "--file-len", 4)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{dataset / 'cells' / '2-2-1'}: ")
     assert listed(dataset) == ["2-2-1", "4-4-2"]
-    again = run("upsample", dataset, "--mag", "4-4-2", "--mags", "2-2-1,1")
+    again = run_here("upsample", dataset, "--mag", "4-4-2", "--mags", "2-2-1,1")
     assert again.returncode == 1
     assert again.stderr.startswith("error: ")
     assert "--overwrite" in again.stderr
-    both = run("upsample", dataset, "--resume", "--overwrite")
+    both = run_here("upsample", dataset, "--resume", "--overwrite")
     assert both.returncode == 2
     assert "give one of them" in both.stderr
 
 
 def test_help_teaches():
-    done = run("upsample", "--help")
+    done = run_here("upsample", "--help")
     assert done.returncode == 0
     assert "wkwdask upsample dataset" in done.stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run_script_here
 from scipy import ndimage
 
 import wkwdask
@@ -45,7 +46,7 @@ def test_connected_components(dataset):
     found = wkwdask.read(dataset / "cells" / "1")[0]
     np.testing.assert_array_equal(np.sort(np.bincount(found.ravel())), np.sort(np.bincount(expected.ravel())))
     assert len(next(layer for layer in wkwdask.info(dataset).layers if layer.name == "cells").mags) > 1
-    assert "nothing to do" in run(dataset, "connected_components.py", *arguments)
+    assert "nothing to do" in run_script_here(WORKFLOWS / "connected_components.py", *arguments)
 
 
 def test_remap(dataset, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import run_script_here
 from PIL import Image
 from scipy import ndimage
 
@@ -44,14 +45,14 @@ def test_rechunk(dataset, tmp_path):
     assert "8 files" in run("rechunk.py", dataset, tmp_path / "new", "--file-len", 4)
     assert stored(tmp_path / "new") == [(4, "raw")]
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "new").compute()[0], ARRAY)
-    assert "nothing to do" in run("rechunk.py", dataset, tmp_path / "new", "--file-len", 4)
+    assert "nothing to do" in run_script_here(WORKFLOWS / "rechunk.py", dataset, tmp_path / "new", "--file-len", 4)
 
 
 def test_compress(dataset):
     assert run("compress.py", dataset, "--level", 3).startswith("color: 0.1 MB of voxels take 0.")
     assert stored(dataset) == [(1, "lz4hc")]
     np.testing.assert_array_equal(wkwdask.open(dataset).compute()[0], ARRAY)
-    assert run("compress.py", dataset) == "color: nothing is raw\n"
+    assert run_script_here(WORKFLOWS / "compress.py", dataset) == "color: nothing is raw\n"
 
 
 def test_import_image_stack(tmp_path):
@@ -68,7 +69,7 @@ def test_import_image_stack(tmp_path):
 def test_pyramid(dataset):
     assert "files" in run("pyramid.py", dataset, "--coarsest", "4-4-2")
     assert [str(mag.mag) for mag in wkwdask.info(dataset).layers[0].mags] == ["1", "2-2-1", "4-4-2"]
-    assert "nothing to do" in run("pyramid.py", dataset, "--coarsest", "4-4-2")
+    assert "nothing to do" in run_script_here(WORKFLOWS / "pyramid.py", dataset, "--coarsest", "4-4-2")
 
 
 def test_apply_on_a_local_cluster(dataset, tmp_path):

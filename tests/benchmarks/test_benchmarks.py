@@ -118,7 +118,10 @@ def test_scattered_files_hold_labels(data, dense):
 def test_pyramids_are_equal(data, name, package, work, mags):
     _needs(package)
     units = _race(data, name).units
-    ours, theirs = run_units([units[0], next(unit for unit in units if unit.work == work)], 1)
+    peer = next(unit for unit in units if unit.work == work)
+    if name.endswith("padded"):  # files of 1024^3 take a minute; a volume of 64^3 does not fill these either
+        peer = dataclasses.replace(peer, options=peer.options | {"file_vx": 2 * _SIZE})
+    ours, theirs = run_units([units[0], peer], 1)
     assert (ours.problem, theirs.problem) == ("", "")
     assert (len(ours.digests), len(theirs.digests)) == (4, mags)
     assert ours.digests[:mags] == theirs.digests  # the labels are cubes of 8 voxels: no window of the first three mags has a tie that tools break differently

@@ -245,14 +245,18 @@ ALL_STEPS = ("write_new", "overwrite", "overwrite_pyramid", "merge")
 
 
 def chosen_steps(changes, publishing, name):
-    """Some steps of the beginning, of the work between and of the clearing away; all of the publishing, or every second where another job does the same."""
+    """Some steps of the beginning, of the work between and of the clearing away; all of the publishing, or every third where other jobs do the same.
+
+    Which third goes by the job: jobs that follow each other in the list have all steps together.
+    """
     if KILLS:
         return range(1, changes + 1)
     first, last = max(12, publishing - 5), publishing + 14
+    turn = list(JOBS).index(name) % 3
     steps = {
-        *range(1, 12, 2),
+        *range(1 + turn, 12, 3),
         *range(12, first, max(9, first // 6)),
-        *range(first, last, 1 if name in ALL_STEPS else 2),
+        *(range(first, last) if name in ALL_STEPS else range(first + turn, last, 3)),
         *range(last, changes, 20),
         *range(changes - 1, changes + 1),
     }

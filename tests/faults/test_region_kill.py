@@ -56,7 +56,7 @@ def test_killed_at_any_step(tmp_path, known, again):
     assert contents(tmp_path / "whole") == after
     assert changes > 60
     problems = []
-    for step in range(1, changes + 1) if KILLS else [*range(1, changes, max(1, changes // 40)), changes - 1, changes]:
+    for step in range(1, changes + 1) if KILLS else [*range(1, changes, max(1, changes // 25)), changes - 1, changes]:
         folder = lay_out(before, tmp_path / str(step))
         assert killed_at(step, write, folder) is None
         seen = contents(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wkwdask.formats.voxel_type import VOXEL_TYPES, by_dtype, by_wkw_code, element_class
+from wkwdask.formats.voxel_type import VOXEL_TYPES, by_dtype, by_precomputed_name, by_wkw_code, element_class
 
 TABLE = [
     # code, dtype, elementClass of one channel, of three channels
@@ -35,6 +35,15 @@ def test_names(code, dtype, one_channel, three_channels):
 
 def test_table_is_complete():
     assert [voxel_type.wkw_code for voxel_type in VOXEL_TYPES] == [row[0] for row in TABLE]
+
+
+def test_names_in_precomputed_volumes():
+    """All but 64-bit integers with a sign and long floats; letters of either case are read."""
+    for voxel_type in VOXEL_TYPES:
+        name = voxel_type.dtype.name
+        expected = None if name in ("int64", "float64") else voxel_type
+        assert by_precomputed_name(name) is by_precomputed_name(name.upper()) is expected
+    assert by_precomputed_name("bool") is None
 
 
 def test_five_channels_of_uint16():

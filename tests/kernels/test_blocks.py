@@ -62,7 +62,7 @@ def _stored(voxels, corners, header):
         table[n, [OFFSET, SIZE, START]] = 1000 + len(memory), len(raw), len(memory)
         table[n, X : Z + 1] = corner
         memory += raw
-    return np.frombuffer(memory, np.uint8), table
+    return np.frombuffer(bytearray(memory), np.uint8), table
 
 
 def _put(out, block, corner):
@@ -186,6 +186,13 @@ def test_encode_every_dtype_in_either_byte_order(path, dtype):
     _encode_case(array.astype(array.dtype.newbyteorder(">")), CORNERS, 2)
 
 
+def test_encode_what_cannot_be_written(path):
+    """Numba compiles other machine code for read-only memory, which users' arrays may have."""
+    array = voxel_array("uint8", (2, 6, 9, 7), 9, "noise")
+    array.flags.writeable = False
+    _encode_case(array, CORNERS, 2)
+
+
 def test_encode_negative_strides(path):
     _encode_case(voxel_array("uint16", (2, 6, 9, 7), 9, "noise")[:, ::-1, :, ::-1], CORNERS, 2)
 
@@ -230,7 +237,7 @@ def _one_block(raw, block_type, header):
     table[0, SIZE] = len(raw)
     out = np.zeros((header.num_channels, *(header.block_len,) * 3), header.dtype)
     return blocks.decode_into(
-        np.frombuffer(raw, np.uint8), table, out, block_len=header.block_len, num_channels=header.num_channels, block_type=block_type
+        np.frombuffer(bytearray(raw), np.uint8), table, out, block_len=header.block_len, num_channels=header.num_channels, block_type=block_type
     ), out
 
 
@@ -255,7 +262,6 @@ def test_blocks_before_the_broken_one_are_counted(path):
     header = _header("uint8", 1, 4, 2)
     voxels = [np.full((1, 4, 4, 4), n, np.uint8) for n in (0, 1, 2, 3)]
     source, table = _stored(voxels, [(0, 0, 0)] * 4, header)
-    source = source.copy()
     source[table[2, START] :][: table[2, SIZE]] = 0xFF
     out = np.zeros((1, 4, 4, 4), np.uint8)
     decoded = blocks.decode_into(source, table, out, block_len=4, num_channels=1, block_type=2)

@@ -11,7 +11,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import vectors, voxel_array
 
@@ -171,6 +171,7 @@ def _with_holes(array, rng, edge=8):
 
 @pytest.mark.parametrize("steps", LADDERS, ids=lambda steps: " ".join("".join(map(str, step)) for step in steps))
 @pytest.mark.parametrize("method", ["median", "mode"])
+@settings(max_examples=max(1, settings.default.max_examples // 2))  # for each ladder and method
 @given(data=st.data())
 def test_equals_the_levels_one_by_one(steps, method, data):
     """Boxes that touch no grid, bricks of four to 32 voxels, one or two channels, dense or full of zeros."""

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.options import MagLike, parsed_mags
-from wkwdask.api.scales import refuse_options, stage_pyramid_of_scales
+from wkwdask.api.scales import SCALE_OPTIONS, refuse_options, stage_pyramid_of_scales
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.estimate import PyramidPlan, estimate_pyramid
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.precomputed.sharding import Sharding
+
+_OF_MAGS = ("align_with", "compression", "level", "block_len", "file_len", "allow_external")
 
 
 def build_pyramid(
@@ -134,21 +136,15 @@ def build_pyramid(
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
-    of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
+    given = {
+        "finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "align_with": align_with, "method": method, "ignore_zero": ignore_zero,
+        "compression": compression, "level": level, "block_len": block_len, "file_len": file_len, "encoding": encoding, "sharded": sharded,
+        "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force, "allow_external": allow_external,
+    }  # fmt: skip
     if is_precomputed(url):
-        of_mags = {
-            "layer": layer, "align_with": None if align_with is True else align_with, "compression": compression, "level": level, "block_len": block_len,
-            "file_len": file_len, "update": update, "bounding_box": bounding_box, "allow_external": allow_external,
-        }  # fmt: skip
-        refuse_options(f"{os.fspath(url)} is a precomputed volume", of_mags)
-        ladder = {"finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "method": method, "ignore_zero": ignore_zero}
-        return build.build_pyramid(stage_pyramid_of_scales(url, existing, num_workers(), **ladder, **of_scales))
-    refuse_options(f"{os.fspath(url)} is WKW", of_scales)
-    options = _pyramid_options(
-        finest=finest, mags=mags, coarsest=coarsest, sampling=sampling, align_with=align_with, method=method, ignore_zero=ignore_zero,
-        compression=compression, level=level, block_len=block_len, file_len=file_len,
-        allow_external=allow_external,
-    )  # fmt: skip
+        refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer, "update": update, "bounding_box": bounding_box})
+        return build.build_pyramid(stage_pyramid_of_scales(url, existing, num_workers(), **_own_options(url, given)))
+    options = _pyramid_options(**_own_options(url, given))
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)
     if not names:
@@ -198,8 +194,9 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     existing = options.pop("existing", "error")
     workers = num_workers()
     if is_precomputed(url):
-        return estimate_pyramid(stage_pyramid_of_scales(url, existing, workers, **options), workers)
-    return estimate_pyramid(stage_pyramid(url, layer, _pyramid_options(**options), existing, workers), workers)
+        refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
+        return estimate_pyramid(stage_pyramid_of_scales(url, existing, workers, **_own_options(url, options)), workers)
+    return estimate_pyramid(stage_pyramid(url, layer, _pyramid_options(**_own_options(url, options)), existing, workers), workers)
 
 
 def upsample(
@@ -279,6 +276,14 @@ def upsample(
     mags_of = parsed_mags({"source": source, "finest": finest, "mags": mags})
     options = UpsampleOptions(**mags_of, compression=compression, level=level, block_len=block_len, file_len=file_len, allow_external=allow_external)
     return build.upsample(stage_upsample(url, layer, options, existing, num_workers()))
+
+
+def _own_options(url: str | os.PathLike[str], options: dict[str, Any]) -> dict[str, Any]:
+    """Take out the options of the other format, none of which may have been given."""
+    what, others = ("a precomputed volume", _OF_MAGS) if is_precomputed(url) else ("WKW", SCALE_OPTIONS)
+    given = {name: options[name] for name in others if name in options}
+    refuse_options(f"{os.fspath(url)} is {what}", {name: None if value is True and name == "align_with" else value for name, value in given.items()})
+    return {name: value for name, value in options.items() if name not in others}
 
 
 def _pyramid_options(**values: Any) -> PyramidOptions:

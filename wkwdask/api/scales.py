@@ -43,12 +43,12 @@ if TYPE_CHECKING:
     from wkwdask.storage.precomputed_layer import PrecomputedLayer
     from wkwdask.storage.volume import Volume
 
-_SCALE_OPTIONS = ("encoding", "sharded", "chunk_size", "quality", "compress", "force")
+SCALE_OPTIONS = ("encoding", "sharded", "chunk_size", "quality", "compress", "force")
 
 
 def scale_options(values: dict[str, Any]) -> ScaleOptions:
     """Take what says how scales are stored out of a verb's options."""
-    given = {name: values.pop(name) for name in _SCALE_OPTIONS if name in values}
+    given = {name: values.pop(name) for name in SCALE_OPTIONS if name in values}
     if given.get("chunk_size") is not None:
         given["chunk_size"] = vec3(given["chunk_size"], "chunk_size")
     return ScaleOptions(**given)

@@ -103,7 +103,19 @@ def encode_channel(array: npt.NDArray[Any], block_size: Vec3, out: npt.NDArray[n
     if not is_plain(array):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     flat, strides = flat_memory(array)
-    return int(segmentation_blocks_compiled.encode_channel(flat, shape, strides, block_size, out, start))
+    memory = _scratch(shape, block_size, flat.dtype)
+    return int(segmentation_blocks_compiled.encode_channel(flat, shape, strides, block_size, out, start, *memory))
+
+
+def _scratch(shape: Vec3, block_size: Vec3, dtype: np.dtype[Any]) -> tuple[npt.NDArray[Any], ...]:
+    """Make the memory that encoding a channel needs: codes of voxels, ranks of codes, values and their order, slots for values, slots for tables."""
+    nx, ny, nz = (-(-n // edge) for n, edge in zip(shape, block_size, strict=True))
+    most = min(block_size[0], shape[0]) * min(block_size[1], shape[1]) * min(block_size[2], shape[2])
+    # What is left of the last word of a block, and what of it lies outside the chunk, has the code behind all others, whose rank is 0.
+    codes = np.full(block_size[0] * block_size[1] * block_size[2] + 32, most, np.int64)
+    slots = np.full(2 << (most - 1).bit_length(), -1, np.int64)
+    tables = np.zeros((2 << (nx * ny * nz - 1).bit_length(), 2), np.int64)  # where a table starts, how many values it has
+    return codes, np.zeros(most + 1, np.uint32), np.empty(most, dtype), np.empty(most, np.int64), slots, tables
 
 
 def _bits(values: int) -> int:

@@ -22,6 +22,14 @@ _unsigned = np.uint64
 
 
 @helper
+def _turned(lengths: Any, is_turned: Any) -> Any:
+    """Give three lengths in the order in which loops go fastest: along x, unless z is closer together in memory."""
+    if is_turned:
+        return lengths[2], lengths[1], lengths[0]
+    return lengths[0], lengths[1], lengths[2]
+
+
+@helper
 def _label(words: Any, at: Any, out: Any) -> Any:
     """Read an id of a lookup table."""
     if out.itemsize == 8:
@@ -72,7 +80,8 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
         return -1, 0
     size = words.size - start
     per_label = out.itemsize // 4
-    sx, sy, sz = strides
+    is_turned = strides[2] < strides[0]
+    steps, block_steps = _turned(strides, is_turned), _turned((1, bx, bx * by), is_turned)
     for gz in range(low[2] // bz, (high[2] - 1) // bz + 1):
         z0, z1 = max(gz * bz, low[2]), min(gz * bz + bz, high[2])
         for gy in range(low[1] // by, (high[1] - 1) // by + 1):
@@ -87,25 +96,15 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                     return block, BITS
                 if table > size or known < 1:
                     return block, TABLE
-                to = (corner[0] + x0) * sx + (corner[1] + y0) * sy + (corner[2] + z0) * sz
-                counts = (x1 - x0, y1 - y0, z1 - z0)
+                to = (corner[0] + x0) * strides[0] + (corner[1] + y0) * strides[1] + (corner[2] + z0) * strides[2]
+                counts = _turned((x1 - x0, y1 - y0, z1 - z0), is_turned)
                 if bits == 0:
-                    value = _label(words, _unsigned(start + table), out)
-                    if sz < sx:
-                        _fill(value, out, (counts[2], counts[1], counts[0]), to, (sz, sy, sx))
-                    else:
-                        _fill(value, out, counts, to, (sx, sy, sz))
+                    _fill(_label(words, _unsigned(start + table), out), out, counts, to, steps)
                     continue
                 if values + (bits * values_per_block + 31) // 32 > size:
                     return block, VALUES
                 at = x0 - gx * bx + bx * (y0 - gy * by + by * (z0 - gz * bz))
-                if sz < sx:
-                    is_right = _unpack(
-                        words, start + values, bits, start + table, known, out,
-                        (counts[2], counts[1], counts[0]), to, (sz, sy, sx), at, (bx * by, bx, 1),
-                    )  # fmt: skip
-                else:
-                    is_right = _unpack(words, start + values, bits, start + table, known, out, counts, to, (sx, sy, sz), at, (1, bx, bx * by))
+                is_right = _unpack(words, start + values, bits, start + table, known, out, counts, to, steps, at, block_steps)
                 if not is_right:
                     return block, INDEX
     return -1, 0
@@ -218,24 +217,15 @@ def _find_table(tables: Any, out: Any, start: Any, seen: Any, num_seen: Any) -> 
 
 
 @kernel
-def encode_channel(array: Any, shape: Any, strides: Any, block_size: Any, out: Any, start: Any) -> Any:
-    """Encode a channel; returns its end, or why it cannot be encoded."""
+def encode_channel(
+    array: Any, shape: Any, strides: Any, block_size: Any, out: Any, start: Any, codes: Any, ranks: Any, seen: Any, order: Any, slots: Any, tables: Any
+) -> Any:
+    """Encode a channel; returns its end, or why it cannot be encoded. All that follows ``start`` is scratch memory; see ``segmentation_blocks``."""
     bx, by, bz = block_size
     grid_x, grid_y, grid_z = (shape[0] + bx - 1) // bx, (shape[1] + by - 1) // by, (shape[2] + bz - 1) // bz
-    num_blocks, num_values = grid_x * grid_y * grid_z, bx * by * bz
-    most = min(bx, shape[0]) * min(by, shape[1]) * min(bz, shape[2])
-    num_slots, num_tables = 2, 2
-    while num_slots < 2 * most:
-        num_slots *= 2
-    while num_tables < 2 * num_blocks:
-        num_tables *= 2
-    # What is left of the last word of a block, and what of it lies outside the chunk, has the code behind all others, whose rank is 0.
-    codes = np.full(num_values + 32, most, np.int64)
-    ranks = np.zeros(most + 1, np.uint32)
-    seen, order = np.empty(most, array.dtype), np.empty(most, np.int64)
-    slots = np.full(num_slots, -1, np.int64)
-    tables = np.zeros((num_tables, 2), np.int64)  # where a table starts, how many values it has
-    sx, sy, sz = strides
+    num_blocks, num_values, most = grid_x * grid_y * grid_z, bx * by * bz, seen.size
+    is_turned = strides[2] < strides[0]
+    steps, block_steps = _turned(strides, is_turned), _turned((1, bx, bx * by), is_turned)
     end = start + 2 * num_blocks
     block = 0
     for gz in range(grid_z):
@@ -243,12 +233,10 @@ def encode_channel(array: Any, shape: Any, strides: Any, block_size: Any, out: A
             for gx in range(grid_x):
                 counts = (min(bx, shape[0] - gx * bx), min(by, shape[1] - gy * by), min(bz, shape[2] - gz * bz))
                 if counts[0] * counts[1] * counts[2] < num_values:
-                    codes[:num_values] = most
-                at = gx * bx * sx + gy * by * sy + gz * bz * sz
-                if sz < sx:
-                    num_seen = _collect(array, (counts[2], counts[1], counts[0]), at, (sz, sy, sx), (bx * by, bx, 1), codes, seen, slots, block * most)
-                else:
-                    num_seen = _collect(array, counts, at, (sx, sy, sz), (1, bx, bx * by), codes, seen, slots, block * most)
+                    for i in range(_unsigned(num_values)):
+                        codes[i] = most
+                at = gx * bx * strides[0] + gy * by * strides[1] + gz * bz * strides[2]
+                num_seen = _collect(array, _turned(counts, is_turned), at, steps, block_steps, codes, seen, slots, block * most)
                 bits = 0
                 while bits < 32 and 1 << bits < num_seen:
                     bits = max(1, 2 * bits)

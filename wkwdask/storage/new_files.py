@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 from wkwdask.storage.local import NewFile
 
 _OPEN_AT_ONCE = 64  # far below what a process may have open, whatever the number of threads
+_FLUSHED_AT_ONCE = 4  # a flush waits for the disk, and a journal is written once for those that wait together
 
 
 class NewFiles:
@@ -35,8 +38,10 @@ class NewFiles:
 
     def publish(self) -> None:
         """Flush what was written, and give it its names: first the one and then the other, since a journal that holds renames is flushed with each file."""
-        for file in self._waiting:
-            file.sync()
+        if len(self._waiting) > 1:
+            with ThreadPoolExecutor(_FLUSHED_AT_ONCE) as pool:
+                for _ in pool.map(NewFile.sync, self._waiting):
+                    pass
         while self._waiting:
             self._waiting[0].publish(flush_folder=False)
             del self._waiting[0]

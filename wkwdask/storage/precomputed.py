@@ -496,8 +496,8 @@ def _overlap(cell: Sequence[int], chunk_shape: Vec3, shape: Sequence[int], asked
 
 
 def is_zero(voxels: npt.NDArray[Any]) -> bool:
-    """Tell whether all values of an array (c, x, y, z) are zero, without looking at all of them where a few are not."""
+    """Tell whether all values of an array (c, x, y, z) of any memory order are zero, without looking at all of them where a few are not."""
     if voxels.dtype.kind == "f":
         voxels = voxels.view(f"u{voxels.dtype.itemsize}")  # the negative zero is another value
-    few = voxels[(slice(None), *(slice(None, None, max(1, n // 4)) for n in voxels.shape[1:]))]
-    return not few.any() and not voxels.any()
+    few = tuple(slice(None, None, max(1, n // 4)) for n in voxels.shape[1:])
+    return not voxels[(slice(None), *few)].any() and not voxels.any()

@@ -114,8 +114,7 @@ class Stats:
         if not array.size:
             return
         least, greatest = (np.fmin, np.fmax) if array.dtype.kind == "f" else (np.minimum, np.maximum)
-        flat = array.ravel("K")
-        low, high = least.reduce(flat).item(), greatest.reduce(flat).item()
+        low, high = least.reduce(array, axis=None).item(), greatest.reduce(array, axis=None).item()
         self._widen(low, high)
         if self._nonzero is not None and self._nonzero.contains(box):
             return

@@ -9,6 +9,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.precomputed import compressed_segmentation, compresso, images, writable
+from wkwdask.kernels.turned_copy import copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +156,7 @@ class ChunkCodec:
             return
         chunk = self.decode(data, shape, source, offset)
         in_out, in_chunk = _overlap(low, shape, out.shape)
-        out[(slice(None), *in_out)] = chunk[(slice(None), *in_chunk)]
+        copy_into(chunk[(slice(None), *in_chunk)], out[(slice(None), *in_out)])
 
     def encode(self, array: npt.NDArray[Any], source: str) -> bytes:
         """Encode a chunk.
@@ -180,7 +181,9 @@ class ChunkCodec:
         """
         voxels = array.astype(self.dtype, copy=False)
         if self.encoding == "raw":
-            return voxels.astype(self.dtype.newbyteorder("<"), copy=False).transpose(0, 3, 2, 1).tobytes()
+            turned = np.empty((len(voxels), *voxels.shape[:0:-1]), self.dtype)
+            copy_into(voxels, turned.transpose(0, 3, 2, 1))
+            return turned.astype(self.dtype.newbyteorder("<"), copy=False).tobytes()
         if self.encoding in images.ENCODINGS:
             return images.encode(self.encoding, voxels, self.quality, self.level, source)
         if self.encoding == "compresso":

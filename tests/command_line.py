@@ -1,0 +1,32 @@
+"""The command ``wkwdask`` and scripts in this process, since another one takes seconds to start."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import runpy
+import subprocess
+import sys
+from unittest import mock
+
+from wkwdask import cli
+
+
+def run_here(*arguments):
+    """Give the exit code and what is printed, as ``subprocess.run`` does."""
+    out, errors = io.StringIO(), io.StringIO()
+    with mock.patch.object(sys, "argv", ["wkwdask", *map(str, arguments)]), contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as end:
+            code = end.code
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
+
+
+def run_script_here(path, *arguments):
+    """Give what a script prints."""
+    out = io.StringIO()
+    with mock.patch.object(sys, "argv", [str(path), *map(str, arguments)]), contextlib.redirect_stdout(out):
+        runpy.run_path(str(path), run_name="__main__")
+    return out.getvalue()
