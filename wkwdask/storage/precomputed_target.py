@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from wkwdask.storage.part_file import Run
     from wkwdask.storage.volume import PartWriter
 
+_GZIP_LEVELS = {"raw": 1}
+"""Of the encodings whose voxels become little smaller however long one tries; see ``compress_gzip``."""
 SUFFIXES = {None: "", "gzip": ".gz"}
 """What is appended to the name of a chunk's own file, by the way in which it is compressed."""
 
@@ -182,7 +184,7 @@ class PrecomputedTarget:
             return b""
         data = self.codec.encode(chunk, self.chunk_path(cell))
         gzips = self.compress == "gzip" if self.scale.sharding is None else self.scale.sharding.data_encoding == "gzip"
-        return compress_gzip(data) if gzips else data
+        return compress_gzip(data, _GZIP_LEVELS.get(self.scale.encoding, 6)) if gzips else data
 
     def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
         """Leave out voxels beyond the box."""
