@@ -18,7 +18,7 @@ import wkwdask
 from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.formats.precomputed.info import Scale
-from wkwdask.formats.precomputed.info_edits import new_document
+from wkwdask.formats.precomputed.info_edits import new_document as new_info
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -125,7 +125,7 @@ def test_edits_of_all_kinds_survive_a_record(layer):
     scale = Scale(
         "4_4_40", (9, 8, 7), (-3, 0, 1), (64, 64, 64), (4, 4, 40), "jpeg", Sharding(1, 2, 3), chunk_sizes=((64, 64, 64),), options={"jpeg_quality": 90}
     )
-    info = InfoEdit(str(layer), (scale,), new_document("image", "uint8", 1), {"description": "mine"})
+    info = InfoEdit(str(layer), (scale,), new_info("image", "uint8", 1), {"description": "mine"})
     for made in (edit(layer), MagRemoval(str(layer.parent), "color", (Mag(2, 2, 1),)), info):
         assert edit_from_json(json.loads(json.dumps(made.to_json()))) == made
 
