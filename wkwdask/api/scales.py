@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import mag_or_key
-from wkwdask.errors import BoundsError, MissingError
+from wkwdask.errors import BoundsError, MissingError, ViewerWarning
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.formats.voxel_type import by_dtype
@@ -298,4 +298,4 @@ def convert_from_scales(
 
 def _warn(notes: Sequence[str]) -> None:
     for note in notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, ViewerWarning, stacklevel=4)
