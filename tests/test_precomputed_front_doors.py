@@ -171,6 +171,12 @@ def test_xarray(volumes):
     np.testing.assert_array_equal(small, EM)
 
 
+def test_another_mag_of_an_opened_array(volumes):
+    opened = xr.open_dataarray(volumes / "em", engine=PrecomputedBackend, mag=1)
+    other = opened.sel(c=1).wkw.at_mag("2-2-1")
+    np.testing.assert_array_equal(other, EM[1, ::2, ::2])
+
+
 def test_xarray_guesses_and_trees(volumes):
     for url, is_one in ((volumes / "cells", True), (f"precomputed://{volumes}/cells", True), (volumes, False), ("https://host/v", False), (5, False)):
         assert PrecomputedBackend().guess_can_open(url) is is_one

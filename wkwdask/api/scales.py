@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import mag_or_key
-from wkwdask.errors import BoundsError, MissingError
+from wkwdask.errors import BoundsError, MissingError, ViewerWarning
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.formats.voxel_type import by_dtype
@@ -19,7 +19,7 @@ from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyr
 from wkwdask.jobs.precomputed_scales import ScaleOptions, check_not_replaced, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import ScaleEncoding, VolumeType, default_kind
 from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import settings_of
+from wkwdask.jobs.staged import finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_convert import target_folder
 from wkwdask.jobs.wkw_mags import check_not_replaced as check_mag_not_replaced
 from wkwdask.jobs.wkw_mags import source_token
@@ -111,17 +111,21 @@ def rechunk_scales(
     layer = open_precomputed_layer(url)
     place = layer.folder if target is None else location_of(target)
     in_place = os.path.realpath(place) == os.path.realpath(layer.folder)
+    if in_place:
+        for scale in _chosen(layer, mags):
+            finish_what_was_left(place, f"{place}/{scale.key}", "rechunk")
+        layer = open_precomputed_layer(url)
     volume = VolumeType(layer.info.type, layer.info.dtype, layer.info.num_channels)
     pairs = [(scale, stored_like(scale, options, volume)) for scale in _chosen(layer, mags)]
     if in_place and options.compress is None:
         pairs = [(scale, new) for scale, new in pairs if scale != new]
-    check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" or in_place)
+    check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" and not in_place)
     reports = []
     for scale, new in pairs:
         source = layer.open_scale(scale)
         copy = ScaleCopy(source, new, source_settings(source), partial(check_not_replaced, source))
         staged, notes = stage_copy(
-            place, volume.kind, copy, "rechunk", "overwrite" if in_place else existing, num_workers(), compress=options.compress, force=options.force
+            place, volume.kind, copy, "rechunk", existing, num_workers(), in_place=in_place, compress=options.compress, force=options.force
         )
         _warn(notes)
         compares = in_place and not is_lossy(new.encoding, new.options.get("jxl_quality"))
@@ -294,4 +298,4 @@ def convert_from_scales(
 
 def _warn(notes: Sequence[str]) -> None:
     for note in notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, ViewerWarning, stacklevel=4)

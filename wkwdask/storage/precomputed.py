@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from wkwdask.storage.store import Store
 
 _CELLS_AT_ONCE = 1 << 16
+_HELD_NBYTES = 64 << 20  # of remote files that are read at once
 _LARGEST_INFO = 64 << 20
 _DIRECT = "compressed_segmentation"  # the encoding that is decoded straight into its place
 
@@ -247,7 +248,8 @@ class PrecomputedVolume:
         x_names, y_names, z_names = ({n: span_name(self.scale, n, axis) for n in cells} for axis, cells in enumerate(ranges))
         every = (((x, y, z), f"{self.scale.key}/{x_names[x]}_{y_names[y]}_{z_names[z]}") for z in ranges[2] for y in ranges[1] for x in ranges[0])
         largest = largest_nbytes(self.codec, self.chunk_shape)
-        while some := list(islice(every, self.store.files_at_once)):
+        at_once = max(1, min(self.store.files_at_once, _HELD_NBYTES // largest))
+        while some := list(islice(every, at_once)):
             for (cell, _), (name, data) in zip(some, self._read_files([name for _, name in some], largest), strict=True):
                 if data is not None:
                     path = self.store.path_of(name)

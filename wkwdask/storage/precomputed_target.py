@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, compress_gzip
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -36,36 +35,17 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.formats.precomputed.chunk import ChunkCodec
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.part_file import Run
     from wkwdask.storage.volume import PartWriter
 
+_GZIP_LEVELS = {"raw": 1}
+"""Of the encodings whose voxels become little smaller however long one tries; see ``compress_gzip``."""
 SUFFIXES = {None: "", "gzip": ".gz"}
 """What is appended to the name of a chunk's own file, by the way in which it is compressed."""
-
-
-def codec_of(scale: Scale, dtype: np.dtype[Any], num_channels: int) -> ChunkCodec:
-    """Say how the chunks of a scale are encoded, as its hints for writers say.
-
-    Parameters
-    ----------
-    scale : Scale
-        The scale.
-    dtype : dtype
-        Type of one channel.
-    num_channels : int
-        Values per voxel.
-
-    Returns
-    -------
-    ChunkCodec
-    """
-    hints = scale.options
-    given = {"quality": hints.get("jpeg_quality", hints.get("jxl_quality")), "level": hints.get("png_level", hints.get("jxl_effort"))}
-    options = {name: value for name, value in given.items() if value is not None}
-    return ChunkCodec(scale.encoding, dtype, num_channels, scale.block_size or (8, 8, 8), **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +162,7 @@ class PrecomputedTarget:
             return b""
         data = self.codec.encode(chunk, self.chunk_path(cell))
         gzips = self.compress == "gzip" if self.scale.sharding is None else self.scale.sharding.data_encoding == "gzip"
-        return compress_gzip(data) if gzips else data
+        return compress_gzip(data, _GZIP_LEVELS.get(self.scale.encoding, 6)) if gzips else data
 
     def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
         """Leave out voxels beyond the box."""

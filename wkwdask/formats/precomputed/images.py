@@ -77,6 +77,8 @@ def decode(encoding: str, data: bytes, shape: Vec3, dtype: np.dtype[Any], num_ch
         raise CorruptError(f"{source}: byte {offset}: a chunk of {shape} voxels needs an image of {x * y * z} pixels, found {width} x {height}")
     try:
         image = _decoder(imagecodecs, encoding)(data)
+    except MemoryError:
+        raise
     except Exception as error:  # whatever the library thinks of bytes of other people
         raise CorruptError(f"{source}: byte {offset}: a {encoding} image cannot be decoded: {error}") from None
     if image.dtype != dtype or image.size != x * y * z * num_channels:

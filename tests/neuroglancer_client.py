@@ -1,0 +1,248 @@
+"""The real Neuroglancer client in a headless browser, and what it needs: a server of files, and readers of what it decoded.
+
+``reading(folder)`` starts all of it; ``Client.read`` gives the voxels of a volume below that folder as the client's own code decoded them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from concurrent.futures import wait
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_FLAGS = (
+    "--headless=new", "--no-sandbox", "--use-angle=swiftshader", "--enable-unsafe-swiftshader", "--disable-background-networking", "--no-first-run",
+    "--window-size=300,300", "--disable-sync", "--disable-component-update", "--disable-dev-shm-usage",
+)  # fmt: skip
+_SECONDS = 60
+
+
+def missing() -> str | None:
+    """Say what is not installed; None where all is there."""
+    if not any(map(shutil.which, BROWSERS)):
+        return "Chromium is absent: no " + ", ".join(BROWSERS)
+    return None
+
+
+class _Files(http.server.SimpleHTTPRequestHandler):
+    """Gives files and ranges of them to anybody, and files whose name ends with .gz as their compressed content."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:  # the name that http.server looks for
+        path = Path(self.translate_path(self.path))
+        compressed = path.with_name(path.name + ".gz")
+        if path.is_file():
+            self._send(path.read_bytes(), {})
+        elif compressed.is_file():
+            self._send(compressed.read_bytes(), {"Content-Encoding": "gzip"})
+        else:
+            self._reply(404, b"", {})
+
+    def _send(self, body: bytes, headers: dict[str, str]) -> None:
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if asked is None:
+            self._reply(200, body, headers)
+            return
+        first, last = int(asked[1]), min(int(asked[2]), len(body) - 1)
+        self._reply(206, body[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{len(body)}"})
+
+    def _reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (headers | {"Access-Control-Allow-Origin": "*", "Content-Length": str(len(body))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@contextlib.contextmanager
+def serving(folder: str | os.PathLike[str]) -> Iterator[str]:
+    """Serve a folder on a port of this machine; gives the URL."""
+
+    def handler(*arguments: Any) -> _Files:
+        return _Files(*arguments, directory=os.fspath(folder))
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextlib.contextmanager
+def browsing(url: str) -> Iterator[None]:
+    """Open a page in a headless browser with a profile of its own; the browser and all its processes end with the block."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)))
+    with tempfile.TemporaryDirectory(prefix="browser-", ignore_cleanup_errors=True) as profile:
+        guard = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []  # it ends with this process even if that is killed
+        command = [*guard, browser, *_FLAGS, f"--user-data-dir={profile}", url]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _metres(entry: dict[str, Any]) -> list[float]:
+    """Give the edge lengths of a voxel; the client compares them with its own, which are divided so."""
+    return [length / 1e9 for length in entry["resolution"]]
+
+
+@contextlib.contextmanager
+def _one_change(state: Any) -> Iterator[None]:
+    """Send all changes of a state of the viewer together."""
+    changes: list[Any] = []
+    state.retry_txn = lambda change, **_: changes.append(change)  # in place of the method
+    try:
+        yield
+    finally:
+        del state.retry_txn
+    state.retry_txn(lambda draft: [change(draft) for change in changes], lock=True)
+
+
+class Client:
+    """A viewer whose page is open in a browser.
+
+    Parameters
+    ----------
+    viewer : neuroglancer.Viewer
+        The viewer, on the side of Python.
+    folder : path
+        Below which volumes are.
+    url : str
+        Where that is served.
+    """
+
+    def __init__(self, viewer: Any, folder: str | os.PathLike[str], url: str) -> None:
+        self.viewer, self._folder, self._url = viewer, Path(folder), url
+        self._count = 0
+
+    def source(self, name: str) -> str:
+        """Give the URL of a volume as users type it."""
+        return f"precomputed://{self._url}/{name}"
+
+    def read(self, name: str, scale: int = 0) -> np.ndarray:
+        """Read a scale of a volume chunk by chunk; voxels of uint32 and uint64 must be cubes, in chunks of 8 along an edge and more.
+
+        Returns
+        -------
+        ndarray, shape (c, x, y, z)
+            What the client decoded; zeros where it found no chunk.
+        """
+        info = json.loads((self._folder / name / "info").read_text())
+        entry = info["scales"][scale]
+        shape, chunk, dtype = entry["size"], entry["chunk_sizes"][0], np.dtype(info["data_type"])
+        is_recoded = dtype.name in ("uint32", "uint64") and info["num_channels"] == 1  # with blocks of (8, 8, 8) where voxels are cubes
+        self.viewer.block_size = entry.get("compressed_segmentation_block_size", [8, 8, 8] if is_recoded else None)
+        layer, found = self._shown(name, info, self._dimensions(info, entry))
+        out = np.zeros((info["num_channels"], *shape), dtype)
+        cells = list(product(*(range(-(-n // edge)) for n, edge in zip(shape, chunk, strict=True))))
+        with _one_change(self.viewer.config_state):
+            futures = {cell: self.viewer._volume_chunk(layer, found, [*cell, *[0] * (found.rank - 3)]) for cell in cells}
+        wait(futures.values(), _SECONDS)
+        for cell, future in futures.items():
+            low = [n * edge for n, edge in zip(cell, chunk, strict=True)]
+            x, y, z = (slice(a, min(a + edge, n)) for a, edge, n in zip(low, chunk, shape, strict=True))
+            voxels = future.result(0)
+            out[:, x, y, z] = voxels if voxels.ndim == 3 else voxels.transpose(3, 0, 1, 2)
+        return out
+
+    def _shown(self, name: str, info: dict[str, Any], dimensions: Any) -> tuple[str, Any]:
+        """Show a volume in place of those before it, by ever new names until the client knows one: its own changes of the state may undo ours."""
+        deadline = time.monotonic() + _SECONDS
+        while True:
+            self._count += 1
+            layer = f"layer{self._count}"
+            self._show(layer, name, info)
+            try:
+                return layer, self.viewer.volume_info(layer, dimensions=dimensions).result(_SECONDS)
+            except ValueError as error:
+                if "Invalid layer" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.3)
+
+    def _show(self, layer: str, name: str, info: dict[str, Any]) -> None:
+        import neuroglancer
+
+        with self.viewer.txn() as state:
+            state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=_metres(info["scales"][0]))
+            state.layers.clear()
+            kinds = {"image": neuroglancer.ImageLayer, "segmentation": neuroglancer.SegmentationLayer}
+            state.layers[layer] = kinds[info["type"]](source=self.source(name))
+            state.layers[layer].visible = False  # decoded on request all the same, and nothing is drawn
+
+    @staticmethod
+    def _dimensions(info: dict[str, Any], entry: dict[str, Any]) -> Any:
+        import neuroglancer
+
+        names, units, scales = ["x", "y", "z"], ["m"] * 3, _metres(entry)
+        if info["num_channels"] > 1:
+            names, units, scales = [*names, "c^"], [*units, ""], [*scales, 1]
+        return neuroglancer.CoordinateSpace(names=names, units=units, scales=scales)
+
+
+def _viewer_class() -> type:
+    import compressed_segmentation
+    import neuroglancer
+
+    class Viewer(neuroglancer.Viewer):
+        """A viewer that understands replies that are still compressed: the client keeps labels so, and sends what it keeps."""
+
+        block_size: Sequence[int] | None = None
+
+        def _handle_volume_chunk_reply(self, request_id: str, params: Any, data: bytes) -> None:
+            if self.block_size is not None and "error" not in params and not params.get("isFillValue"):
+                shape = params["chunkDataSize"]
+                words = np.frombuffer(data, "<u4")
+                channels = words[: 1 if len(shape) == 3 else shape[3]]
+                one = np.ones(1, "<u4")  # a channel by itself begins one word after its offset
+                beyond = np.zeros(1024, "<u4")  # the decoder may look beyond the end
+                parts = [
+                    compressed_segmentation.decompress(
+                        np.concatenate([one, words[start:], beyond]).tobytes(), shape[:3], np.dtype(params["dtype"]), tuple(self.block_size), order="F"
+                    ).tobytes(order="F")
+                    for start in channels
+                ]
+                data = b"".join(parts)
+            super()._handle_volume_chunk_reply(request_id, params, data)
+
+    return Viewer
+
+
+@contextlib.contextmanager
+def reading(folder: str | os.PathLike[str]) -> Iterator[Client]:
+    """Start servers and the browser for the volumes below a folder."""
+    import neuroglancer
+
+    neuroglancer.set_server_bind_address("127.0.0.1")
+    viewer = _viewer_class()()
+    try:
+        with serving(folder) as url, browsing(viewer.get_viewer_url()):
+            yield Client(viewer, folder, url)
+    finally:
+        neuroglancer.server.stop()

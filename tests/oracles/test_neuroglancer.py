@@ -1,0 +1,188 @@
+"""Volumes that we write, as the real Neuroglancer client decodes them in a headless browser.
+
+What the client is known to show wrong is not read back: for that the writer must warn.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import dask.array as da
+import numpy as np
+import pytest
+from neuroglancer_client import missing, reading
+
+import wkwdask
+from wkwdask.formats.precomputed.sharding import Sharding
+
+SHAPE = (41, 37, 26)
+CHUNK = (16, 24, 16)
+OFFSET = (7, -5, 3)
+NM = (8, 8, 8)  # cubes: the client chooses the blocks in which it keeps labels by the voxel size
+MANY_SHARDS = Sharding(1, 1, 3, minishard_index_encoding="gzip", data_encoding="gzip")
+PLAIN_SHARD = Sharding(2, 1, 2)
+WRONG = "Neuroglancer shows"
+
+
+@pytest.fixture(scope="session")
+def client(tmp_path_factory):
+    """The client in a browser, once for all tests."""
+    reason = missing()
+    if reason is not None:
+        pytest.skip(reason)
+    for package in ("neuroglancer", "compressed_segmentation"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    folder = tmp_path_factory.mktemp("neuroglancer")
+    with reading(folder) as running:
+        running.folder = folder
+        yield running
+
+
+def _labels(dtype: str, channels: int = 1, largest: int | None = None, shape: tuple[int, int, int] = SHAPE) -> np.ndarray:
+    """Draw cells of labels with a few voxels of noise, and a chunk that is all zero."""
+    random = np.random.default_rng(3)
+    most = np.iinfo(dtype).max if largest is None else largest
+    coarse = random.integers(0, most, (channels, *(-(-n // 5) for n in shape)), dtype=dtype, endpoint=True)
+    voxels = coarse.repeat(5, 1).repeat(5, 2).repeat(5, 3)[:, : shape[0], : shape[1], : shape[2]].copy()
+    voxels[:, ::7, ::5, ::3] = random.integers(0, 9, voxels[:, ::7, ::5, ::3].shape, dtype=dtype)
+    voxels[:, : CHUNK[0], : CHUNK[1], : CHUNK[2]] = 0
+    return voxels
+
+
+def _image(dtype: str, channels: int = 1) -> np.ndarray:
+    random = np.random.default_rng(4)
+    shape = (channels, *SHAPE)
+    if dtype == "float32":
+        return random.standard_normal(shape, dtype=np.float32)
+    return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype=dtype, endpoint=True)
+
+
+def _smooth(channels: int) -> np.ndarray:
+    """Draw what jpeg keeps well."""
+    x, y, z = np.meshgrid(*map(np.arange, SHAPE), indexing="ij")
+    return np.stack([(120 + 60 * np.sin(x / 9 + n) + 40 * np.cos(y / 11) + z).astype(np.uint8) for n in range(channels)])
+
+
+def _write(client, name: str, voxels: np.ndarray, **options: object) -> None:
+    settings = {"voxel_size": NM, "chunk_size": CHUNK, "offset": OFFSET} | options
+    wkwdask.to_precomputed(voxels, client.folder / name, **settings)
+
+
+def _read_back(client, request, voxels: np.ndarray, **options: object) -> np.ndarray:
+    name = request.node.name.replace("[", "-").strip("]")
+    _write(client, name, voxels, **options)
+    return client.read(name)
+
+
+@pytest.mark.parametrize("sharded", [False, MANY_SHARDS], ids=["files", "shards"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"])
+def test_raw(client, request, dtype, sharded):
+    voxels = _image(dtype)
+    kind = "segmentation" if dtype == "uint64" else "image"
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="raw", sharded=sharded, type=kind), voxels)
+
+
+def test_raw_channels(client, request):
+    voxels = _image("uint16", 2)
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="raw", sharded=PLAIN_SHARD), voxels)
+
+
+@pytest.mark.parametrize("compress", [None, "gzip"])
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_compressed_segmentation(client, request, dtype, compress):
+    voxels = _labels(dtype)
+    np.testing.assert_array_equal(_read_back(client, request, voxels, compress=compress), voxels)
+
+
+@pytest.mark.parametrize("sharded", [True, MANY_SHARDS, PLAIN_SHARD], ids=["default", "many", "plain"])
+def test_compressed_segmentation_in_shards(client, request, sharded):
+    voxels = _labels("uint64")
+    np.testing.assert_array_equal(_read_back(client, request, voxels, sharded=sharded), voxels)
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "uint64"])
+def test_compressed_segmentation_channels(client, request, dtype):
+    voxels = _labels(dtype, 2)
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="compressed_segmentation", type="image"), voxels)
+
+
+@pytest.mark.parametrize(("dtype", "channels"), [("uint8", 1), ("uint8", 2), ("uint8", 3), ("uint8", 4), ("uint16", 1)])
+def test_png(client, request, dtype, channels):
+    pytest.importorskip("imagecodecs", reason="png needs imagecodecs")
+    voxels = _image(dtype, channels)
+    sharded = MANY_SHARDS if channels == 3 else False
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="png", sharded=sharded), voxels)
+
+
+@pytest.mark.parametrize(("channels", "most"), [(1, 4), (3, 8)])
+def test_jpeg(client, request, channels, most):
+    pytest.importorskip("imagecodecs", reason="jpeg needs imagecodecs")
+    voxels = _smooth(channels)
+    found = _read_back(client, request, voxels, encoding="jpeg", quality=98)
+    assert np.abs(found.astype(int) - voxels).max() <= most
+
+
+def test_jxl(client, request):
+    pytest.importorskip("imagecodecs", reason="jxl needs imagecodecs")
+    voxels = _image("uint8")
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="jxl"), voxels)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32"])
+def test_compresso(client, request, dtype):
+    pytest.importorskip("compresso", reason="compresso needs the package of that name")
+    voxels = _labels(dtype)
+    sharded = MANY_SHARDS if dtype == "uint32" else False
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="compresso", type="segmentation", sharded=sharded), voxels)
+
+
+def test_compresso_of_small_ids(client, request):
+    pytest.importorskip("compresso", reason="compresso needs the package of that name")
+    voxels = _labels("uint64", largest=2**32 - 1)
+    with pytest.warns(UserWarning, match=WRONG):
+        found = _read_back(client, request, voxels, encoding="compresso")
+    np.testing.assert_array_equal(found, voxels)
+
+
+@pytest.mark.parametrize(
+    ("voxels", "encoding"),
+    [(_image("uint16", 2), "png"), (_smooth(3), "jxl"), (_labels("uint64"), "compresso")],
+    ids=["png of uint16 with channels", "jxl of RGB", "compresso of large ids"],
+)
+def test_what_is_shown_wrong_is_announced(voxels, encoding, tmp_path):
+    pytest.importorskip("imagecodecs", reason="png and jxl need imagecodecs")
+    pytest.importorskip("compresso", reason="compresso needs the package of that name")
+    with pytest.warns(UserWarning, match=WRONG):
+        wkwdask.to_precomputed(voxels, tmp_path / "volume", encoding=encoding, voxel_size=NM)
+
+
+@pytest.mark.parametrize("sharded", [False, True], ids=["files", "shards"])
+def test_scales(client, request, sharded):
+    voxels = _labels("uint64", shape=(72, 68, 52))[0]
+    name = request.node.name.replace("[", "-").strip("]")
+    for mag in (1, 2, 4):
+        offset = np.floor_divide((8, -8, 4), mag)
+        _write(client, name, voxels[::mag, ::mag, ::mag], sharded=sharded, offset=offset, mag=mag)
+    for scale, mag in enumerate((1, 2, 4)):
+        np.testing.assert_array_equal(client.read(name, scale)[0], voxels[::mag, ::mag, ::mag])
+
+
+def test_absent_chunks_are_zeros(client, request):
+    voxels = da.zeros(SHAPE, dtype="uint8", chunks=CHUNK)
+    found = _read_back(client, request, voxels, sharded=True)
+    assert found.shape == (1, *SHAPE)
+    assert not found.any()
+
+
+def test_a_wrong_voxel_is_seen(client, request):
+    voxels = _image("uint8")
+    name = request.node.name
+    _write(client, name, voxels, encoding="raw")
+    (path,) = (client.folder / name).glob("*/23-39_-5-19_3-19")
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1
+    os.unlink(path)
+    path.write_bytes(bytes(data))
+    assert (client.read(name) != voxels).sum() == 1
