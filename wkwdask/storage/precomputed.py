@@ -20,7 +20,7 @@ from wkwdask.formats.precomputed.sharding import decompress_gzip
 from wkwdask.geometry import compressed_morton, grid
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
-from wkwdask.kernels.transpose import copy_voxels
+from wkwdask.kernels.turned_copy import copy_into
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.precomputed_files import (
     SUFFIXES,
@@ -218,7 +218,7 @@ class PrecomputedVolume:
         voxels = codec.decode(chunk.data, shape, source, chunk.offset)[(slice(first_channel, first_channel + len(out)), *part)]
         if is_zero(voxels):
             return False
-        copy_voxels(voxels, place)
+        copy_into(voxels, place)
         return True
 
     def stored_chunks(self, ranges: Sequence[range]) -> Iterator[tuple[Vec3, StoredChunk]]:
