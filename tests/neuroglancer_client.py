@@ -172,6 +172,37 @@ class Client:
             out[:, x, y, z] = voxels if voxels.ndim == 3 else voxels.transpose(3, 0, 1, 2)
         return out
 
+    def screenshot(self, image: str, segmentation: str, size: tuple[int, int], scale: float = 1.0) -> bytes:
+        """Draw the middle of an image with a segmentation over it.
+
+        Parameters
+        ----------
+        image, segmentation : str
+            The volumes.
+        size : tuple of 2 int
+            Width and height of the picture [pixels].
+        scale : float
+            Voxels of the finest scale per pixel.
+
+        Returns
+        -------
+        bytes
+            PNG, drawn when all chunks are there.
+        """
+        import neuroglancer
+
+        entry = json.loads((self._folder / image / "info").read_text())["scales"][0]
+        with self.viewer.txn() as state:
+            state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=_metres(entry))
+            state.position = [first + n / 2 for first, n in zip(entry["voxel_offset"], entry["size"], strict=True)]
+            state.cross_section_scale = scale
+            state.layers.clear()
+            state.layers["image"] = neuroglancer.ImageLayer(source=self.source(image), cross_section_render_scale=4)
+            state.layers["segmentation"] = neuroglancer.SegmentationLayer(source=self.source(segmentation), not_selected_alpha=0.35)
+            state.layout, state.show_axis_lines = "4panel", False
+        picture: bytes = self.viewer.screenshot(size=list(size)).screenshot.image
+        return picture
+
     def _shown(self, name: str, info: dict[str, Any], dimensions: Any) -> tuple[str, Any]:
         """Show a volume in place of those before it, by ever new names until the client knows one: its own changes of the state may undo ours."""
         deadline = time.monotonic() + _SECONDS

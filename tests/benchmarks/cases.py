@@ -1,4 +1,4 @@
-"""All rows of the table, and their targets; those of pyramids, of mags that are stored anew, of analyses and of segmentations stand in files of their own."""
+"""All rows of the table, and their targets; pyramids, precomputed volumes, mags stored anew, analyses and segmentations stand in files of their own."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from .analysis_cases import analysis_cases
 from .data import BLOCK_LEN, ITEMSIZE, LAYERS
 from .memory import Memory
+from .precomputed_cases import precomputed_cases
 from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, Race, Unit
 from .rechunk_cases import rechunk_cases
@@ -26,6 +27,7 @@ def all_cases(data: Data) -> list[Race | Memory]:
     cases += [make(data, layer) for layer in LAYERS for make in (_threads_read, _threads_boxes)]
     cases += pyramid_cases(data)
     cases += rechunk_cases(data)
+    cases += precomputed_cases(data)
     cases += analysis_cases(data)
     cases += segmentation_cases(data)
     sizes = (max(BLOCK_LEN, data.size // 4), data.size // 2, data.size)

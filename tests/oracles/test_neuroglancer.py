@@ -186,3 +186,14 @@ def test_a_wrong_voxel_is_seen(client, request):
     os.unlink(path)
     path.write_bytes(bytes(data))
     assert (client.read(name) != voxels).sum() == 1
+
+
+def test_a_picture_of_real_data(client, shared_data, tmp_path):
+    image_of = pytest.importorskip("PIL.Image", reason="the picture is looked at by Pillow")
+    for layer in ("color", "segmentation"):
+        wkwdask.convert(shared_data / "l4_sample", f"precomputed://{client.folder / layer}", layer=layer, sharded=layer == "segmentation")
+    (tmp_path / "picture.png").write_bytes(client.screenshot("color", "segmentation", (600, 450), 0.9))
+    picture = np.asarray(image_of.open(tmp_path / "picture.png").convert("RGB"), int)
+    saturated = np.ptp(picture, axis=2) > 20
+    assert saturated.mean() > 0.1  # labels in colours
+    assert len(np.unique(picture[saturated], axis=0)) > 1000  # with the image's grey values below them

@@ -1,0 +1,109 @@
+"""Rows of Neuroglancer precomputed volumes: writing, reading, pyramids and conversion, beside the tools of that format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from .data import LAYERS
+from .pyramid_cases import LABELS
+from .race import Faster, Race, Unit
+
+if TYPE_CHECKING:
+    from .data import Cube, Data
+
+_METHODS = {"em": "mean", "seg": "mode"}
+_OTHER = {"em": "it rounds down", "seg": "ties of the mode"}
+
+
+def precomputed_cases(data: Data) -> list[Race]:
+    """List everything, in the order of the table."""
+    kinds = [_Kind(data, layer, sharded) for layer in LAYERS for sharded in (True, False)]
+    return [make(kind) for make in (_write, _read, _pyramid, _convert) for kind in kinds]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A volume, and how it is stored."""
+
+    data: Data
+    """All volumes."""
+    layer: str
+    """``em`` or ``seg``."""
+    sharded: bool
+    """Whether chunks are put into shards."""
+
+    @property
+    def name(self) -> str:
+        """What rows end with."""
+        return f"{self.layer}/{'sharded' if self.sharded else 'files'}"
+
+    @property
+    def cube(self) -> Cube:
+        """The voxels."""
+        return self.data.cube(self.layer)
+
+    def title(self, work: str, dtype: str = "uint64") -> str:
+        """Describe a row."""
+        encoding = "raw" if self.layer == "em" else f"compressed_segmentation of {dtype}"
+        return f"precomputed: {work} {LABELS[self.layer]} {self.cube.edge}^3, {encoding}, {'sharded, gzip' if self.sharded else 'a file per chunk'}"
+
+    def unit(self, work: str, label: str, module: str, class_name: str, **options: str) -> Unit:
+        """Make a unit; the volumes that are read lie beside the folders of all units."""
+        folder = self.data.fresh(f"precomputed-{work}-{self.name}-{module}")
+        real = {"path": self.cube.mag, "size": self.cube.edge, "folder": folder, "sharded": self.sharded, **options}
+        return Unit(label, f"{module}.{class_name}", real)
+
+    def race(self, work: str, title: str, units: tuple[Unit, ...], conclusions: tuple[Faster, ...]) -> Race:
+        """Make a race."""
+        return Race(f"precomputed/{work}/{self.name}", title, units, conclusions, (self.cube,))
+
+
+def _gzip(kind: _Kind, tool: str) -> str:
+    """Say how a tool compresses chunks in shards; none of the others lets people choose."""
+    if not kind.sharded:
+        return tool
+    ours = 1 if kind.layer == "em" else 6
+    return f"{tool}, gzip level {ours if tool == 'wkwdask' else 9}"
+
+
+def _write(kind: _Kind) -> Race:
+    """Ours beside both libraries."""
+    units = (
+        kind.unit("write", _gzip(kind, "wkwdask"), "ours_precomputed", "Write"),
+        kind.unit("write", _gzip(kind, "cloud-volume"), "cloudvolume_precomputed", "Write"),
+        kind.unit("write", _gzip(kind, "tensorstore"), "tensorstore_precomputed", "Write"),
+    )
+    return kind.race("write", kind.title("write"), units, (Faster(0, 1, 1.0, shows_peak=True), Faster(0, 2, shows_peak=True)))
+
+
+def _read(kind: _Kind) -> Race:
+    """Ours beside both libraries, all from the same files."""
+    units = (
+        kind.unit("read", "wkwdask", "ours_precomputed", "Read"),
+        kind.unit("read", "cloud-volume", "cloudvolume_precomputed", "Read"),
+        kind.unit("read", "tensorstore", "tensorstore_precomputed", "Read"),
+    )
+    return kind.race("read", kind.title("read"), units, (Faster(0, 1, 1.0, shows_peak=True), Faster(0, 2, shows_peak=True)))
+
+
+def _pyramid(kind: _Kind) -> Race:
+    """Ours beside igneous and the downsample driver of tensorstore, all from the same files."""
+    method = _METHODS[kind.layer]
+    units = (
+        kind.unit("pyramid", _gzip(kind, "wkwdask"), "ours_precomputed", "Pyramid", method=method),
+        kind.unit("pyramid", _gzip(kind, "igneous"), "igneous_precomputed", "Pyramid", method=method),
+        kind.unit("pyramid", _gzip(kind, "tensorstore"), "tensorstore_precomputed", "Pyramid", method=method),
+    )
+    conclusions = (Faster(0, 1, 2.0, _OTHER[kind.layer], shows_peak=True), Faster(0, 2, 2.0, shows_peak=True))
+    return kind.race("pyramid", kind.title(f"pyramid by {method} of"), units, conclusions)
+
+
+def _convert(kind: _Kind) -> Race:
+    """Ours beside wkw and each of the libraries, shard by shard."""
+    units = (
+        kind.unit("convert", _gzip(kind, "wkwdask"), "ours_precomputed", "Convert"),
+        kind.unit("convert", _gzip(kind, "cloud-volume"), "cloudvolume_precomputed", "Convert"),
+        kind.unit("convert", _gzip(kind, "tensorstore"), "tensorstore_precomputed", "Convert"),
+    )
+    return kind.race("convert", kind.title("WKW to", "uint32"), units, (Faster(0, 1, 1.0, shows_peak=True), Faster(0, 2, shows_peak=True)))
