@@ -25,8 +25,8 @@ from wkwdask.jobs.wkw_mags import check_not_replaced as check_mag_not_replaced
 from wkwdask.jobs.wkw_mags import source_token
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
 from wkwdask.storage.converted import Converted, check_range
-from wkwdask.storage.cropped import CroppedVolume
 from wkwdask.storage.local import is_remote
+from wkwdask.storage.opening import cropped
 from wkwdask.storage.precomputed_layer import location_of, open_precomputed_layer
 from wkwdask.storage.states import digest
 from wkwdask.storage.translated import shifted
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.wkw_write import WkwEncoding
     from wkwdask.storage.dataset import Layer
+    from wkwdask.storage.opening import StoredVolume
     from wkwdask.storage.precomputed_layer import PrecomputedLayer
     from wkwdask.storage.volume import Volume
 
@@ -161,7 +162,7 @@ class Taken:
     value_range: tuple[float, float] | None = None
     """What becomes the least and the greatest value of the type."""
 
-    def of(self, volume: Volume) -> Volume:
+    def of(self, volume: StoredVolume) -> Volume:
         """Give what is converted of a mag, at the place that it goes to.
 
         Raises
@@ -171,12 +172,13 @@ class Taken:
         ValueError
             A voxel would come to lie between two voxels of its mag, or an option makes no sense.
         """
-        taken, mag = volume, volume.box.mag
+        taken: Volume = volume
+        mag = volume.box.mag
         if self.box is not None:
             box = self.box.in_mag(mag).intersection(volume.box)
             if box.is_empty:
                 raise BoundsError(f"{volume.name}: the bounding box {self.box} holds nothing of it; its box is {volume.box}")
-            taken = CroppedVolume(taken, box)
+            taken = cropped(volume, box)
         if any(self.offset):
             if any(a % n for a, n in zip(self.offset, mag.factors, strict=True)):
                 raise ValueError(f"offset must be a multiple of every mag that is converted, got {self.offset}, but there is mag {mag}")
