@@ -14,10 +14,11 @@ from PIL import Image
 from precomputed_volumes import labels, scale_entry, write_info, write_scale, write_volume
 
 import wkwdask
-from wkwdask.cli import main
+from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry.mag import Mag
+from wkwdask.xarray_backend import PrecomputedBackend, WkwBackend
 
 SHAPE = (50, 37, 23)
 EM = np.random.default_rng(3).integers(0, 255, (2, *SHAPE)).astype(np.uint8)
@@ -66,7 +67,7 @@ def test_chunks_lie_on_the_grid_of_what_is_stored(volumes):
     assert absolute[:, :101].max().compute() == 0
     np.testing.assert_array_equal(absolute[:, 101:, 7:, 40:], EM)
     assert wkwdask.open(volumes / "cells", chunks="file").chunks[1:] == ((32, 18), (32, 5), (16, 7))  # a shard has 2 x 2 x 2 chunks
-    with pytest.raises(ValueError, match="chunk_size"):
+    with pytest.raises(ValueError, match="has no chunks of"):
         wkwdask.open(volumes / "em", chunk_size=(9, 9, 9))
 
 
@@ -118,8 +119,14 @@ def test_what_is_one(tmp_path, volumes):
 
 
 def test_jobs_for_wkw_alone_say_so(volumes):
-    with pytest.raises((UnsupportedError, MissingError), match="em"):
-        wkwdask.build_pyramid(volumes / "em", mags=["4-4-1"])
+    with pytest.raises(UnsupportedError, match="precomputed"):
+        wkwdask.repair(f"precomputed://{volumes}/em")
+
+
+def _printed(*arguments):
+    done = CliRunner().invoke(cli, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def test_info(volumes):
@@ -127,14 +134,13 @@ def test_info(volumes):
     assert (summary.type, summary.dtype, summary.num_channels) == ("image", "uint8", 2)
     assert [scale.mag for scale in summary.scales] == [Mag(1, 1, 1), Mag(2, 2, 1), None]
     assert summary.scales[1].files == len(os.listdir(volumes / "em" / "8_8_40"))
-    printed = CliRunner().invoke(main, ["info", str(volumes / "em")])
-    assert printed.exit_code == 0, printed.output
-    for text in ("precomputed image, uint8 x 2 channels", "8 x 8 x 40", "16x16x8, 10x10x10", "shards of 32 x 32 x 8 voxels", "12_12_120"):
-        assert text in printed.output, printed.output
-    as_json = json.loads(CliRunner().invoke(main, ["info", f"precomputed://{volumes}/cells", "--json"]).output)
+    printed = _printed("info", volumes / "em")
+    for text in ("voxel [nm]", "precomputed image, uint8 x 2 channels", "8 x 8 x 40", "16x16x8, 10x10x10", "shards of 32 x 32 x 8 voxels", "12_12_120"):
+        assert text in printed
+    as_json = json.loads(_printed("info", f"precomputed://{volumes}/cells", "--json"))
     assert as_json["scales"][0]["box"] == [*OFFSET, *SHAPE]
     write_info(volumes / "odd", [scale_entry("bad", size=(0, 0, 0)), scale_entry("good")])
-    assert "cannot be opened" in CliRunner().invoke(main, ["info", str(volumes / "odd")]).output
+    assert "cannot be opened" in _printed("info", volumes / "odd")
 
 
 def test_preview(volumes, tmp_path):
@@ -144,37 +150,44 @@ def test_preview(volumes, tmp_path):
 
 
 def test_xarray(volumes):
-    opened = xr.open_dataarray(f"precomputed://{volumes}/cells", engine="precomputed")
+    opened = xr.open_dataarray(f"precomputed://{volumes}/cells", engine=PrecomputedBackend)
     np.testing.assert_array_equal(opened.transpose("x", "y", "z"), IDS[0])
     assert (opened.name, opened.attrs["category"], opened.attrs["mag"]) == ("cells", "segmentation", "1")
     np.testing.assert_allclose(opened.x[:2], [4 * 101.5, 4 * 102.5])
     np.testing.assert_allclose(opened.z[:1], [40 * 40.5])
     assert opened.x.attrs["units"] == "nm"
-    coarse = xr.open_dataarray(volumes / "em", engine="precomputed", mag=Mag(2, 2, 1), chunks={})
+    coarse = xr.open_dataarray(volumes / "em", engine=PrecomputedBackend, mag=Mag(2, 2, 1), chunks={})
     assert isinstance(coarse.data, da.Array)
     np.testing.assert_array_equal(coarse, EM[:, ::2, ::2])
     np.testing.assert_allclose(coarse.x[0], 8 * 50.5)
-    odd = xr.open_dataarray(volumes / "em", engine="precomputed", mag="12_12_120")
+    odd = xr.open_dataarray(volumes / "em", engine=PrecomputedBackend, mag="12_12_120")
     np.testing.assert_allclose([odd.x[0], odd.z[1]], [12 * 33.5, 120 * 14.5])
     points = xr.DataArray([3, 30, 7], dims="p")
     np.testing.assert_array_equal(opened.isel(x=points, y=points, z=[2, 1]), IDS[0][[3, 30, 7], [3, 30, 7]][:, [2, 1]])
     np.testing.assert_array_equal(opened.isel(x=[40, 3, 17], z=slice(None, None, -4)), IDS[0][[40, 3, 17]][:, :, ::-4])
-    part = xr.open_dataarray(volumes / "cells", engine="precomputed", bounding_box=(111, 17, 45, 4, 5, 6))
+    part = xr.open_dataarray(volumes / "cells", engine=PrecomputedBackend, bounding_box=(111, 17, 45, 4, 5, 6))
     np.testing.assert_array_equal(part, IDS[0, 10:14, 10:15, 5:11])
-    small = xr.open_dataarray(volumes / "em", engine="precomputed", chunk_size=(10, 10, 10))
+    small = xr.open_dataarray(volumes / "em", engine=PrecomputedBackend, chunk_size=(10, 10, 10))
     np.testing.assert_array_equal(small, EM)
 
 
+def test_another_mag_of_an_opened_array(volumes):
+    opened = xr.open_dataarray(volumes / "em", engine=PrecomputedBackend, mag=1)
+    other = opened.sel(c=1).wkw.at_mag("2-2-1")
+    np.testing.assert_array_equal(other, EM[1, ::2, ::2])
+
+
 def test_xarray_guesses_and_trees(volumes):
-    np.testing.assert_array_equal(xr.open_dataarray(volumes / "cells"), IDS[0])
-    assert xr.open_dataarray(f"precomputed://{volumes}/cells").name == "cells"
-    tree = xr.open_datatree(volumes / "em", engine="precomputed")
+    for url, is_one in ((volumes / "cells", True), (f"precomputed://{volumes}/cells", True), (volumes, False), ("https://host/v", False), (5, False)):
+        assert PrecomputedBackend().guess_can_open(url) is is_one
+        assert not WkwBackend().guess_can_open(url)
+    tree = xr.open_datatree(volumes / "em", engine=PrecomputedBackend)
     assert {node.path for node in tree.leaves} == {"/1", "/2-2-1", "/12_12_120"}
     np.testing.assert_array_equal(tree["2-2-1/em"], EM[:, ::2, ::2])
     assert tree.attrs["voxel_size_nm"] == (4, 4, 40)
-    assert {node.path for node in xr.open_datatree(volumes / "em" / "8_8_40", engine="precomputed").leaves} == {"/2-2-1"}
+    assert {node.path for node in xr.open_datatree(volumes / "em" / "8_8_40", engine=PrecomputedBackend).leaves} == {"/2-2-1"}
     write_info(volumes / "halves", [scale_entry("bad", size=(0, 0, 0)), scale_entry("good")])
-    assert "scales[0].size" in xr.open_datatree(volumes / "halves", engine="precomputed")["bad"].attrs["problem"]
+    assert "scales[0].size" in xr.open_datatree(volumes / "halves", engine=PrecomputedBackend)["bad"].attrs["problem"]
 
 
 def _wkw(folder, name, array):
@@ -220,7 +233,7 @@ def _plus_one(brick):
 
 def test_apply_and_export(volumes, tmp_path):
     wkwdask.create_dataset(tmp_path / "ds", (4, 4, 40))
-    wkwdask.apply(_plus_one, volumes / "em" / "4_4_40", tmp_path / "ds" / "plus" / "1", num_channels=2, file_len=1)
+    wkwdask.apply(_plus_one, volumes / "em" / "4_4_40", tmp_path / "ds" / "plus" / "1", channels=2, file_len=1)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "plus" / "1", (OFFSET, np.add(OFFSET, SHAPE))), EM + np.uint8(1))
     wkwdask.convert(volumes / "em", tmp_path / "em.npy", channels=[1], bounding_box=(101, 7, 40, 20, 37, 23))
     np.testing.assert_array_equal(np.load(tmp_path / "em.npy").squeeze(), EM[1, :20].T)

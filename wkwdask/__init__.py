@@ -32,6 +32,7 @@ _NAMES = {
     "Report": "jobs.report",
     "ResumeError": "errors",
     "RmReport": "jobs.report",
+    "Sharding": "formats.precomputed.sharding",
     "TaskFailedError": "errors",
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
@@ -40,6 +41,7 @@ _NAMES = {
     "apply": "api.functions",
     "build_pyramid": "api.pyramids",
     "check_manifest": "api.checks",
+    "choose_sharding": "formats.precomputed.choose_sharding",
     "cluster": "clusters.connect",
     "compress": "api.reshape",
     "connected_components": "api.segmentations",
@@ -98,6 +100,7 @@ __all__ = [
     "Report",
     "ResumeError",
     "RmReport",
+    "Sharding",
     "TaskFailedError",
     "TruncatedError",
     "UnsupportedError",
@@ -106,6 +109,7 @@ __all__ = [
     "apply",
     "build_pyramid",
     "check_manifest",
+    "choose_sharding",
     "cluster",
     "compress",
     "connected_components",
@@ -174,6 +178,8 @@ if TYPE_CHECKING:
         WkwDaskError,
     )
     from wkwdask.formats.faults import Fault
+    from wkwdask.formats.precomputed.choose_sharding import choose_sharding
+    from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.estimate import PyramidPlan

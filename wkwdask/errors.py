@@ -71,5 +71,9 @@ class SpaceWarning(UserWarning):
     """A job will probably need more bytes or files than its file system has left."""
 
 
+class ViewerWarning(UserWarning):
+    """What is stored as specified is shown wrong by Neuroglancer."""
+
+
 class SectionWarning(UserWarning):
     """Sections of a stack are missing or bad, and the job goes on."""

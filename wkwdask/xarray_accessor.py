@@ -112,13 +112,13 @@ class WkwAccessor:
         ValueError
             The array was computed, and not opened; or its coordinates were dropped.
         """
-        from wkwdask.storage.dataset import choose_layer, locate
+        from wkwdask.storage.opening import find
         from wkwdask.xarray_variables import open_variables
 
         source = self._array.encoding.get("source")
         if source is None:
             raise ValueError("the array was computed: at_mag() opens what is stored; call it on an array that was opened, or coarsen() this one")
-        layer = choose_layer(locate(source), None)
+        layer = find(source).choose(None)
         volume = layer.volume(Mag.parse(mag))
         (opened,) = open_variables(layer, volume, volume.box).data_vars.values()
         taken = opened.isel({axis: self._places(opened, axis) for axis in "xyz"})

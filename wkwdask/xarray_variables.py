@@ -11,6 +11,8 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from wkwdask.storage.opening import voxel_size_of
+from wkwdask.storage.precomputed_layer import PREFIX
+from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,7 +78,10 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
         attrs["category"] = layer.category
     name = layer.name if layer.name not in ("c", "x", "y", "z") else f"layer_{layer.name}"
     chunks = _preferred_chunks(reader)
-    encoding = {"preferred_chunks": dict(zip(reader.axes, chunks, strict=True)), "source": volume.name}
+    encoding = {
+        "preferred_chunks": dict(zip(reader.axes, chunks, strict=True)),
+        "source": volume.name if isinstance(volume, WkwVolume) else f"{PREFIX}{layer.folder}",
+    }
     variable = xr.Variable(tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding)
     dataset_attrs = {key: attrs[key] for key in ("mag", "voxel_size_nm") if key in attrs}
     return xr.Dataset({name: variable}, coords=coordinates, attrs=dataset_attrs)

@@ -149,6 +149,27 @@ def add_scale(folder):
     wkwdask.to_precomputed(voxels(3)[::2, ::2], folder / "seg", chunk_size=(32, 32, 32), mag="2-2-1", offset=(-7, 0, 9))
 
 
+def pyramid_of_scales(folder):
+    with regions_of(16):
+        wkwdask.build_pyramid(folder / "seg", mags=["2-2-1", "4-4-2"])
+
+
+def scales_in_place(folder):
+    """Chunks are encoded in another way and are files of their own, under the same key."""
+    with rechunks_of(16):
+        wkwdask.rechunk(folder / "seg", chunk_size=(16, 16, 16), encoding="raw", sharded=False)
+
+
+def scales_to_wkw(folder):
+    with rechunks_of(16):
+        wkwdask.convert(folder / "seg", folder / "wkw" / "1", offset=(16, 0, 0), category="segmentation", **OPTIONS)
+
+
+def wkw_to_scales(folder):
+    with rechunks_of(16):
+        wkwdask.convert(folder / "seg" / "1", f"precomputed://{folder}/scales", sharded=SHARDING, chunk_size=(16, 16, 16))
+
+
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes
 JOBS = {
     "write_new": ((), write_new, (write_new,), ("1",)),
@@ -165,10 +186,15 @@ JOBS = {
     "import_sections": ((lay_sections,), import_sections, (import_sections,), ("1",)),
     "write_shards": ((), write_shards, (write_shards,), (SCALE,)),
     "chunks_in_place_of_shards": ((write_shards,), chunks_in_place_of_shards, (chunks_in_place_of_shards,), (SCALE,)),
+    "pyramid_of_scales": ((write_shards,), pyramid_of_scales, (pyramid_of_scales,), (SCALE, "22.48_22.48_28", "44.96_44.96_56")),
+    "scales_in_place": ((write_shards,), scales_in_place, (scales_in_place,), (SCALE,)),
+    "scales_to_wkw": ((write_shards,), scales_to_wkw, (scales_to_wkw,), (SCALE, "../wkw/1")),
+    "wkw_to_scales": ((write_new,), wkw_to_scales, (wkw_to_scales,), ("1", f"../scales/{SCALE}")),
     "add_scale": ((write_shards,), add_scale, (add_scale,), (SCALE, "22.48_22.48_28")),
 }
 GOES_ON = (
     new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge, import_sections,
+    pyramid_of_scales, scales_in_place, scales_to_wkw, wkw_to_scales,
 )  # fmt: skip
 
 

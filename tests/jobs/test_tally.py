@@ -45,6 +45,27 @@ def all_receipts():
     ]
 
 
+def test_a_target_that_counts_from_elsewhere():
+    """The report speaks of absolute voxels; the record does of the target's own files."""
+    tally = tally_of(target_of(origin=(-10, 3, 0)), all_receipts())
+    assert tally.report("/layer/2-2-1").nonzero == BoundingBox.from_corners((-6, 3, 5), (31, 33, 25), BOX.mag)
+    assert tally.shards.tolist() == tally_of(target_of(), all_receipts()).shards.tolist()
+
+
+def test_several_files_of_one_receipt():
+    tally = tally_of(target_of(), [receipt_of((0, 0, 0), path="a", nbytes=100, files=17), receipt_of((1, 0, 0), files=3)])
+    assert tally.report("/layer/2-2-1").files == 17
+
+
+@pytest.mark.parametrize(("origin", "is_nested"), [((-10, 4, 0), True), ((-9, 4, 0), False)])
+def test_a_ladder_of_targets_that_count_from_elsewhere(origin, is_nested):
+    """Where the files of two mags do not lie on one grid, the record names no sources."""
+    places = ((Mag(1, 1, 1), origin), (Mag(2, 2, 1), (-5, 2, 0)))
+    targets = [MemoryTarget("/x", "int16", 1, BoundingBox((0, 0, 0), (32, 32, 16), mag), origin=start) for mag, start in places]
+    tallies = [tally_of(target, [Receipt((0, 0, 0), target.box, path="a", nbytes=9, mtime_ns=4)]) for target in targets]
+    assert bool(ladder_records(tallies)[1][0, 5]) is is_nested
+
+
 def test_a_whole_mag():
     receipts = all_receipts()
     tally = tally_of(target_of(), receipts)

@@ -17,6 +17,9 @@ import pytest
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.precomputed.info import Scale
+from wkwdask.formats.precomputed.info_edits import new_document as new_info
+from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -26,9 +29,11 @@ from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.job_records import UnfinishedJob, find_unfinished
 from wkwdask.storage.journal import read_journal
-from wkwdask.storage.layer_edit import LayerEdit
+from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
 from wkwdask.storage.locks import lock_holder
+from wkwdask.storage.metadata import edit_from_json
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.precomputed_edit import InfoEdit
 from wkwdask.storage.provenance import PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.replaceable import is_taken
@@ -114,6 +119,15 @@ def test_nothing_stale_stays(layer, monkeypatch, exchange):
     assert text(layer / "1") == "new"
     assert not (layer / "1" / "z7").exists()
     assert hidden(layer) == []
+
+
+def test_edits_of_all_kinds_survive_a_record(layer):
+    scale = Scale(
+        "4_4_40", (9, 8, 7), (-3, 0, 1), (64, 64, 64), (4, 4, 40), "jpeg", Sharding(1, 2, 3), chunk_sizes=((64, 64, 64),), options={"jpeg_quality": 90}
+    )
+    info = InfoEdit(str(layer), (scale,), new_info("image", "uint8", 1), {"description": "mine"})
+    for made in (edit(layer), MagRemoval(str(layer.parent), "color", (Mag(2, 2, 1),)), info):
+        assert edit_from_json(json.loads(json.dumps(made.to_json()))) == made
 
 
 def test_discard_leaves_the_old(layer):

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import IncompleteWriteError
+from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import new_files
-from wkwdask.storage.precomputed_target import PrecomputedTarget, codec_of
+from wkwdask.storage.precomputed_target import PrecomputedTarget
 from wkwdask.storage.receipts import Receipt
 
 SHARDING = Sharding(preshift_bits=2, minishard_bits=2, shard_bits=2, data_encoding="gzip", minishard_index_encoding="gzip")
@@ -27,7 +28,7 @@ SIZE = (30, 26, 12)  # 4 x 4 x 3 chunks: identifiers of 6 bits
 
 def target_of(folder, sharding=SHARDING, size=SIZE, chunk=CHUNK, dtype="uint16", **options):
     scale = Scale("4_4_40", size, (-5, 3, 0), chunk, (4, 4, 40), "raw", sharding, chunk_sizes=(chunk,))
-    target = PrecomputedTarget(f"{folder}/scale-0", f"{folder}/scale-0.parts", scale, codec_of(scale, np.dtype(dtype), 1), Mag(1, 1, 1), **options)
+    target = PrecomputedTarget(f"{folder}/scale-0", f"{folder}/scale-0.parts", scale, ChunkCodec.of_scale(scale, np.dtype(dtype), 1), Mag(1, 1, 1), **options)
     target.prepare()
     return target
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from wkwdask.errors import ViewerWarning
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_write import ScaleEncoding, stage_array
 
@@ -161,7 +162,7 @@ def to_precomputed(
     kind = type or (named.category and {"color": "image"}.get(named.category, named.category))
     staged, notes = stage_array(url, named.offset, content, stored, existing, kind, wanted, lengths, force=force)
     for note in notes:
-        warnings.warn(note, stacklevel=2)
+        warnings.warn(note, ViewerWarning, stacklevel=2)
     if compute:
         return write_array(staged, voxels, content.trusted)
     delayed: Delayed = write_array_later(staged, voxels)

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import mag_or_key
-from wkwdask.errors import BoundsError, MissingError
+from wkwdask.errors import BoundsError, MissingError, ViewerWarning
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.formats.voxel_type import by_dtype
@@ -19,14 +19,14 @@ from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyr
 from wkwdask.jobs.precomputed_scales import ScaleOptions, check_not_replaced, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import ScaleEncoding, VolumeType, default_kind
 from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import settings_of
+from wkwdask.jobs.staged import finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_convert import target_folder
 from wkwdask.jobs.wkw_mags import check_not_replaced as check_mag_not_replaced
 from wkwdask.jobs.wkw_mags import source_token
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
 from wkwdask.storage.converted import Converted, check_range
-from wkwdask.storage.cropped import CroppedVolume
 from wkwdask.storage.local import is_remote
+from wkwdask.storage.opening import cropped
 from wkwdask.storage.precomputed_layer import location_of, open_precomputed_layer
 from wkwdask.storage.states import digest
 from wkwdask.storage.translated import shifted
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.wkw_write import WkwEncoding
     from wkwdask.storage.dataset import Layer
+    from wkwdask.storage.opening import StoredVolume
     from wkwdask.storage.precomputed_layer import PrecomputedLayer
     from wkwdask.storage.volume import Volume
 
@@ -111,17 +112,21 @@ def rechunk_scales(
     layer = open_precomputed_layer(url)
     place = layer.folder if target is None else location_of(target)
     in_place = os.path.realpath(place) == os.path.realpath(layer.folder)
+    if in_place:
+        for scale in _chosen(layer, mags):
+            finish_what_was_left(place, f"{place}/{scale.key}", "rechunk")
+        layer = open_precomputed_layer(url)
     volume = VolumeType(layer.info.type, layer.info.dtype, layer.info.num_channels)
     pairs = [(scale, stored_like(scale, options, volume)) for scale in _chosen(layer, mags)]
     if in_place and options.compress is None:
         pairs = [(scale, new) for scale, new in pairs if scale != new]
-    check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" or in_place)
+    check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" and not in_place)
     reports = []
     for scale, new in pairs:
         source = layer.open_scale(scale)
         copy = ScaleCopy(source, new, source_settings(source), partial(check_not_replaced, source))
         staged, notes = stage_copy(
-            place, volume.kind, copy, "rechunk", "overwrite" if in_place else existing, num_workers(), compress=options.compress, force=options.force
+            place, volume.kind, copy, "rechunk", existing, num_workers(), in_place=in_place, compress=options.compress, force=options.force
         )
         _warn(notes)
         compares = in_place and not is_lossy(new.encoding, new.options.get("jxl_quality"))
@@ -157,7 +162,7 @@ class Taken:
     value_range: tuple[float, float] | None = None
     """What becomes the least and the greatest value of the type."""
 
-    def of(self, volume: Volume) -> Volume:
+    def of(self, volume: StoredVolume) -> Volume:
         """Give what is converted of a mag, at the place that it goes to.
 
         Raises
@@ -167,12 +172,13 @@ class Taken:
         ValueError
             A voxel would come to lie between two voxels of its mag, or an option makes no sense.
         """
-        taken, mag = volume, volume.box.mag
+        taken: Volume = volume
+        mag = volume.box.mag
         if self.box is not None:
             box = self.box.in_mag(mag).intersection(volume.box)
             if box.is_empty:
                 raise BoundsError(f"{volume.name}: the bounding box {self.box} holds nothing of it; its box is {volume.box}")
-            taken = CroppedVolume(taken, box)
+            taken = cropped(volume, box)
         if any(self.offset):
             if any(a % n for a, n in zip(self.offset, mag.factors, strict=True)):
                 raise ValueError(f"offset must be a multiple of every mag that is converted, got {self.offset}, but there is mag {mag}")
@@ -294,4 +300,4 @@ def convert_from_scales(
 
 def _warn(notes: Sequence[str]) -> None:
     for note in notes:
-        warnings.warn(note, stacklevel=4)
+        warnings.warn(note, ViewerWarning, stacklevel=4)

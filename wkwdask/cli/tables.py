@@ -73,7 +73,7 @@ def print_volume(summary: VolumeSummary) -> None:
     console.print(f"[bold]{escape(summary.path)}[/bold]\nprecomputed {summary.type}, {summary.dtype}{channels}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("scale", "mag", "voxel [nm]", "box", "chunk", "encoding", "shards"):
-        table.add_column(name)
+        table.add_column(escape(name))
     for name in ("files", "bytes"):
         table.add_column(name, justify="right")
     for scale in summary.scales:

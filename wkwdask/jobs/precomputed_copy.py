@@ -40,7 +40,16 @@ class ScaleCopy:
 
 
 def stage_copy(
-    url: str, kind: str, copy: ScaleCopy, command: str, existing: str, workers: int, *, compress: str | None = None, force: bool = False,
+    url: str,
+    kind: str,
+    copy: ScaleCopy,
+    command: str,
+    existing: str,
+    workers: int,
+    *,
+    in_place: bool = False,
+    compress: str | None = None,
+    force: bool = False,
 ) -> tuple[StagedRechunk, list[str]]:  # fmt: skip
     """Check and lay out the making of one scale, or find the interrupted job that is to go on.
 
@@ -58,6 +67,8 @@ def stage_copy(
         ``"error"``, ``"resume"`` or ``"overwrite"``.
     workers : int
         How many tasks run at once.
+    in_place : bool
+        Whether the scale replaces its own source.
     compress : str, optional
         How chunks that are files of their own are compressed.
     force : bool
@@ -88,10 +99,11 @@ def stage_copy(
     voxel_nbytes = volume.num_channels * volume.dtype.itemsize
     mag = copy.source.box.mag
     staged, notes = stage_scales(
-        place, volume, [(scale, mag)], owner, copy.source.box.volume * voxel_nbytes, settings, existing, compress=compress, force=force,
+        place, volume, [(scale, mag)], owner, copy.source.box.volume * voxel_nbytes, settings, "overwrite" if in_place else existing,
+        compress=compress, force=force,
     )  # fmt: skip
     (target,) = staged.targets
     region = None if interrupted is None else vec3(interrupted.plan["region"])
     plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region)
     staged = replace(staged, plan={"region": plan.region_shape})
-    return StagedRechunk(in_frame(copy.source, target.origin), plan, target, staged, copy.check_unchanged), notes
+    return StagedRechunk(in_frame(copy.source, target.origin), plan, target, staged, copy.check_unchanged, in_place), notes

@@ -9,6 +9,7 @@ import numpy as np
 
 from wkwdask.errors import ExistsError
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding
+from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, Scale
 from wkwdask.formats.precomputed.info_edits import new_document, provenance_document, scale_entry
 from wkwdask.formats.precomputed.writable import check_writable
@@ -17,7 +18,7 @@ from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.precomputed_places import same_resolution, volume_place
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.storage.precomputed_edit import InfoEdit
-from wkwdask.storage.precomputed_target import SUFFIXES, PrecomputedTarget, codec_of
+from wkwdask.storage.precomputed_target import SUFFIXES, PrecomputedTarget
 from wkwdask.storage.replaceable import is_taken
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def stage_scales(
         folder = place.folder_of(scale.key)
         _check_free(place, scale, folder, existing)
         staged = StagedMags.staged_folder(owner, place.folder, f"scale-{number}")
-        codec = codec_of(scale, volume.dtype, volume.num_channels)
+        codec = ChunkCodec.of_scale(scale, volume.dtype, volume.num_channels)
         targets.append(PrecomputedTarget(staged, f"{staged}.parts", scale, codec, mag, compress))
         folders.append(folder)
     new = new_document(volume.kind, volume.dtype, volume.num_channels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from wkwdask.storage.job_records import find_unfinished, is_untouched, job_root
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import lock_holder
+from wkwdask.storage.owner import Owner
 from wkwdask.storage.provenance import PROVENANCE_NAME, read_provenance
 from wkwdask.storage.records import RECORD_NAME, write_record
 from wkwdask.storage.replaceable import check_targets, is_taken
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from wkwdask.jobs.tally import ShardTally
     from wkwdask.storage.job_records import UnfinishedJob
     from wkwdask.storage.metadata import MetadataEdit
-    from wkwdask.storage.owner import Owner
     from wkwdask.storage.receipts import Receipt
     from wkwdask.storage.volume import Target
 
@@ -277,3 +278,23 @@ def find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, An
     if unfinished is not None:
         check_same_settings(unfinished.root, settings, unfinished.settings)
     return unfinished
+
+
+def finish_what_was_left(parent: str, folder: str, command: str) -> None:
+    """Finish the publishing of an earlier start that was killed there, before what is there is looked at.
+
+    Parameters
+    ----------
+    parent : str
+        The folder of the layer or volume.
+    folder : str
+        That of the mag or scale.
+    command : str
+        What is about to be done.
+    """
+    if is_untouched(parent, (folder,)):
+        return
+    job_folder = JobFolder(parent, Owner.this_process(f"{command} of {folder}"), (folder,))
+    with contextlib.suppress(ResumeError):  # of another job, which is left alone
+        job_folder.start("update", {})
+        job_folder.discard()

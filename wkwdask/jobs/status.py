@@ -17,6 +17,7 @@ from wkwdask.storage.job_lines import read_failures, read_progress
 from wkwdask.storage.job_records import JobState, is_job_folder, job_owner, job_states, job_targets
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import local_path
+from wkwdask.storage.precomputed_layer import location_of
 from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 
@@ -134,7 +135,7 @@ def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
     MissingError
         Neither it nor the folder that it would lie in is there.
     """
-    path = os.path.abspath(local_path(url))
+    path = os.path.abspath(local_path(location_of(url)))
     if not os.path.isdir(path) and not os.path.isdir(os.path.dirname(path)):
         raise MissingError(f"{path}: no such dataset, layer or mag")
     return [job for folder in _folders(path) for job in _jobs_in(folder) if any(_lies_in(target, path) for target in job.targets)]
@@ -273,7 +274,7 @@ def finished_in(url: str | os.PathLike[str]) -> list[FinishedJob]:
     url : str or path
         The folder.
     """
-    path = os.path.abspath(local_path(url))
+    path = os.path.abspath(local_path(location_of(url)))
     found: dict[str, FinishedJob] = {}
     for folder in _mag_folders(path):
         provenance = read_provenance(folder)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import BoundsError, MissingError, ResumeError
+from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.datasource import with_name
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
 from wkwdask.jobs.rechunk import StagedRechunk
-from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, edit_of, presence, source_token
 from wkwdask.jobs.wkw_write import check_level, staged_target
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
-from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.job_records import find_unfinished, is_untouched
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.owner import Owner
@@ -214,7 +212,7 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
         check_inside_dataset(move.layer, listed)
         real = real_folder(move.layer, listed)
         parent = parent_of(move.layer, [real])
-        _finish_what_was_left(parent, real, options.command)  # before the source is looked at: it may be replaced here
+        finish_what_was_left(parent, real, options.command)  # before the source is looked at: it may be replaced here
     source = replace(_with_all_files(_source_of(move, options)), folder=real) if in_place else _source_of(move, options)
     volume = _translated(source, options.translate)
     header = header_of(source, options)
@@ -430,13 +428,3 @@ def _edit_elsewhere(move: Move, place: Place, box: BoundingBox, header: WkwHeade
     if before is not None and any(entry.mag != move.mag for entry in before.mags):
         wanted = before.bounding_box.union(wanted)
     return replace(edit, new_layer=(category, wanted, elements, channels), attributes=record.attributes)
-
-
-def _finish_what_was_left(parent: str, folder: str, command: str) -> None:
-    """Finish the publishing of an earlier start that was killed there."""
-    if is_untouched(parent, (folder,)):
-        return
-    job_folder = JobFolder(parent, Owner.this_process(f"{command} of {folder}"), (folder,))
-    with contextlib.suppress(ResumeError):  # of another job, which is left alone
-        job_folder.start("update", {})
-        job_folder.discard()

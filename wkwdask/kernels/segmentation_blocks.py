@@ -103,6 +103,7 @@ def encode_channel(array: npt.NDArray[Any], block_size: Vec3, out: npt.NDArray[n
     if not is_plain(array):
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     flat, strides = flat_memory(array)
+    flat.flags.writeable = False  # always, so that the loops are compiled once
     memory = _scratch(shape, block_size, flat.dtype)
     return int(segmentation_blocks_compiled.encode_channel(flat, shape, strides, block_size, out, start, *memory))
 

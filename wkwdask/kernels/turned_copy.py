@@ -1,4 +1,4 @@
-"""The door to copying arrays whose memory is ordered otherwise: chunks have x closest together, and most arrays of users z."""
+"""The door to copies between memory orders: numpy's own take several times longer where the fastest axis of one array is the slowest of the other."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
 
     Examples
     --------
+    >>> import numpy as np
     >>> out = np.empty((1, 2, 3, 4), np.uint8)
     >>> source = np.asfortranarray(np.arange(24, dtype=np.uint8).reshape(out.shape))
     >>> copy_into(source, out)
@@ -33,8 +34,8 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     if out.size < _FEW or source.dtype != out.dtype or out.itemsize > 8 or not is_plain(source) or not is_plain(out):
         out[...] = source
         return
-    fast, slow = _closest_axis(source), _closest_axis(out)
-    if fast == slow:
+    fast, slow = _contiguous_axis(source), _contiguous_axis(out)
+    if fast == slow or fast is None or slow is None:
         out[...] = source
         return
     from wkwdask.kernels import turned_copy_compiled
@@ -48,6 +49,6 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     )
 
 
-def _closest_axis(array: npt.NDArray[Any]) -> int:
-    """Find the axis along which values lie closest together."""
-    return min((axis for axis in range(array.ndim) if array.shape[axis] > 1), key=lambda axis: array.strides[axis])
+def _contiguous_axis(array: npt.NDArray[Any]) -> int | None:
+    """Find the axis along which values lie behind each other, None where there is none."""
+    return next((axis for axis in range(array.ndim) if array.shape[axis] > 1 and array.strides[axis] == array.itemsize), None)

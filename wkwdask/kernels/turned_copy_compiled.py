@@ -8,22 +8,28 @@ import numpy as np
 
 from wkwdask.kernels.compiler import kernel
 
-_LENGTH = 64  # values along the first axis of a tile
-_WIDTH = 8  # and along the second one: where strides are powers of two, a cache holds no more rows than that
-_unsigned = np.uint64
+_TILE = 64
 
 
 @kernel
 def copy_tiles(source: Any, steps: Any, out: Any, out_steps: Any, counts: Any) -> None:
-    """Copy tile by tile. The first axis is the one along which the source lies close together, the second that of the target."""
-    step, out_step = _unsigned(steps[1]), _unsigned(out_steps[1])
+    """Copy an array whose first axis is contiguous into one whose second axis is.
+
+    It goes tile by tile, through memory of its own: rows of both arrays often lie whole pages apart, where a cache can keep only a few of them at once.
+    """
+    tile = np.empty(_TILE * _TILE, out.dtype)
+    edge = np.uint64(_TILE)
     for m in range(counts[3]):
         for k in range(counts[2]):
-            for j0 in range(0, counts[1], _WIDTH):
-                width = _unsigned(min(_WIDTH, counts[1] - j0))
-                for i0 in range(0, counts[0], _LENGTH):
-                    for i in range(i0, min(i0 + _LENGTH, counts[0])):
-                        at = _unsigned(i * steps[0] + j0 * steps[1] + k * steps[2] + m * steps[3])
-                        to = _unsigned(i * out_steps[0] + j0 * out_steps[1] + k * out_steps[2] + m * out_steps[3])
-                        for j in range(width):
-                            out[to + j * out_step] = source[at + j * step]
+            for j0 in range(0, counts[1], _TILE):
+                depth = np.uint64(min(_TILE, counts[1] - j0))
+                for i0 in range(0, counts[0], _TILE):
+                    width = np.uint64(min(_TILE, counts[0] - i0))
+                    for j in range(depth):
+                        at, to = np.uint64(i0 + (j0 + j) * steps[1] + k * steps[2] + m * steps[3]), np.uint64(j) * edge
+                        for i in range(width):
+                            tile[to + i] = source[at + i]
+                    for i in range(width):
+                        to = np.uint64((i0 + i) * out_steps[0] + j0 + k * out_steps[2] + m * out_steps[3])
+                        for j in range(depth):
+                            out[to + j] = tile[np.uint64(i) + j * edge]

@@ -20,7 +20,7 @@ from wkwdask.formats.precomputed.sharding import decompress_gzip
 from wkwdask.geometry import compressed_morton, grid
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
-from wkwdask.kernels.transpose import copy_voxels
+from wkwdask.kernels.turned_copy import copy_into
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.precomputed_files import (
     SUFFIXES,
@@ -28,6 +28,7 @@ from wkwdask.storage.precomputed_files import (
     decompress_file,
     group_cells,
     has_files,
+    largest_file,
     largest_nbytes,
     mark_occupied,
     shard_name,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from wkwdask.storage.store import Store
 
 _CELLS_AT_ONCE = 1 << 16
+_HELD_NBYTES = 64 << 20  # of remote files that are read at once
 _LARGEST_INFO = 64 << 20
 _DIRECT = "compressed_segmentation"  # the encoding that is decoded straight into its place
 
@@ -216,7 +218,7 @@ class PrecomputedVolume:
         voxels = codec.decode(chunk.data, shape, source, chunk.offset)[(slice(first_channel, first_channel + len(out)), *part)]
         if is_zero(voxels):
             return False
-        copy_voxels(voxels, place)
+        copy_into(voxels, place)
         return True
 
     def stored_chunks(self, ranges: Sequence[range]) -> Iterator[tuple[Vec3, StoredChunk]]:
@@ -246,7 +248,8 @@ class PrecomputedVolume:
         x_names, y_names, z_names = ({n: span_name(self.scale, n, axis) for n in cells} for axis, cells in enumerate(ranges))
         every = (((x, y, z), f"{self.scale.key}/{x_names[x]}_{y_names[y]}_{z_names[z]}") for z in ranges[2] for y in ranges[1] for x in ranges[0])
         largest = largest_nbytes(self.codec, self.chunk_shape)
-        while some := list(islice(every, self.store.files_at_once)):
+        at_once = max(1, min(self.store.files_at_once, _HELD_NBYTES // largest))
+        while some := list(islice(every, at_once)):
             for (cell, _), (name, data) in zip(some, self._read_files([name for _, name in some], largest), strict=True):
                 if data is not None:
                     path = self.store.path_of(name)
@@ -264,7 +267,7 @@ class PrecomputedVolume:
             missing = [n for n, (_, data) in enumerate(found) if data is None]
             if not missing:
                 break
-            for n, data in zip(missing, self.store.read_whole([names[n] + suffix for n in missing], largest), strict=True):
+            for n, data in zip(missing, self.store.read_whole([names[n] + suffix for n in missing], largest_file(largest)), strict=True):
                 if data is not None:
                     found[n] = names[n] + suffix, data
                     if suffix != known:

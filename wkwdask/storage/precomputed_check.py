@@ -13,7 +13,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedErr
 from wkwdask.formats.faults import Fault
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, decompress_gzip, parse_minishard_index
 from wkwdask.geometry import compressed_morton
-from wkwdask.storage.precomputed_files import SUFFIXES, decompress_file, largest_nbytes, list_chunks, list_shards
+from wkwdask.storage.precomputed_files import SUFFIXES, decompress_file, largest_file, largest_nbytes, list_chunks, list_shards
 from wkwdask.storage.precomputed_shards import ShardFile, close_shard, open_shard
 from wkwdask.storage.wkw_check import Findings
 from wkwdask.storage.wkw_listing import temporary_fault
@@ -150,7 +150,7 @@ class PrecomputedCheck:
             if not self.decode:
                 self._check_raw_size(size, suffix, shape)
                 return Findings((), 1, size)
-            (data,) = volume.store.read_whole([f"{volume.scale.key}/{name}"], largest)
+            (data,) = volume.store.read_whole([f"{volume.scale.key}/{name}"], largest_file(largest))
             if data is None:  # removed meanwhile
                 return Findings()
             data = decompress_file(data, name, path, largest, volume.codec, shape)

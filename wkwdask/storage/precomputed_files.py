@@ -104,6 +104,11 @@ def largest_nbytes(codec: ChunkCodec, shape: Sequence[int]) -> int:
     return raw if codec.encoding == "raw" else 64 * raw + (1 << 20)
 
 
+def largest_file(largest: int) -> int:
+    """Say how many bytes a file has at most that gives so many: compressing what cannot be compressed makes it a little larger."""
+    return largest + largest // 8 + 4096
+
+
 def decompress_file(data: bytes, name: str, path: str, largest: int, codec: ChunkCodec, shape: Vec3) -> bytes:
     """Undo the compression of a chunk's whole file, which its ending says, or its first bytes where a web server or a copy from one kept silent.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PAGE_ENTRIES = 1024  # of a shard index, read at once
 _KEPT_NBYTES = 64 << 20
-_REMOTE_BATCHES = 16
+_REMOTE_BATCHES = 8  # requests at once
 
 _tables: Lru[npt.NDArray[np.uint64]] = Lru(_KEPT_NBYTES, lambda table: table.nbytes + 256)
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, compress_gzip
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.formats.precomputed.chunk import ChunkCodec
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Mag, Vec3
@@ -46,28 +46,6 @@ _GZIP_LEVELS = {"raw": 1}
 """Of the encodings whose voxels become little smaller however long one tries; see ``compress_gzip``."""
 SUFFIXES = {None: "", "gzip": ".gz"}
 """What is appended to the name of a chunk's own file, by the way in which it is compressed."""
-
-
-def codec_of(scale: Scale, dtype: np.dtype[Any], num_channels: int) -> ChunkCodec:
-    """Say how the chunks of a scale are encoded, as its hints for writers say.
-
-    Parameters
-    ----------
-    scale : Scale
-        The scale.
-    dtype : dtype
-        Type of one channel.
-    num_channels : int
-        Values per voxel.
-
-    Returns
-    -------
-    ChunkCodec
-    """
-    hints = scale.options
-    given = {"quality": hints.get("jpeg_quality", hints.get("jxl_quality")), "level": hints.get("png_level", hints.get("jxl_effort"))}
-    options = {name: value for name, value in given.items() if value is not None}
-    return ChunkCodec(scale.encoding, dtype, num_channels, scale.block_size or (8, 8, 8), **options)
 
 
 @dataclass(frozen=True, slots=True)

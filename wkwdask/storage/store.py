@@ -385,7 +385,8 @@ def _is_passing(found: object) -> bool:
 
 def _is_beyond_end(error: Exception) -> bool:
     """Tell whether a server says that a range begins beyond the end of a file."""
-    return 416 in (getattr(error, "status", None), getattr(error, "code", None)) or "InvalidRange" in str(error)
+    status = error.status if hasattr(error, "status") else getattr(error, "code", None)
+    return status == 416 or "InvalidRange" in str(error)
 
 
 def _checked(found: bytes | Exception, path: str) -> bytes | None:

@@ -48,6 +48,9 @@ def test_there_and_back(encoding, dtype, channels, kind):
     array = voxel_array(dtype, (channels, *SHAPE), 1, kind)
     data = codec.encode(np.asarray(array, order="F"), "f")
     assert data == codec.encode(np.ascontiguousarray(array).astype(array.dtype.newbyteorder(">")), "f")
+    fixed = np.array(array.transpose(0, 3, 2, 1), order="C").transpose(0, 3, 2, 1)
+    fixed.flags.writeable = False
+    assert data == codec.encode(fixed, "f")
     found = codec.decode(data, SHAPE, "f")
     assert (found.shape, found.dtype) == (array.shape, np.dtype(dtype))
     np.testing.assert_array_equal(found, array)

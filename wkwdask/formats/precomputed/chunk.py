@@ -35,7 +35,7 @@ class ChunkCodec:
     quality: float | None = None
     """Of jpeg, 75 by default, and of jxl, lossless by default, 0..100."""
     level: int | None = None
-    """Effort of png, 0..9, and of jxl, 1..10."""
+    """Effort of png, 0..9, 4 by default, and of jxl, 1..10, 3 by default."""
 
     @classmethod
     def of(cls, info: VolumeInfo, scale: Scale) -> ChunkCodec:

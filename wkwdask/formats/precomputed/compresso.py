@@ -125,6 +125,8 @@ def encode(array: npt.NDArray[Any], source: str) -> bytes:
     """
     package = need("compresso", f"{source}: compresso", "precomputed")
     voxels = np.asfortranarray(array[0], array.dtype.newbyteorder("="))
+    if not voxels.flags.writeable:  # the package takes no other memory
+        voxels = voxels.copy(order="F")
     problem = ""
     for steps in _STEPS:
         try:

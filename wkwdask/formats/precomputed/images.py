@@ -26,6 +26,9 @@ _EXTRA = "precomputed"
 _MAX_SIDES = {"jpeg": 65500, "png": 1_000_000, "jxl": 1 << 18}
 """What libjpeg and libpng take by default, and JPEG XL's levels allow."""
 _DEFAULT_JPEG_QUALITY = 75
+# Of an electron micrograph, twice the effort makes images 2 to 3 % smaller at a third of the speed.
+_DEFAULT_PNG_LEVEL = 4
+_DEFAULT_JXL_EFFORT = 3
 _SIZES: dict[str, Callable[[bytes], tuple[int, int]]] = {
     "jpeg": image_headers.jpeg_size,
     "png": image_headers.png_size,
@@ -74,6 +77,8 @@ def decode(encoding: str, data: bytes, shape: Vec3, dtype: np.dtype[Any], num_ch
         raise CorruptError(f"{source}: byte {offset}: a chunk of {shape} voxels needs an image of {x * y * z} pixels, found {width} x {height}")
     try:
         image = _decoder(imagecodecs, encoding)(data)
+    except MemoryError:
+        raise
     except Exception as error:  # whatever the library thinks of bytes of other people
         raise CorruptError(f"{source}: byte {offset}: a {encoding} image cannot be decoded: {error}") from None
     if image.dtype != dtype or image.size != x * y * z * num_channels:
@@ -116,14 +121,13 @@ def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level:
     pixels = np.ascontiguousarray(array.transpose(3, 2, 1, 0), array.dtype.newbyteorder("="))
     image = pixels.reshape((height, width) if channels == 1 else (height, width, channels))
     if encoding == "png":
-        encoded = imagecodecs.png_encode(image, level=level)
+        encoded = imagecodecs.png_encode(image, level=_DEFAULT_PNG_LEVEL if level is None else level)
     elif encoding == "jpeg":
         # Neighbours of a row are voxels of other planes at their ends: colors are not averaged over rows.
         encoded = imagecodecs.jpeg8_encode(image, level=round(_DEFAULT_JPEG_QUALITY if quality is None else quality), subsampling="444")
-    elif quality is None or quality >= 100:
-        encoded = imagecodecs.jpegxl_encode(image, effort=level, lossless=True, numthreads=1)
     else:
-        encoded = imagecodecs.jpegxl_encode(image, effort=level, distance=jxl_distance(quality), numthreads=1)
+        how = {"lossless": True} if quality is None or quality >= 100 else {"distance": jxl_distance(quality)}
+        encoded = imagecodecs.jpegxl_encode(image, effort=_DEFAULT_JXL_EFFORT if level is None else level, numthreads=1, **how)
     return bytes(encoded)
 
 

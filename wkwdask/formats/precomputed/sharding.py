@@ -454,7 +454,7 @@ def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> byte
     """
     fast, said = _imagecodecs(), int.from_bytes(data[-4:], "little")  # a stream ends with the length of what was compressed
     if fast is not None and len(data) >= _SHORTEST_GZIP and said <= largest:
-        with contextlib.suppress(RuntimeError, ValueError):  # what it raises; zlib says what is wrong
+        with contextlib.suppress(fast.GzipError, ValueError):  # zlib says what is wrong
             out: bytes = fast.gzip_decode(data, out=said)
             if len(out) == said:
                 return out

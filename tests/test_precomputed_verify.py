@@ -1,0 +1,264 @@
+"""``verify`` of precomputed volumes: a sound one has no faults, and each kind of damage is found, named and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from precomputed_volumes import labels, scale_entry, split_shard, write_info, write_scale, write_volume
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import MissingError, UnsupportedError
+from wkwdask.formats.faults import KINDS
+from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, compress_gzip, format_minishard_index, format_shard_index
+
+ARRAY = np.maximum(labels((40, 33, 20), np.uint32), 1)
+RAW = Sharding(1, 1, 9)
+GZIP = Sharding(1, 1, 9, minishard_index_encoding="gzip", data_encoding="gzip")
+OFFSET = (5, -6, 7)
+
+
+def make(folder, sharding):
+    write_volume(folder, ARRAY, "segmentation", offset=OFFSET, sharding=sharding)
+    return folder / "4_4_40"
+
+
+def largest(place):
+    return max(place.iterdir(), key=lambda path: (path.stat().st_size, path.name))
+
+
+def errors(report):
+    return [fault for fault in report.faults if fault.severity != "note"]
+
+
+@pytest.mark.parametrize("sharding", [None, RAW, GZIP, Sharding(1, 2, 1, "murmurhash3_x86_128", "gzip", "raw")])
+def test_sound(tmp_path, sharding):
+    place = make(tmp_path, sharding)
+    report = wkwdask.verify(tmp_path)
+    assert report.is_sound, str(report)
+    assert report.faults == ()
+    (mag,) = report.mags
+    chunks = sum(ARRAY[0, x : x + 16, y : y + 16, z : z + 8].any() for x in range(0, 40, 16) for y in range(0, 33, 16) for z in range(0, 20, 8))
+    assert (mag.mag, mag.files, mag.blocks, mag.largest) == ("1", len(list(place.iterdir())), chunks, int(ARRAY.max()))
+    assert mag.nbytes == sum(path.stat().st_size for path in place.iterdir())
+    quick = wkwdask.verify(tmp_path, quick=True)
+    assert (quick.is_sound, quick.mags[0].blocks, quick.mags[0].files) == (True, 0, mag.files)
+    assert wkwdask.verify(place).mags[0].files == wkwdask.verify(tmp_path, mags=[1]).mags[0].files == mag.files
+
+
+def test_what_it_is_not_for(tmp_path):
+    make(tmp_path, None)
+    with pytest.raises(MissingError, match="no mag 2"):
+        wkwdask.verify(tmp_path, mags=[2])
+    with pytest.raises(ValueError, match="are for WKW"):
+        wkwdask.verify(tmp_path, pyramid=True)
+    import fsspec
+
+    fsspec.filesystem("memory").pipe("/verified/info", (tmp_path / "info").read_bytes())
+    with pytest.raises(UnsupportedError, match="cannot be listed"):
+        wkwdask.verify("precomputed://memory://verified")
+    assert CliRunner().invoke(cli, ["verify", str(tmp_path)]).exit_code == 0
+
+
+# ------------------------------------------------------------------------------------------------ damage to files
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def dangle(path):
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def make_folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def copy_as(name):
+    return lambda path: (path.parent / name).write_bytes(path.read_bytes())
+
+
+def shard_of(path, sharding=RAW):
+    """Take a shard apart: its chunks by their identifiers."""
+    from wkwdask.formats.precomputed.sharding import decompress_gzip, parse_minishard_index, parse_shard_index
+
+    raw, chunks = path.read_bytes(), {}
+    head = sharding.index_nbytes
+    for start, end in zip(*(column.tolist() for column in parse_shard_index(raw[:head], sharding, "test")), strict=True):
+        part = raw[head + start : head + end]
+        table = decompress_gzip(part, 1 << 20, "test", 0) if sharding.minishard_index_encoding == "gzip" and part else part
+        for chunk, first, size in zip(*(column.tolist() for column in parse_minishard_index(table, "test", 0)), strict=True):
+            chunks[chunk] = raw[head + first : head + first + size]
+    return chunks
+
+
+def with_chunk(change):
+    """Change the chunks of a shard, and write it anew in one minishard's place."""
+
+    def damage(path):
+        chunks = shard_of(path)
+        ids = np.array(sorted(chunks), np.uint64)
+        minishards = RAW.places(ids)[1]
+        ids, minishards = change(ids, minishards)
+        data, starts, ends = b"", [], []
+        for minishard in range(2):
+            members = ids[minishards == minishard]
+            parts = [chunks.get(int(chunk), bytes(1)) for chunk in members]
+            sizes = np.array([len(part) for part in parts], np.uint64)
+            first = np.uint64(len(data)) + np.cumsum(sizes, dtype=np.uint64) - sizes
+            data += b"".join(parts)
+            index = format_minishard_index(members, first, sizes, "raw")
+            starts.append(len(data))
+            ends.append(len(data) + len(index))
+            data += index
+        path.write_bytes(format_shard_index(np.array(starts, np.uint64), np.array(ends, np.uint64)) + data)
+
+    return damage
+
+
+def overlap(path):
+    """The first chunk's length grows by one byte."""
+    raw = bytearray(path.read_bytes())
+    (start, end), head = np.frombuffer(raw, "<u8", 2).tolist(), RAW.index_nbytes
+    rows = (end - start) // 24
+    at = head + start + 16 * rows
+    raw[at : at + 8] = (int.from_bytes(raw[at : at + 8], "little") + 1).to_bytes(8, "little")
+    path.write_bytes(bytes(raw))
+
+
+def index_beyond(path):
+    raw = path.read_bytes()
+    path.write_bytes(raw[:8] + (1 << 40).to_bytes(8, "little") + raw[16:])
+
+
+def minishard_shorter(path):
+    raw = bytearray(path.read_bytes())
+    raw[8:16] = (int.from_bytes(raw[8:16], "little") - 1).to_bytes(8, "little")
+    path.write_bytes(bytes(raw))
+
+
+def twice(path):
+    (path.parent / path.name.replace("shard", "index")).write_bytes(b"x")
+
+
+def half(path):
+    split_shard(path, RAW)
+    path.with_suffix(".data").unlink()
+
+
+DAMAGE = [
+    # layout, what is done to the largest file, kinds that are found
+    (None, cut, {"chunk.undecodable"}),
+    (None, empty, {"chunk.empty"}),
+    (None, dangle, {"file.dangling"}),
+    (None, make_folder, {"file.no_file"}),
+    (None, lambda path: path.with_name(path.name + ".gz").write_bytes(compress_gzip(path.read_bytes())), {"chunk.twice"}),
+    (None, lambda path: path.with_name(path.name + ".gz").write_bytes(b"no gzip"), {"chunk.twice", "chunk.undecodable"}),
+    (None, copy_as("6-22_-6-10_7-15"), {"name.unread"}),  # off the grid
+    (None, copy_as("05-21_-6-10_7-15"), {"name.unread"}),
+    (None, copy_as("notes.txt"), {"name.stray"}),
+    (None, copy_as(".5-21_-6-10_7-15.0123456789abcdef.wkwdask-tmp"), {"leftover.temporary"}),
+    (RAW, cut, {"shard.index"}),
+    (RAW, empty, {"shard.short"}),
+    (RAW, dangle, {"file.dangling"}),
+    (RAW, make_folder, {"file.no_file"}),
+    (RAW, index_beyond, {"shard.index"}),
+    (RAW, minishard_shorter, {"minishard.broken"}),
+    (RAW, overlap, {"chunk.undecodable", "shard.overlap"}),
+    (RAW, copy_as("1ff0.shard"), {"name.unread"}),
+    (RAW, lambda path: path.rename(path.parent / "1fe.shard"), {"minishard.foreign"}),
+    (RAW, with_chunk(lambda ids, places: (ids, places[::-1])), {"minishard.foreign"}),
+    (RAW, with_chunk(lambda ids, places: (np.append(ids[:-1], np.uint64(1 << 20)), places)), {"minishard.outside"}),
+    (RAW, twice, {"shard.twice"}),
+    (RAW, half, {"shard.half"}),
+    (GZIP, cut, {"shard.index"}),
+]
+
+
+@pytest.mark.parametrize(("sharding", "damage", "kinds"), DAMAGE)
+def test_damage(tmp_path, sharding, damage, kinds):
+    place = make(tmp_path, sharding)
+    path = largest(place)
+    damage(path)
+    report = wkwdask.verify(tmp_path)
+    assert {fault.kind for fault in report.faults} == kinds, str(report)
+    assert report.is_sound == all(KINDS[kind][0] != "error" for kind in kinds)
+    assert all(str(place) in fault.path for fault in report.faults)
+    json.dumps(report.to_json())
+    if not report.is_sound:
+        assert CliRunner().invoke(cli, ["verify", str(tmp_path)]).exit_code == 1
+
+
+def test_broken_chunks_are_named(tmp_path):
+    """Chunk, lowest voxel and byte; all other chunks of the shard are still checked."""
+    place = make(tmp_path, GZIP)
+    path = largest(place)
+    chunks = shard_of(path, GZIP)
+    broken = sorted(chunks)[1]
+    chunks[broken] = b"no gzip"
+    path.write_bytes(b"".join(assemble_shard(chunks, GZIP)))
+    report = wkwdask.verify(tmp_path)
+    (fault,) = report.faults
+    assert (fault.kind, fault.block) == ("chunk.undecodable", broken)
+    assert path.read_bytes()[fault.offset : fault.offset + 7] == b"no gzip"
+    assert all((at - first) % edge == 0 for at, first, edge in zip(fault.voxel, OFFSET, (16, 16, 8), strict=True))
+    assert report.mags[0].blocks == wkwdask.verify(tmp_path).mags[0].blocks > 0
+    assert wkwdask.verify(tmp_path, quick=True).is_sound
+
+
+def test_links_and_folders(tmp_path):
+    place = make(tmp_path, None)
+    os.rename(place, tmp_path / "old")
+    assert wkwdask.verify(tmp_path).faults == ()  # absent: all zero
+    place.mkdir()
+    assert [fault.kind for fault in wkwdask.verify(tmp_path).faults] == ["mag.empty"]
+    place.rmdir()
+    place.symlink_to("nowhere")
+    assert [fault.kind for fault in wkwdask.verify(tmp_path).faults] == ["folder.dangling"]
+    place.unlink()
+    place.write_text("a file")
+    assert [fault.kind for fault in wkwdask.verify(tmp_path).faults] == ["folder.no_folder"]
+
+
+# ------------------------------------------------------------------------------------------------ info
+
+ENTRY = scale_entry(size=ARRAY.shape[1:])
+INFOS = [
+    # scales, other fields, kinds
+    ([{**ENTRY, "size": [0, 1, 1]}, {**ENTRY, "key": "b"}], {}, {"info.scale"}),
+    ([{**ENTRY, "encoding": "fpzip"}, {**ENTRY, "key": "b"}], {}, {"info.unsupported"}),
+    ([{**ENTRY, "sharding": None}], {}, {"info.null"}),
+    ([ENTRY, {**ENTRY, "resolution": [8, 8, 40]}], {}, {"info.twice"}),
+    ([ENTRY], {"type": None}, {"info.absent"}),
+    ([ENTRY], {"data_type": "complex"}, {"info.broken"}),
+]
+
+
+@pytest.mark.parametrize(("scales", "others", "kinds"), INFOS)
+def test_info(tmp_path, scales, others, kinds):
+    info = write_info(tmp_path, [ENTRY], "uint32", kind="segmentation")
+    write_scale(tmp_path, info.scales[0], ARRAY)
+    document = {**json.loads((tmp_path / "info").read_text()), "scales": scales, **others}
+    (tmp_path / "info").write_text(json.dumps({name: value for name, value in document.items() if value is not None}))
+    report = wkwdask.verify(tmp_path)
+    assert {fault.kind for fault in report.faults} == kinds, str(report)
+
+
+def test_several_chunk_sizes(tmp_path):
+    info = write_info(tmp_path, [scale_entry(size=(48, 48, 16), chunk_sizes=[[16, 16, 8], [8, 8, 8]])])
+    for size in info.scales[0].chunk_sizes:
+        write_scale(tmp_path, info.scales[0].with_chunk_size(size), np.ones((1, 48, 48, 16), np.uint8))
+    report = wkwdask.verify(tmp_path)
+    assert report.faults == ()
+    assert [(mag.mag, mag.files) for mag in report.mags] == [("1 in chunks of 16x16x8", 18), ("1 in chunks of 8x8x8", 72)]
