@@ -123,6 +123,13 @@ class PrivateSlurm:
         wanted = ["-n", name] if name else []
         return self.run("squeue", "-h", "-r", "-o", "%i", *wanted).split()
 
+    def wait_until_empty(self, seconds: float = 30) -> None:
+        """Wait until no job waits, runs or is being cleared away."""
+        until = time.monotonic() + seconds
+        while self.jobs():
+            assert time.monotonic() < until, f"jobs are still there after {seconds} s: {self.run('squeue')}"
+            time.sleep(0.1)
+
     def requeue_now(self, job: str) -> None:
         """Requeue a job and let it start at once, not after the two minutes that SLURM gives it."""
         self.run("scontrol", "requeue", job)

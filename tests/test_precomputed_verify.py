@@ -262,3 +262,8 @@ def test_several_chunk_sizes(tmp_path):
     report = wkwdask.verify(tmp_path)
     assert report.faults == ()
     assert [(mag.mag, mag.files) for mag in report.mags] == [("1 in chunks of 16x16x8", 18), ("1 in chunks of 8x8x8", 72)]
+
+
+def test_every_kind_is_found_somewhere():
+    found = set().union(*(kinds for _, _, kinds in [*DAMAGE, *INFOS]))
+    assert {kind for kind in KINDS if kind.startswith(("info.", "chunk.", "shard.", "minishard."))} <= found

@@ -36,7 +36,7 @@ def test_jobqueue(slurm, tmp_path):
     assert "fine   shared folder, from there  seen here" in done.stdout
     assert "fine   memory of a worker         1.00 GiB" in done.stdout
     assert "1 jobs of 1 worker" in done.stderr  # one is enough
-    assert slurm.jobs() == []
+    slurm.wait_until_empty()
     assert os.listdir(tmp_path / "shared") == []
 
 

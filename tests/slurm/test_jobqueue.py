@@ -82,7 +82,7 @@ def test_adaptive(slurm, dataset):
     """Nothing runs before there is work; between two steps the jobs stay; in the end they are given back."""
     adaptive = {"maximum": 2, "interval": "200ms", "wait-count": 10}
     with wkwdask.cluster("slurm-jobqueue-adaptive", adaptive=adaptive, **SITE) as client:
-        assert slurm.jobs() == []
+        slurm.wait_until_empty()
         wkwdask.build_pyramid(dataset)
         jobs = slurm.jobs()
         assert jobs
@@ -99,14 +99,14 @@ def test_jobs_that_wait(slurm, capfd):
         wait_until(lambda: len(set(slurm.jobs()) - {first, second}) == 1)
         assert second in slurm.jobs()
         assert "in the queue (JobHeldUser)" in capfd.readouterr().err
-    assert slurm.jobs() == []
+    slurm.wait_until_empty()
 
 
 def test_refused_jobs(slurm):
     refused = wkwdask.cluster("slurm-jobqueue", **SITE | {"queue": "no"})
     with pytest.raises(TaskFailedError, match=r"slurm-jobqueue: a job was refused: .*invalid partition"), refused:
         pass
-    assert slurm.jobs() == []
+    slurm.wait_until_empty()
 
 
 def test_jobs_without_workers(slurm, tmp_path):

@@ -129,7 +129,7 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
     """
     path = lock_path(target, None if region is None else owner.job)
     os.makedirs(os.path.dirname(target), exist_ok=True)
-    remove_temporaries(os.path.dirname(target), os.path.basename(path))
+    remove_temporaries(os.path.dirname(target), f".{os.path.basename(target)}")  # of any lock of it: who makes one is guarded too
     others = [lock for lock in locks_of(target) if lock.stands_in_the_way(region)]
     if any(lock.owner == owner for lock in others):
         return []
