@@ -119,15 +119,14 @@ def content_of(array: Any, token: str | None) -> Content:
     if token is not None and not isinstance(token, str):
         raise TypeError(f"token must be a text, got {token!r}")
     in_memory = isinstance(array, np.ndarray)
-    if token is not None:
-        fingerprint = ""  # nobody compares it
-    else:
-        fingerprint = _fingerprint(array) if in_memory and not array.dtype.hasobject else dask.base.tokenize(array)
+    fingerprint = "" if token is not None else _fingerprint(array)  # the token is compared in its place
     return Content(array.shape, array.dtype, fingerprint, token, in_memory)
 
 
-def _fingerprint(array: np.ndarray[Any, Any]) -> str:
-    """Hash an array (c, x, y, z) by cubes: the same in any memory order, without a copy of the whole, which takes longer than to encode it."""
+def _fingerprint(array: Any) -> str:
+    """Hash an array in memory, shape (c, x, y, z), by cubes: the same in any memory order, without a copy of the whole; name any other one by its graph."""
+    if not isinstance(array, np.ndarray) or array.dtype.hasobject:
+        return str(dask.base.tokenize(array))
     digest = hashlib.sha1(repr((array.shape, array.dtype.str)).encode(), usedforsecurity=False)
     bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
     starts = [range(0, n, _CUBE) for n in array.shape[1:]]
