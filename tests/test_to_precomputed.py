@@ -334,3 +334,11 @@ def test_a_volume_that_others_made_meanwhile(tmp_path):
     with dask.config.set(scheduler="synchronous"), pytest.raises(ValueError, match="those of the scale that was written"):
         wkwdask.to_precomputed(array, tmp_path / "v", **OPTIONS)
     assert not (tmp_path / "v" / "4_4_40").exists()
+
+
+@pytest.mark.parametrize(("options", "message"), [({"compress": "zstd"}, "compress must be"), ({"compress": "gzip", "sharded": True}, "files of their own")])
+def test_other_verbs_refuse_the_same_compressions(tmp_path, options, message):
+    wkwdask.to_precomputed(np.ones((9, 9, 9), np.uint8), tmp_path / "v", voxel_size=(4, 4, 40))
+    for verb in (wkwdask.rechunk, wkwdask.build_pyramid):
+        with pytest.raises(ValueError, match=message):
+            verb(tmp_path / "v", **options)

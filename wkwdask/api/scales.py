@@ -16,13 +16,12 @@ from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
 from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
-from wkwdask.jobs.precomputed_scales import ScaleOptions, check_not_replaced, source_settings, stored_like
+from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import ScaleEncoding, VolumeType, default_kind
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.staged import finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_convert import target_folder
-from wkwdask.jobs.wkw_mags import check_not_replaced as check_mag_not_replaced
-from wkwdask.jobs.wkw_mags import source_token
+from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
 from wkwdask.storage.converted import Converted, check_range
 from wkwdask.storage.local import is_remote
@@ -238,7 +237,7 @@ def convert_to_scales(layer: Layer, target: str | os.PathLike[str], taken: Taken
         x, y, z = (length * factor for length, factor in zip(size, mag.factors, strict=True))
         scale = encoding.scale(default_key((x, y, z)), source.box.size, source.box.topleft, (x, y, z), volume)
         known = {**taken.settings, "source": mag.name, "input": source_token(stored), "states": digest(source.stored_states())}
-        copies.append(ScaleCopy(source, scale, known, partial(check_mag_not_replaced, stored)))
+        copies.append(ScaleCopy(source, scale, known, partial(check_not_replaced, stored)))
     return _copied(location_of(target), volume.kind, copies, existing, options)
 
 

@@ -12,10 +12,11 @@ from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.precomputed_places import SAME, volume_place
-from wkwdask.jobs.precomputed_scales import ScaleOptions, check_not_replaced, source_settings, stored_like
+from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import VolumeType, stage_scales
 from wkwdask.jobs.pyramid import PyramidJob, check_method
 from wkwdask.jobs.staged import check_existing, find_interrupted, settings_of
+from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.storage.owner import Owner

@@ -6,8 +6,8 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import IncompleteWriteError, ReplacedError
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding
+from wkwdask.jobs.precomputed_write import BLOCK_SIZE, check_compress, quality_hint
 from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.precomputed_write import VolumeType
     from wkwdask.storage.precomputed_layer import AbsoluteVolume
-
-_BLOCK_SIZE = (8, 8, 8)
-_QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +59,13 @@ def stored_like(scale: Scale, options: ScaleOptions, volume: VolumeType) -> Scal
     """
     encoding = options.encoding or scale.encoding
     hints = dict(scale.options) if encoding == scale.encoding else {}
-    if options.quality is not None:
-        if encoding not in _QUALITIES:
-            raise ValueError(f"quality= is for {' and '.join(_QUALITIES)}, not for {encoding}")
-        hints[_QUALITIES[encoding]] = options.quality
+    hints |= quality_hint(encoding, options.quality)
     chunk_size = options.chunk_size or scale.chunk_size
-    blocks = (scale.block_size or _BLOCK_SIZE) if encoding == "compressed_segmentation" else None
+    blocks = (scale.block_size or BLOCK_SIZE) if encoding == "compressed_segmentation" else None
     new = replace(scale, encoding=encoding, chunk_size=chunk_size, chunk_sizes=(chunk_size,), block_size=blocks, options=hints, entry={})
-    return replace(new, sharding=_sharding(scale, new, options, volume))
+    sharding = _sharding(scale, new, options, volume)
+    check_compress(options.compress, sharding)
+    return replace(new, sharding=sharding)
 
 
 def _sharding(scale: Scale, new: Scale, options: ScaleOptions, volume: VolumeType) -> Sharding | None:
@@ -89,17 +85,3 @@ def source_settings(source: AbsoluteVolume) -> dict[str, Any]:
     stored = source.volume
     name = hashlib.blake2b(repr((stored.scale, stored.dtype.str, stored.num_channels)).encode(), digest_size=8).hexdigest()
     return {"source": stored.scale.key, "input": name, "states": digest(stored.stored_states())}
-
-
-def check_not_replaced(source: AbsoluteVolume) -> None:
-    """Make sure that a scale that was read is still the one that is there.
-
-    Raises
-    ------
-    IncompleteWriteError
-        It was replaced.
-    """
-    try:
-        source.volume.check_absence()
-    except ReplacedError as error:
-        raise IncompleteWriteError(f'{error}; existing="overwrite" (--overwrite) starts anew with what is there now') from None

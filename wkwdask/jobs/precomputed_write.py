@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 TYPES = ("image", "segmentation")
 _COMMAND = "to_precomputed"
-_BLOCK_SIZE = (8, 8, 8)
+BLOCK_SIZE = (8, 8, 8)
 _QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
 
 
@@ -73,20 +73,42 @@ class ScaleEncoding:
             An option makes no sense.
         """
         encoding = self.encoding or default_encoding(volume)
-        options = {}
-        if self.quality is not None:
-            if encoding not in _QUALITIES:
-                raise ValueError(f"quality= is for {' and '.join(_QUALITIES)}, not for {encoding}")
-            options[_QUALITIES[encoding]] = self.quality
-        if self.compress not in SUFFIXES:
-            raise ValueError(f'compress must be None or "gzip", got {self.compress!r}')
+        options = quality_hint(encoding, self.quality)
         sharding = None if isinstance(self.sharded, bool) else self.sharded
         if self.sharded is True:
             sharding = choose_sharding(size, self.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=encoding)
-        if sharding is not None and self.compress is not None:
-            raise ValueError("compress= is for chunks that are files of their own; sharded chunks are compressed as the sharding says (data_encoding)")
-        block_size = _BLOCK_SIZE if encoding == "compressed_segmentation" else None
+        check_compress(self.compress, sharding)
+        block_size = BLOCK_SIZE if encoding == "compressed_segmentation" else None
         return Scale(key, size, offset, self.chunk_size, resolution, encoding, sharding, block_size, chunk_sizes=(self.chunk_size,), options=options)
+
+
+def quality_hint(encoding: str, quality: int | None) -> dict[str, Any]:
+    """Give what ``info`` says about the quality of an encoding; nothing where none is asked for.
+
+    Raises
+    ------
+    ValueError
+        The encoding has no quality.
+    """
+    if quality is None:
+        return {}
+    if encoding not in _QUALITIES:
+        raise ValueError(f"quality= is for {' and '.join(_QUALITIES)}, not for {encoding}")
+    return {_QUALITIES[encoding]: quality}
+
+
+def check_compress(compress: str | None, sharding: Sharding | None) -> None:
+    """Make sure that files of chunks can be compressed like that.
+
+    Raises
+    ------
+    ValueError
+        There is no such compression, or chunks are no files.
+    """
+    if compress not in SUFFIXES:
+        raise ValueError(f'compress must be None or "gzip", got {compress!r}')
+    if sharding is not None and compress is not None:
+        raise ValueError("compress= is for chunks that are files of their own; sharded chunks are compressed as the sharding says (data_encoding)")
 
 
 def default_kind(dtype: np.dtype[Any], num_channels: int) -> str:
