@@ -56,6 +56,8 @@ _NAMES = {
     "label_statistics": "api.labels",
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
+    "n5_as_zarr": "api.n5",
+    "n5_store": "api.n5",
     "open": "api.access",
     "open_dataset": "api.datasets",
     "plan_pyramid": "api.pyramids",
@@ -68,6 +70,7 @@ _NAMES = {
     "repair": "api.checks",
     "rm": "api.copies",
     "sample": "api.access",
+    "to_n5": "api.n5",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
     "upsample": "api.pyramids",
@@ -124,6 +127,8 @@ __all__ = [
     "label_statistics",
     "make_demo",
     "merge",
+    "n5_as_zarr",
+    "n5_store",
     "open",
     "open_dataset",
     "plan_pyramid",
@@ -136,6 +141,7 @@ __all__ = [
     "repair",
     "rm",
     "sample",
+    "to_n5",
     "to_precomputed",
     "to_wkw",
     "upsample",
@@ -155,6 +161,7 @@ if TYPE_CHECKING:
     from wkwdask.api.functions import apply
     from wkwdask.api.labels import label_statistics
     from wkwdask.api.layers import Layer, LayerMag
+    from wkwdask.api.n5 import n5_as_zarr, n5_store, to_n5
     from wkwdask.api.precomputed import to_precomputed
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk

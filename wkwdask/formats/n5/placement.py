@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.datasource import length_nm
-from wkwdask.geometry.mag import Mag, Vec3, vec3
+from wkwdask.formats.levels import mag_of, offset_of, ratio_of, times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wkwdask.formats.n5.attributes import N5Dataset
+    from wkwdask.formats.levels import Lengths
+    from wkwdask.geometry.mag import Mag, Vec3
 
-Lengths = tuple[float, float, float]
+    from wkwdask.formats.n5.attributes import N5Dataset
 
 LEVEL_NAME = re.compile(r"s(\d+)", re.ASCII)
 _DEFAULT_AXES = "xyzct"
 _CHANNELS = ("c", "channel", "ch")
-_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +143,8 @@ def _transformed(attributes: Mapping[str, Any]) -> tuple[Lengths, Lengths] | Non
     named = dict(zip(letters, units, strict=True))
     with contextlib.suppress(ValueError):
         factors = [length_nm(1.0, str(named.get(letter, "nm"))) for letter in "xyz"]
-        return _times(scale, factors), _times(shift, factors)
+        return times(scale, factors), times(shift, factors)
     return None
-
-
-def _times(values: Sequence[float], factors: Sequence[float]) -> Lengths:
-    x, y, z = (float(f"{value * factor:.12g}") for value, factor in zip(values, factors, strict=True))
-    return x, y, z
 
 
 def lengths_of(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
@@ -167,7 +162,7 @@ def lengths_of(attributes: Mapping[str, Any], letters: str) -> Lengths | None:
         return None
     named = dict(zip(letters, units, strict=True))
     with contextlib.suppress(ValueError):
-        return _times(lengths, [length_nm(1.0, str(named.get(letter, "nm"))) for letter in "xyz"])
+        return times(lengths, [length_nm(1.0, str(named.get(letter, "nm"))) for letter in "xyz"])
     return None
 
 
@@ -221,25 +216,20 @@ def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], gro
             base = dataset, letters, lengths_of(attributes, letters), factors or (1.0, 1.0, 1.0), own
         first, first_letters, first_lengths, first_factors, first_transform = base
         if own is not None and first_transform is not None:
-            ratio = _ratio(own[0], first_transform[0])
+            ratio = ratio_of(own[0], first_transform[0])
         elif factors is not None:
-            ratio = _ratio(factors, first_factors)
+            ratio = ratio_of(factors, first_factors)
         else:
             ratio = _shape_ratio(first, first_letters, dataset, letters)
-        lengths = None if first_lengths is None or ratio is None else _times(first_lengths, ratio)
+        lengths = None if first_lengths is None or ratio is None else times(first_lengths, ratio)
         offset: Vec3 | None = (0, 0, 0)
         if own is not None and first_transform is not None and ratio is not None:
-            offset = _offset(own[1], first_transform[0], ratio)
-        placed.append(Placed(letters, _mag(ratio), lengths, offset))
+            offset = offset_of(own[1], first_transform[0], ratio)
+        placed.append(Placed(letters, mag_of(ratio), lengths, offset))
     offsets = [level.offset for level in placed if isinstance(level, Placed)]
     if None in offsets:  # of levels that lie between voxels of another one, none is moved
         placed = [Placed(level.axes, level.mag, level.lengths_nm, (0, 0, 0)) if isinstance(level, Placed) else level for level in placed]
     return placed
-
-
-def _ratio(lengths: Lengths, base: Lengths) -> Lengths:
-    x, y, z = (length / unit for length, unit in zip(lengths, base, strict=True))
-    return x, y, z
 
 
 def _shape_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, letters: str) -> Lengths | None:
@@ -247,22 +237,3 @@ def _shape_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, lette
     before, after = dict(zip(first_letters, first.dimensions, strict=True)), dict(zip(letters, dataset.dimensions, strict=True))
     factors = [2.0 ** round(math.log2(max(1, before.get(letter, 1)) / max(1, after.get(letter, 1)))) for letter in "xyz"]
     return (factors[0], factors[1], factors[2]) if min(factors) >= 1 else None
-
-
-def _mag(ratio: Lengths | None) -> Mag | None:
-    if ratio is None or any(abs(factor - round(factor)) > _TOLERANCE * factor for factor in ratio):
-        return None
-    with contextlib.suppress(ValueError):
-        return Mag.parse([round(factor) for factor in ratio])
-    return None
-
-
-def _offset(centre: Lengths, base: Lengths, ratio: Lengths) -> Vec3 | None:
-    """Turn the centre of the first voxel [nm] into the voxel of the mag at which a level starts; None where it lies between two."""
-    found = []
-    for place, unit, factor in zip(centre, base, ratio, strict=True):
-        voxel = (place / unit - (factor - 1) / 2) / factor
-        if abs(voxel - round(voxel)) > 0.01 or abs(voxel) > 1 << 53:
-            return None
-        found.append(round(voxel))
-    return vec3(found)
