@@ -6,14 +6,13 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from wkwdask.api.scales import local_mags
 from wkwdask.errors import MissingError
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.n5_write import N5Encoding, n5_folder, stage_n5_array, stage_n5_copy
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
-from wkwdask.storage.dataset import Layer
-from wkwdask.storage.local import is_remote
 from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
@@ -197,8 +196,7 @@ def convert_to_n5(
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
-    there = [mag for mag, folder in layer.mags.items() if not isinstance(layer, Layer) or not is_remote(folder)]
-    mags = taken.mags_of(layer.folder, there)
+    mags = taken.mags_of(layer.folder, local_mags(layer))
     finest = mags[0]
     odd = [mag for mag in mags if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True))]
     if odd:
