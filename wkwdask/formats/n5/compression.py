@@ -188,7 +188,7 @@ def _to_end(stream: Any, decompress: Callable[[], bytes], errors: Any, name: str
 
 
 def _zstd(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    return _by_imagecodecs(lambda codecs: codecs.zstd_decode(data, out=nbytes), "Zstandard", data, nbytes, source, offset)
+    return _by_imagecodecs(lambda codecs: codecs.zstd_decode(data, out=max(nbytes, 1)), "Zstandard", data, nbytes, source, offset)
 
 
 def _blosc(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
@@ -208,7 +208,7 @@ def _blosc(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
 def _by_imagecodecs(decode: Callable[[Any], bytes], name: str, data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
     codecs = need("imagecodecs", source, "zarr")
     try:
-        return decode(codecs) if nbytes else b""
+        return decode(codecs)
     except MemoryError:
         raise
     except Exception as error:
