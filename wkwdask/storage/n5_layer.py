@@ -67,13 +67,14 @@ def is_n5(url: object) -> bool:
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return False
     path = local_path(url)
-    if not os.path.isfile(f"{path}/{FILE_NAME}") or holds_wkw(path):
+    is_level = os.path.isfile(f"{path}/s0/{FILE_NAME}")
+    if not (is_level or os.path.isfile(f"{path}/{FILE_NAME}")) or holds_wkw(path):
         return False
     try:
         document = read_attributes(open_store(path)) or {}
     except FormatError:
         return path.endswith(".n5")
-    return "n5" in document or is_dataset(document) or bool(level_names(document)) or path.endswith(".n5")
+    return is_level or "n5" in document or is_dataset(document) or bool(level_names(document)) or path.endswith(".n5")
 
 
 def find_n5_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:

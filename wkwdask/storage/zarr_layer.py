@@ -77,6 +77,11 @@ def is_zarr(url: object) -> bool:
     return any(os.path.isfile(f"{path}/{name}") for name in _RECORDS) and not holds_wkw(path)
 
 
+def is_plain_zarr(url: object) -> bool:
+    """Tell whether something is a Zarr array or group that is named by its path alone, as any array in a folder."""
+    return not is_named_zarr(url) and is_zarr(url)
+
+
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
     """Find what a Zarr array or group holds.
 
