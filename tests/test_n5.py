@@ -102,9 +102,10 @@ def test_to_wkw_and_back(container, tmp_path):
     report = wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_size=(20, 20, 20), compression="xz")
     assert [mag.path for mag in report.mags] == [str(tmp_path / "out.n5" / "em" / name) for name in ("s0", "s1")]
     assert wkwdask.diff(tmp_path / "out.n5" / "em", container / "em").equal
-    assert "nothing to do" in wkwdask.convert(
-        tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_size=(20, 20, 20), compression="xz", existing="resume"
-    ).note
+    assert (
+        "nothing to do"
+        in wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_size=(20, 20, 20), compression="xz", existing="resume").note
+    )
     with pytest.raises(ExistsError, match="em/s0: is there already"):
         wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color")
 
@@ -194,7 +195,7 @@ def test_n5_as_zarr(container, tmp_path):
     CliRunner().invoke(cli, ["n5-as-zarr", f"{tmp_path}/v.n5", "--remove"], catch_exceptions=False)
     assert not list(tmp_path.rglob("zarr.json"))
     (tmp_path / "v.n5" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
-    with pytest.raises(ExistsError, match="was not made of attributes.json; it is not touched"):
+    with pytest.raises(ExistsError, match=r"was not made of attributes.json; it is not touched"):
         wkwdask.n5_as_zarr(tmp_path / "v.n5", write=True)
     assert len(list(tmp_path.rglob("zarr.json"))) == 1
 

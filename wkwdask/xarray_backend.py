@@ -1,4 +1,4 @@
-"""xarray's engines ``"wkw"``, ``"precomputed"``, ``"n5"`` and ``"ngff"``: a mag as a lazy variable with coordinates in nanometers, a dataset as a tree of layers and mags.
+"""xarray's engines ``"wkw"``, ``"precomputed"``, ``"n5"`` and ``"ngff"``: a mag as a lazy variable with coordinates in nanometers, and a tree of mags.
 
 xarray imports this module with every other engine, so that it is light; it also registers the accessor ``.wkw``.
 """

@@ -209,7 +209,7 @@ def test_levels_that_cannot_be_used(container):
     write_attributes(container / "volumes" / "em" / "s2", dimensions=[5, 5, 5], blockSize=[0, 1, 1], dataType="uint16", compression={"type": "raw"})
     layer = open_n5_layer(container / "volumes" / "em")
     assert [level.problem != "" for level in layer.levels] == [False, False, True]
-    with pytest.raises(CorruptError, match="em/s2/attributes.json: blockSize: expected"):
+    with pytest.raises(CorruptError, match=r"em/s2/attributes.json: blockSize: expected"):
         layer.volume("s2")
     assert len(find_n5_layers(container)) == 2
 

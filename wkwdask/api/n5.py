@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -16,6 +15,7 @@ from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     import dask.array as da
@@ -167,9 +167,7 @@ def _lengths(voxel_size: Sequence[float] | None) -> Lengths | None:
     return sizes[0], sizes[1], sizes[2]
 
 
-def convert_to_n5(
-    layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, encoding: N5Encoding, voxel_size: Lengths | None, existing: str
-) -> Report:
+def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, encoding: N5Encoding, voxel_size: Lengths | None, existing: str) -> Report:
     """Convert the mags of a layer to levels of an N5 group; see :func:`wkwdask.api.conversion.convert`.
 
     Parameters

@@ -219,7 +219,9 @@ def local_mags(layer: AnyLayer) -> list[Mag]:
     return [mag for mag, folder in layer.mags.items() if not isinstance(layer, Layer) or not is_remote(folder)]
 
 
-def convert_to_scales(layer: Layer | LeveledLayer, target: str | os.PathLike[str], taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str) -> Report:
+def convert_to_scales(
+    layer: Layer | LeveledLayer, target: str | os.PathLike[str], taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str
+) -> Report:
     """Convert mags of a layer in WKW, N5 or Zarr to scales of a precomputed volume; see :func:`wkwdask.api.conversion.convert`.
 
     Raises
@@ -307,7 +309,7 @@ def convert_from_scales(
 def stored_settings(volume: AbsoluteVolume | ArrayVolume) -> dict[str, Any]:
     """Name what is read and the state of all its files, so that a job goes on only with what it began with."""
     if isinstance(volume.volume, PrecomputedVolume):
-        return source_settings(volume)  # type: ignore[arg-type]
+        return source_settings(volume)
     return {"source": volume.name, "input": source_token(volume), "states": digest(volume.stored_states())}
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to take over [voxels of mag 1 of the dataset].")
 @click.option("--block-len", type=int, default=32, show_default=True, metavar="VOXELS", help="Edge of a block.")
 @click.option("--file-len", type=int, default=32, show_default=True, metavar="BLOCKS", help="Edge of a file.")
-@click.option("--compression", help="lz4hc (default), lz4 or raw; for TIFF zlib (default), lzw, zstd or raw; for N5 gzip (default), zstd, blosc, xz, bzip2 or raw.")
+@click.option("--compression", help="lz4hc (default), lz4 or raw; for TIFF zlib (default), lzw, zstd, raw; for N5 gzip (default), zstd, blosc, xz...")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by the type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")

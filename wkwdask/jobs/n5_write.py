@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, ExistsError, UnsupportedError
 from wkwdask.formats.n5.attribute_edits import LevelPlace, dataset_document
 from wkwdask.formats.n5.attributes import DTYPES, LARGEST_BLOCK, N5Dataset, is_dataset
-from wkwdask.formats.n5.compression import Compression
+from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.placement import lengths_of, level_attributes, level_number
 from wkwdask.geometry.mag import Mag, Vec3, vec3
 from wkwdask.jobs.content import EXISTING, owner_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wkwdask.formats.levels import Lengths
+    from wkwdask.formats.n5.compression import Compression
     from wkwdask.jobs.content import Content
     from wkwdask.storage.volume import Volume
 
@@ -45,7 +46,7 @@ class N5Encoding:
 
     block_size: Vec3 = (64, 64, 64)
     """A block along x, y, z [voxels]; it has all channels."""
-    compression: Compression = Compression("gzip", (("level", -1), ("useZlib", False)))
+    compression: Compression = field(default_factory=lambda: make_compression("gzip"))
     """How blocks are compressed."""
 
     def dataset(self, size: Vec3, dtype: Any, num_channels: int) -> N5Dataset:
@@ -163,7 +164,12 @@ def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag,
 
 def _place_settings(dataset: N5Dataset, at: LevelPlace) -> dict[str, Any]:
     """Write down how and where a dataset is stored."""
-    return {"dataset": dataset.to_json(), "mag": at.mag.name, "offset": list(at.offset), "voxel_size": None if at.base_lengths_nm is None else list(at.base_lengths_nm)}
+    return {
+        "dataset": dataset.to_json(),
+        "mag": at.mag.name,
+        "offset": list(at.offset),
+        "voxel_size": None if at.base_lengths_nm is None else list(at.base_lengths_nm),
+    }
 
 
 def stage_n5_array(
@@ -267,4 +273,3 @@ def stage_n5_copy(
         owner, place.parent, (target,), (place.folder,), source.box.volume * voxel_nbytes, edit, settings, existing, {"region": plan.region_shape}
     )  # fmt: skip
     return StagedRechunk(frame, plan, target, staged, check_unchanged)
-

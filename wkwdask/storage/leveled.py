@@ -50,7 +50,7 @@ class Level:
         """
         if self.volume is None:
             raise (UnsupportedError if self.is_unsupported else CorruptError)(self.problem)
-        return TranslatedVolume(self.volume, self.offset)  # type: ignore[return-value, type-var]
+        return TranslatedVolume(self.volume, self.offset)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

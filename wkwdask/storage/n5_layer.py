@@ -194,9 +194,7 @@ def _names(store: Store, group: dict[str, Any]) -> Iterator[str]:
                 return
 
 
-def _layer(
-    store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, Any], odd: dict[str, FormatError | UnsupportedError], name: str
-) -> LeveledLayer:
+def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, Any], odd: dict[str, FormatError | UnsupportedError], name: str) -> LeveledLayer:
     attributes = {**_inherited(store), **group}
     described = [(key, dataset, level_attributes(dataset.document, attributes, key)) for key, dataset in found]
     levels = []

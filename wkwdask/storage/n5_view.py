@@ -104,7 +104,7 @@ def _mode_of_all(volume: N5Volume) -> int:
     """
     dataset = volume.dataset
     if volume.files is None:
-        raise UnsupportedError(f"{volume.name}: the form \"offset\" needs blocks that are all alike, and those of a remote dataset cannot be listed")
+        raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks that are all alike, and those of a remote dataset cannot be listed')
     expected = {format_header(dataset.block_size, mode): mode for mode in (0, VARLENGTH)}
     found: dict[bytes, str] = {}
     for _, entry in NAMING.listed(volume.name, dataset.grid):

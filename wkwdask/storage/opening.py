@@ -195,7 +195,7 @@ def cropped(volume: StoredVolume, box: BoundingBox) -> StoredVolume:
     if isinstance(volume, WkwVolume):
         return replace(volume, box=box)
     x, y, z = volume.shift
-    return replace(volume, volume=volume.volume.cropped(moved(box, (-x, -y, -z))))
+    return replace(volume, volume=volume.volume.cropped(moved(box, (-x, -y, -z))))  # type: ignore[arg-type]
 
 
 _recent: Lru[tuple[AbsoluteVolume | ArrayVolume, float]] = Lru(64)

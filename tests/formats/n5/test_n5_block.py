@@ -26,9 +26,9 @@ VECTORS = {
     "raw": "0001 0002 0003 0004 0005 0006",
     "bzip2": "425a6839 31415926 5359023e 0dd20000 0040007f 00200031 0c010d31 a8739433 7c5dc914 e1424008 f83748",
     "gzip": "1f8b0800 00000000 00006360 64606260 66606160 65600300 aaea6d bf 0c000000",
-    "xz": "fd377a58 5a000004 e6d6b446 02002101 16000000 742fe5a3 01000b00 01000200 03000400 05000600 0d0309ca 34ec15a7 00012404 a618d8d8 1fb6f37d 01000000 0004595a",
+    "xz": "fd377a58 5a000004 e6d6b446 02002101 16000000 742fe5a3 01000b00 01000200 03000400 05000600 0d0309ca 34ec15a7 0001240c a618d8d8 1fb6f37d 01000000"
+    "0004595a",
 }
-VECTORS["xz"] = VECTORS["xz"].replace("00012404", "0001240c")
 VALUES = np.array([1, 2, 3, 4, 5, 6], np.uint16).reshape((1, 2, 3), order="F")
 
 
@@ -118,7 +118,7 @@ def test_nothing_is_allocated_on_the_word_of_a_header():
         with pytest.raises(CorruptError, match="expected at most 2147483648 bytes"):
             decode(format_header(lengths) + b"\0")
     bomb = format_header((1, 1, 1)) + compressed(np.zeros(1 << 22, np.uint16), "bzip2")
-    with pytest.raises(CorruptError, match="bzip2 data of .* bytes give at least 3 bytes, expected 2"):
+    with pytest.raises(CorruptError, match=r"bzip2 data of .* bytes give at least 3 bytes, expected 2"):
         decode(bomb, compression="bzip2")
 
 
@@ -170,7 +170,7 @@ def test_unknown_compressions():
     assert problems.found == ['compression: expected an object with a "type", found {"level": 5}']
     with pytest.raises(ValueError, match="must be one of raw, gzip"):
         make_compression("lz4")
-    with pytest.raises(ValueError, match="level of bzip2 must be in 1..9, got 0"):
+    with pytest.raises(ValueError, match=r"level of bzip2 must be in 1..9, got 0"):
         make_compression("bzip2", 0)
     with pytest.raises(ValueError, match="level= is for compressed blocks"):
         make_compression("raw", 1)

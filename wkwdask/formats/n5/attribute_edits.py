@@ -38,9 +38,7 @@ class LevelPlace:
         unit = "nm" if self.base_lengths_nm is not None else ""
         base = self.base_lengths_nm or (1.0, 1.0, 1.0)
         scale = [length * factor for length, factor in zip(base, self.mag.factors, strict=True)]
-        shift = [
-            length * (first * factor + (factor - 1) / 2) for length, first, factor in zip(base, self.offset, self.mag.factors, strict=True)
-        ]
+        shift = [length * (first * factor + (factor - 1) / 2) for length, first, factor in zip(base, self.offset, self.mag.factors, strict=True)]
         channel = num_axes - 3
         return {
             "ordering": "C",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 FILE_NAME = "attributes.json"
 VERSION = "4.0.0"
-DTYPES = tuple(f"{stem}{bits}" for stem in ("uint", "int") for bits in (8, 16, 32, 64)) + ("float32", "float64")
+DTYPES = ("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float32", "float64")
 LARGEST_BLOCK = 1 << 31
 """Bytes of values that a block has at most (N5 specification 4.0.0, rule 7)."""
 OWN = ("n5", "dimensions", "blockSize", "dataType", "compression", "compressionType")

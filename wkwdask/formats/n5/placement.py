@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wkwdask.formats.levels import Lengths
-    from wkwdask.geometry.mag import Mag, Vec3
-
     from wkwdask.formats.n5.attributes import N5Dataset
+    from wkwdask.geometry.mag import Mag, Vec3
 
 LEVEL_NAME = re.compile(r"s(\d+)", re.ASCII)
 _DEFAULT_AXES = "xyzct"
@@ -204,32 +203,44 @@ def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], gro
         One for each level.
     """
     placed: list[Placed | UnsupportedError] = []
-    base: tuple[N5Dataset, str, Lengths | None, Lengths, tuple[Lengths, Lengths] | None] | None = None
+    base: _Level | None = None
     for name, dataset, attributes in levels:
         try:
             letters = axes_of(dataset, attributes, f"{source}/{name}" if name else source)
         except UnsupportedError as error:
             placed.append(error)
             continue
-        factors, own = factors_of(dataset.document, group, name, letters), _transformed(attributes)
-        if base is None:
-            base = dataset, letters, lengths_of(attributes, letters), factors or (1.0, 1.0, 1.0), own
-        first, first_letters, first_lengths, first_factors, first_transform = base
-        if own is not None and first_transform is not None:
-            ratio = ratio_of(own[0], first_transform[0])
-        elif factors is not None:
-            ratio = ratio_of(factors, first_factors)
-        else:
-            ratio = _shape_ratio(first, first_letters, dataset, letters)
-        lengths = None if first_lengths is None or ratio is None else times(first_lengths, ratio)
-        offset: Vec3 | None = (0, 0, 0)
-        if own is not None and first_transform is not None and ratio is not None:
-            offset = offset_of(own[1], first_transform[0], ratio)
-        placed.append(Placed(letters, mag_of(ratio), lengths, offset))
-    offsets = [level.offset for level in placed if isinstance(level, Placed)]
-    if None in offsets:  # of levels that lie between voxels of another one, none is moved
-        placed = [Placed(level.axes, level.mag, level.lengths_nm, (0, 0, 0)) if isinstance(level, Placed) else level for level in placed]
+        level = _Level(dataset, letters, lengths_of(attributes, letters), factors_of(dataset.document, group, name, letters), _transformed(attributes))
+        base = base or level
+        placed.append(level.beside(base))
+    if any(isinstance(level, Placed) and level.offset is None for level in placed):  # of levels that lie between voxels of another one, none is moved
+        placed = [replace(level, offset=(0, 0, 0)) if isinstance(level, Placed) else level for level in placed]
     return placed
+
+
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """What one level says of itself."""
+
+    dataset: N5Dataset
+    letters: str
+    lengths_nm: Lengths | None
+    factors: Lengths | None
+    transform: tuple[Lengths, Lengths] | None
+
+    def beside(self, base: _Level) -> Placed:
+        """Place it beside the finest level."""
+        if self.transform is not None and base.transform is not None:
+            ratio: Lengths | None = ratio_of(self.transform[0], base.transform[0])
+        elif self.factors is not None:
+            ratio = ratio_of(self.factors, base.factors or (1.0, 1.0, 1.0))
+        else:
+            ratio = _shape_ratio(base.dataset, base.letters, self.dataset, self.letters)
+        lengths = None if base.lengths_nm is None or ratio is None else times(base.lengths_nm, ratio)
+        offset: Vec3 | None = (0, 0, 0)
+        if self.transform is not None and base.transform is not None and ratio is not None:
+            offset = offset_of(self.transform[1], base.transform[0], ratio)
+        return Placed(self.letters, mag_of(ratio), lengths, offset)
 
 
 def _shape_ratio(first: N5Dataset, first_letters: str, dataset: N5Dataset, letters: str) -> Lengths | None:

@@ -1,13 +1,14 @@
 """The Zarr v3 codec ``n5_default``: chunks that are stored as N5 blocks in default mode, whole or cut off at the upper ends.
 
-As registered in zarr-extensions (``codecs/n5_default``): the only codec of an array, with the codecs inside it that N5 means without saying so: a full transpose,
-``bytes`` with the highest byte first, and one compressor or none. Loaded by zarr-python through an entry point; only this module needs zarr.
+As registered in zarr-extensions (``codecs/n5_default``): the only codec of an array, with the codecs inside it that N5 means without saying so: a full
+transpose, ``bytes`` with the highest byte first, and one compressor or none. Loaded by zarr-python through an entry point.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,7 +21,7 @@ from wkwdask.formats.n5.compression import Compression, of_zarr_codec
 from wkwdask.formats.n5.zarr_document import CODEC, inner_codecs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer, NDBuffer
@@ -100,14 +101,14 @@ class N5DefaultCodec(ArrayBytesCodec):
     def _decode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
         """Decode a block; what it lacks of its chunk is filled, what it has beyond is left out."""
         dtype = np.dtype(chunk_spec.dtype.to_native_dtype())
-        data = memoryview(np.ascontiguousarray(chunk_data.as_numpy_array()).view(np.uint8)).cast("B")
+        data = memoryview(chunk_data.to_bytes())
         block = decode_block(data, dtype, self.compression, _SOURCE, num_axes=len(chunk_spec.shape))
         inside = tuple(slice(0, min(n, m)) for n, m in zip(block.shape, chunk_spec.shape, strict=True))
         out = np.empty(chunk_spec.shape, dtype.newbyteorder("="), order="F")
         if block[inside].shape != out.shape:
             out[...] = 0 if chunk_spec.fill_value is None else chunk_spec.fill_value
         out[inside] = block[inside]
-        return chunk_spec.prototype.nd_buffer.from_ndarray_like(out)
+        return chunk_spec.prototype.nd_buffer.from_numpy_array(out)
 
     def _encode_sync(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
         """Encode a chunk as a whole block."""
@@ -124,10 +125,7 @@ def _document(codec: Mapping[str, Any] | Any) -> dict[str, Any]:
     """Give a codec as JSON; one may be written as its name alone."""
     if isinstance(codec, str):
         return {"name": codec}
-    found = dict(codec) if hasattr(codec, "keys") else dict(codec.to_dict())
-    if found.get("name") == "bytes" and "configuration" not in found:
-        return found
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in found.items()}
+    return dict(codec) if isinstance(codec, Mapping) else dict(codec.to_dict())
 
 
 def _check(codecs: list[dict[str, Any]]) -> None:
