@@ -125,7 +125,19 @@ np.save(f"{folder}/s1.npy", ours["em/s1"][...].T)
 def zarr_2(tmp_path_factory):
     """A folder with zarr-python 2.18 and what it needs, numpy and fsspec apart."""
     folder = tmp_path_factory.mktemp("zarr2")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--disable-pip-version-check", "--target", str(folder), *PACKAGES]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-compile",
+        "--disable-pip-version-check",
+        "--target",
+        str(folder),
+        *PACKAGES,
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"zarr 2.18 cannot be installed: {done.stderr.strip().splitlines()[-1:]}")
