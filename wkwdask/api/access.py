@@ -119,7 +119,7 @@ def read(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag.
+        A dataset, a layer or a mag, of any format that :func:`open` opens.
     box : BoundingBox or pair of corners, optional
         What to read: the lowest corner and the one beyond the highest, absolute voxels of the mag along x, y, z. By default the whole
         box of the layer.
@@ -175,7 +175,7 @@ def sample(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag.
+        A dataset, a layer or a mag, of any format that :func:`open` opens.
     points : array_like of int, shape (n, 3)
         Absolute voxels of the mag along x, y, z.
     layer : str, optional

@@ -13,7 +13,7 @@ from wkwdask.storage.blocked import look
 from wkwdask.storage.leveled import Level, LeveledLayer
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5 import N5Volume, read_attributes
-from wkwdask.storage.precomputed_layer import holds_wkw
+from wkwdask.storage.precomputed_layer import holds_wkw, is_wkw_itself
 from wkwdask.storage.store import open_store
 
 if TYPE_CHECKING:
@@ -68,13 +68,15 @@ def is_n5(url: object) -> bool:
         return False
     path = local_path(url)
     is_level = os.path.isfile(f"{path}/s0/{FILE_NAME}")
-    if not (is_level or os.path.isfile(f"{path}/{FILE_NAME}")) or holds_wkw(path):
+    if not (is_level or os.path.isfile(f"{path}/{FILE_NAME}")) or is_wkw_itself(path):
         return False
     try:
         document = read_attributes(open_store(path)) or {}
     except FormatError:
         return path.endswith(".n5")
-    return is_level or "n5" in document or is_dataset(document) or bool(level_names(document)) or path.endswith(".n5")
+    if is_dataset(document):  # whose many folders are not looked at
+        return True
+    return (is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")) and not holds_wkw(path)
 
 
 def find_n5_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:

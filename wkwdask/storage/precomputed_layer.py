@@ -302,9 +302,14 @@ def is_precomputed(url: object) -> bool:
     return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or _volume_above(path) is not None
 
 
+def is_wkw_itself(path: str) -> bool:
+    """Tell whether a folder is a WKW dataset with a JSON, or a mag."""
+    return os.path.exists(f"{path}/{DATASOURCE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}")
+
+
 def holds_wkw(path: str) -> bool:
     """Tell whether a folder is a WKW dataset, layer or mag."""
-    if os.path.exists(f"{path}/{DATASOURCE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}"):
+    if is_wkw_itself(path):
         return True
     try:
         with os.scandir(path) as entries:

@@ -18,7 +18,7 @@ from wkwdask.storage.block_files import Naming
 from wkwdask.storage.blocked import look
 from wkwdask.storage.leveled import Level, LeveledLayer
 from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.precomputed_layer import holds_wkw
+from wkwdask.storage.precomputed_layer import holds_wkw, is_wkw_itself
 from wkwdask.storage.store import open_store
 from wkwdask.storage.zarr_volume import ZarrVolume
 
@@ -74,6 +74,8 @@ def is_zarr(url: object) -> bool:
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return False
     path = local_path(url)
+    if os.path.isfile(f"{path}/.zarray"):  # whose many folders are not looked at
+        return not is_wkw_itself(path)
     return any(os.path.isfile(f"{path}/{name}") for name in _RECORDS) and not holds_wkw(path)
 
 
