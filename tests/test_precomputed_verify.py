@@ -14,7 +14,8 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.faults import KINDS
-from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, compress_gzip, format_minishard_index, format_shard_index
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip
+from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, format_minishard_index, format_shard_index
 
 ARRAY = np.maximum(labels((40, 33, 20), np.uint32), 1)
 RAW = Sharding(1, 1, 9)

@@ -14,8 +14,8 @@ import numpy as np
 
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.precomputed.info import FILE_NAME
-from wkwdask.formats.precomputed.sharding import decompress_gzip
 from wkwdask.geometry import compressed_morton, grid
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range

@@ -13,7 +13,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.extras import need
-from wkwdask.formats.precomputed.sharding import decompress_gzip
+from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range

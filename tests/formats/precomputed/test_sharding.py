@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -16,13 +15,12 @@ from strategies import vectors
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.json_text import Problems
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_for
+from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.precomputed.murmurhash import murmurhash3
 from wkwdask.formats.precomputed.sharding import (
     Sharding,
     assemble_shard,
     check_ids,
-    compress_gzip,
-    decompress_gzip,
     format_minishard_index,
     format_shard_index,
     format_sharding,
@@ -196,22 +194,6 @@ def test_chunks_that_are_elsewhere():
     for odd in (5, 8):  # x would be 3; a bit that no chunk has
         with pytest.raises(CorruptError, match=rf"chunk {odd} in the index of minishard 0 is none of the volume's \(3, 2, 1\) chunks"):
             check_ids(np.array([odd], np.uint64), Sharding(1, 1, 1), grid, 1, 0, "f", 9)
-
-
-def test_gzip():
-    data = bytes(range(256)) * 40
-    packed = compress_gzip(data)
-    assert packed[:2] == b"\x1f\x8b"
-    assert packed[4:8] == bytes(4)  # no time: the same bytes whenever they are written
-    assert zlib.decompress(packed, 31) == data
-    assert decompress_gzip(packed, len(data), "f", 7) == data
-    with pytest.raises(CorruptError, match=f"f: byte 7: a gzip stream of {len(packed)} bytes gives more than the {len(data) - 1} bytes"):
-        decompress_gzip(packed, len(data) - 1, "f", 7)
-    with pytest.raises(CorruptError, match="f: byte 7: expected a gzip stream"):
-        decompress_gzip(b"no gzip", 10, "f", 7)
-    for cut in (0, 5, 20, len(packed) - 1):
-        with pytest.raises(TruncatedError, match="f: byte 7: a gzip stream of"):
-            decompress_gzip(packed[:cut], len(data), "f", 7)
 
 
 def test_json():
