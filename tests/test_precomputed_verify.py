@@ -92,7 +92,8 @@ def copy_as(name):
 
 def shard_of(path, sharding=RAW):
     """Take a shard apart: its chunks by their identifiers."""
-    from wkwdask.formats.precomputed.sharding import decompress_gzip, parse_minishard_index, parse_shard_index
+    from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+    from wkwdask.formats.precomputed.sharding import parse_minishard_index, parse_shard_index
 
     raw, chunks = path.read_bytes(), {}
     head = sharding.index_nbytes

@@ -29,7 +29,8 @@ def test_there_and_back(is_image):
     assert packed[:2] == b"\x1f\x8b"
     assert packed[4:8] == bytes(4)  # no time: the same bytes whenever they are written
     assert zlib.decompress(packed, 31) == DATA
-    assert decompress_gzip(packed, len(DATA), "f", 7) == DATA
+    for more in (b"", b"behind it"):
+        assert decompress_gzip(packed + more, len(DATA), "f", 7) == DATA
     assert zlib.decompress(compress_gzip(b"", is_image=is_image), 31) == b""
 
 
@@ -40,6 +41,8 @@ def test_what_is_no_stream():
         decompress_gzip(packed, len(DATA) - 1, "f", 7)
     with pytest.raises(CorruptError, match="f: byte 7: expected a gzip stream"):
         decompress_gzip(b"no gzip", 10, "f", 7)
+    with pytest.raises(CorruptError, match="f: byte 7: expected a gzip stream"):
+        decompress_gzip(packed[:-8] + bytes(8), len(DATA), "f", 7)
     for cut in (0, 5, 20, len(packed) - 1):
         with pytest.raises(TruncatedError, match="f: byte 7: a gzip stream of"):
             decompress_gzip(packed[:cut], len(DATA), "f", 7)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import struct
 
@@ -297,23 +296,3 @@ def test_shards_that_are_no_boxes():
 
 def test_a_shard_index():
     assert format_shard_index(np.array([0, 3], np.uint64), np.array([0, 9], np.uint64)) == struct.pack("<4Q", 0, 0, 3, 9)
-
-
-@pytest.mark.parametrize("package", ["imagecodecs", None])
-def test_gzip_by_either_library(package, monkeypatch):
-    if package is None:
-        monkeypatch.setattr("wkwdask.formats.precomputed.sharding._imagecodecs", lambda: None)
-    else:
-        pytest.importorskip(package, reason="its gzip is tried")
-    data = bytes(range(256)) * 40
-    for level in (1, 6):
-        stream = compress_gzip(data, level)
-        assert gzip.decompress(stream) == data
-        for more in (b"", b"behind it"):
-            assert decompress_gzip(stream + more, len(data), "file", 0) == data
-        with pytest.raises(CorruptError, match="more than the 10239 bytes"):
-            decompress_gzip(stream, len(data) - 1, "file", 0)
-        with pytest.raises(TruncatedError, match="cut off"):
-            decompress_gzip(stream[:-1], len(data), "file", 0)
-        with pytest.raises(CorruptError, match="expected a gzip stream"):
-            decompress_gzip(stream[:-8] + bytes(8), len(data), "file", 0)
