@@ -13,6 +13,7 @@ _SHORTEST = 18
 _LEVEL = 6
 _IMAGE_LEVEL = 1
 _ISAL_LEVEL = 3
+_LITTLE = 3  # what was compressed to more than a third isal decompresses faster than libdeflate, and the rest slower
 
 
 def compress_gzip(data: bytes, *, is_image: bool = False) -> bytes:
@@ -88,12 +89,19 @@ def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> byte
     TruncatedError
         It ends too early.
     """
-    fast, said = _imagecodecs(), int.from_bytes(data[-4:], "little")  # a stream ends with the length of what was compressed
-    if fast is not None and len(data) >= _SHORTEST and said <= largest:
-        with contextlib.suppress(fast.GzipError, ValueError):  # zlib says what is wrong
-            out: bytes = fast.gzip_decode(data, out=said)
-            if len(out) == said:
-                return out
+    isal, imagecodecs, said = _isal(), _imagecodecs(), int.from_bytes(data[-4:], "little")  # a stream ends with the length of what was compressed
+    if len(data) >= _SHORTEST and said <= largest:  # where these fail, zlib says what is wrong
+        if isal is not None and said < _LITTLE * len(data):
+            stream = isal.decompressobj(31)
+            with contextlib.suppress(isal.IsalError):
+                out: bytes = stream.decompress(data, said + 1)
+                if stream.eof and len(out) == said:
+                    return out
+        elif imagecodecs is not None:
+            with contextlib.suppress(imagecodecs.GzipError, ValueError):
+                out = imagecodecs.gzip_decode(data, out=said)
+                if len(out) == said:
+                    return out
     return _decompress_slowly(data, largest, source, offset)
 
 
