@@ -72,6 +72,7 @@ _NAMES = {
     "rm": "api.copies",
     "sample": "api.access",
     "tiff_prefix": "formats.zarr3.tiff",
+    "tiff_shard_codec": "formats.zarr3.making",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
     "upsample": "api.pyramids",
@@ -144,6 +145,7 @@ __all__ = [
     "rm",
     "sample",
     "tiff_prefix",
+    "tiff_shard_codec",
     "to_precomputed",
     "to_wkw",
     "upsample",
@@ -189,7 +191,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.choose_sharding import choose_sharding
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.formats.zarr3.headers import register_header
-    from wkwdask.formats.zarr3.making import offset_codec, pad_codec
+    from wkwdask.formats.zarr3.making import offset_codec, pad_codec, tiff_shard_codec
     from wkwdask.formats.zarr3.tiff import tiff_prefix
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag

@@ -8,10 +8,11 @@ from wkwdask.formats.extras import need
 from wkwdask.formats.zarr3.headers import Header
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from wkwdask.formats.zarr3.offset import OffsetCodec
     from wkwdask.formats.zarr3.pad import PadCodec
+    from wkwdask.formats.zarr3.tiff_shard import TiffShardCodec
 
 TIFF_NBYTES = 512
 """Length of a dynamic TIFF header where none is given [bytes]: room for a page of any type."""
@@ -109,6 +110,48 @@ def pad_codec(
     from wkwdask.formats.zarr3.pad import PadCodec
 
     return PadCodec(location=location, **_arguments("nbytes", "padding", nbytes, padding, padding_func, header, header_options, strict))
+
+
+def tiff_shard_codec(
+    chunk_shape: Sequence[int], *, compression: str = "none", level: int | None = None, byteorder: str = "little", axes: str | None = None
+) -> TiffShardCodec:
+    """Make a codec for zarr-python that writes each shard as a TIFF file, which every Zarr v3 reader reads; the ``serializer=`` of an array.
+
+    The metadata of the array are those of standard shards with their index at the end. That their files are TIFF is not in them: what an array that is opened
+    again writes are standard shards without a TIFF header. Write such arrays in one go, by the array that was created.
+
+    Parameters
+    ----------
+    chunk_shape : sequence of int
+        Inner chunks: the whole shard, or tiles of it whose lengths along y and x are multiples of 16, one plane deep.
+    compression : str
+        ``"none"``; ``"zstd"``, which Zarr readers know and not all TIFF readers; ``"zlib"``, the other way round.
+    level : int, optional
+        Of the compression.
+    byteorder : str
+        ``"little"`` or ``"big"``.
+    axes : str, optional
+        A letter per axis, as in :func:`tiff_prefix`.
+
+    Returns
+    -------
+    TiffShardCodec
+
+    Raises
+    ------
+    ValueError
+        There is no such compression or byte order.
+    ModuleNotFoundError
+        zarr is not installed.
+    """
+    need("zarr", "tiff_shard_codec", "zarr")
+    from wkwdask.formats.zarr3.tiff_shard import SHARD_COMPRESSIONS, TiffShardCodec
+
+    if compression not in SHARD_COMPRESSIONS:
+        raise ValueError(f"compression {compression!r}, expected one of {', '.join(SHARD_COMPRESSIONS)}")
+    if byteorder not in ("little", "big"):
+        raise ValueError(f"byteorder {byteorder!r}, expected 'little' or 'big'")
+    return TiffShardCodec(chunk_shape=tuple(int(n) for n in chunk_shape), compression=compression, level=level, byteorder=byteorder, axes=axes)
 
 
 def _arguments(

@@ -123,3 +123,50 @@ def check_strip(encoded: bytes, compression: str, nbytes: int) -> None:
 def _is_zlib(data: bytes) -> bool:
     """RFC 1950, section 2.2: method 8, a check over the first two bytes, no dictionary."""
     return len(data) > 2 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0 and not data[1] & 32
+
+
+def tiff_segments_header(
+    shape: Sequence[int], dtype: Any, tile: Sequence[int], lengths: Sequence[int], compression: str, byteorder: str, axes: str | None
+) -> bytes:
+    """Make the header of a TIFF file whose strips or tiles are parts of a chunk, behind each other with the last axis fastest.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Elements of the whole along its axes.
+    dtype : dtype_like
+        Type of an element.
+    tile : sequence of int
+        Elements of a part along the same axes.
+    lengths : sequence of int
+        Lengths of the stored parts [bytes].
+    compression, byteorder, axes : str
+        As in :func:`tiff_header`.
+
+    Returns
+    -------
+    bytes
+        The header; the first part follows at once.
+
+    Raises
+    ------
+    ValueError
+        The parts are no strips or tiles: they cross planes, cut pixels, or are tiles of lengths that are no multiples of 16.
+    """
+    image = TiffImage.of(shape, dtype, byteorder, axes, "pages")
+    axes = image.axes
+    along = dict(zip(axes, zip(shape, tile, strict=True), strict=True))
+    cut = [axis for axis in axes if along[axis][0] != along[axis][1]]
+    planes = [axis for axis in axes if axis in "tzc"]
+    number = COMPRESSIONS[compression][0]
+    if not cut and (compression == "none" or image.planes == 1):  # the planes of an uncompressed whole are its strips
+        return image.header(sum(lengths), number)
+    if any(along[axis][1] != 1 for axis in planes) or "s" in cut:
+        told = ", ".join(f"{axis} {part} of {whole}" for axis, (whole, part) in along.items())
+        raise ValueError(f"inner chunks with {told}, expected 1 along planes and all samples: a tile of TIFF lies in one plane")
+    if not set(cut) & {"y", "x"}:
+        return image.segmented(lengths, number)
+    height, width = along["y"][1], along["x"][1]
+    if height % 16 or width % 16:
+        raise ValueError(f"tiles of {height} x {width} pixels, expected multiples of 16, as TIFF has them (TIFF 6.0, section 15)")
+    return image.segmented(lengths, number, (height, width))

@@ -49,6 +49,8 @@ class TiffImage:
     """How planes are told."""
     description: str
     """ImageJ's, or nothing."""
+    axes: str
+    """A letter for each axis of the chunk."""
 
     @classmethod
     def of(cls, shape: Sequence[int], dtype: Any, byteorder: str, axes: str | None, stack: str) -> TiffImage:
@@ -68,7 +70,7 @@ class TiffImage:
             planes, height = 1, height * planes
         if max(height, width) >= _LIMIT or samples > 0xFFFF:
             raise UnsupportedError(f"an image of {height} x {width} pixels and {samples} samples: too large for TIFF")
-        return cls(planes, height, width, samples, dtype, byteorder, stack, description)
+        return cls(planes, height, width, samples, dtype, byteorder, stack, description, axes)
 
     @property
     def nbytes(self) -> int:
