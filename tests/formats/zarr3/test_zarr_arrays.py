@@ -80,6 +80,12 @@ def _regions(draw, shape):
 @given(st.data())
 def test_any_array(data):
     options, compressors, behind, sharding = data.draw(arrays())
+    # zarr 3.1.3 cannot leave out inner chunks of a shard that has other codecs behind it.
+    with zarr.config.set({"array.write_empty_chunks": sharding == "outside"}):
+        _check(data, options, compressors, behind, sharding)
+
+
+def _check(data, options, compressors, behind, sharding):
     wkwdask.register_header("numbered", numbered_header)
     dtype = np.dtype(options["dtype"])
     plain = dtype.kind in "bc" or dtype.itemsize == 2
@@ -109,8 +115,8 @@ def test_any_array(data):
 _OTHER = """
 import sys
 import zarr
+assert "wkwdask" not in sys.modules
 array = zarr.open_array(sys.argv[1])
-assert "wkwdask" not in sys.modules or not hasattr(sys.modules["wkwdask"], "offset_codec_was_asked_for")
 print(array[:].sum())
 array[int(sys.argv[2]) :: 2] = int(sys.argv[2]) + 7
 try:

@@ -112,7 +112,8 @@ class TiffShardCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):
         make = chunk_spec.prototype.buffer.from_bytes
         index = await Crc32cCodec()._encode_single(make(_index(len(header), lengths)), chunk_spec)
         assert index is not None
-        return make(header).combine([*segments, index])
+        parts = [np.frombuffer(header, "B"), *(one.as_numpy_array() for one in (*segments, index))]
+        return chunk_spec.prototype.buffer.from_array_like(np.concatenate(parts))
 
 
 def _index(start: int, lengths: list[int]) -> bytes:
