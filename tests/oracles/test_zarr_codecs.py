@@ -36,7 +36,7 @@ def _voxels(shape, dtype):
 
 @pytest.mark.parametrize("byteorder", ["little", "big"])
 @pytest.mark.parametrize("dtype", TIFF_DTYPES)
-def test_prefix_is_seen_by_tifffile(dtype, byteorder):
+def test_prefix_is_seen_by_tifffile(dtype, byteorder, caplog):
     for shape, axes, stack, seen in IMAGES:
         voxels = _voxels(shape, dtype)
         prefix = wkwdask.tiff_prefix(shape, dtype, byteorder, axes=axes, stack=stack)
@@ -45,6 +45,7 @@ def test_prefix_is_seen_by_tifffile(dtype, byteorder):
             found = tiff.asarray()
         assert found.dtype == voxels.dtype
         np.testing.assert_array_equal(found, voxels.reshape(seen))
+    assert caplog.records == []  # tifffile found nothing strange
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
@@ -110,13 +111,18 @@ SHARDS = [
 
 
 @pytest.mark.filterwarnings("ignore:(?i).*numcodecs codecs are not in")
-@pytest.mark.parametrize(("compression", "byteorder"), [("none", "little"), ("none", "big"), ("zstd", "little"), ("zlib", "big")])
-@pytest.mark.parametrize(("shard", "inner", "dtype", "axes"), SHARDS)
-def test_tiff_shards_are_seen_by_all(tmp_path, compression, byteorder, shard, inner, dtype, axes):
+@pytest.mark.parametrize(
+    ("shard", "inner", "dtype", "axes", "compression", "byteorder"),
+    [
+        (*shard, *stored)
+        for shard in SHARDS
+        for stored in (("none", "little"), ("none", "big"), ("zstd", "little"), ("zlib", "big"))
+        if stored[0] == "none" or shard[1] != (4, 32, 48)  # the planes of a compressed stack are one stream
+    ],
+)
+def test_tiff_shards_are_seen_by_all(tmp_path, shard, inner, dtype, axes, compression, byteorder):
     """By tifffile as images, by tensorstore and zarr as arrays that need no codec of ours."""
     tensorstore = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
-    if compression != "none" and inner == (4, 32, 48):
-        pytest.skip("the planes of a compressed stack are one stream")
     codec = wkwdask.tiff_shard_codec(inner, compression=compression, byteorder=byteorder, axes=axes)
     shape = tuple(n + 9 if n > 4 else n for n in shard)
     voxels = _voxels(shape, dtype) + np.dtype(dtype).type(1)
@@ -166,11 +172,11 @@ def test_example_3_as_printed_is_wrong_and_mended_is_right(tmp_path):
 
 @pytest.mark.parametrize("codec", [{"offset": 12, "header": "n5"}, {"offset": 12, "header": "n5", "strict": True}])
 def test_example_3_with_the_header_n5(tmp_path, codec):
-    """The header by its name is right for blocks of any lengths; tensorstore reads what is written."""
-    _n5(tmp_path, [64, 32])
+    """The header by its name is right for blocks of any lengths, padded at the border; tensorstore reads what is written."""
+    _n5(tmp_path, [64, 48])
     first, zstd, _ = proposal.EXAMPLE_3["codecs"]
     codecs = [{"name": "transpose", "configuration": {"order": [1, 0]}}, first, zstd, {"name": "offset", "configuration": codec}]
-    grid = {"name": "regular", "configuration": {"chunk_shape": [64, 32]}}
+    grid = {"name": "regular", "configuration": {"chunk_shape": [64, 48]}}
     array = _place(tmp_path, {**proposal.EXAMPLE_3, "codecs": codecs, "chunk_grid": grid})
     voxels = np.random.default_rng(1).integers(1, 1 << 16, (1024, 1024)).astype("uint16")
     array[...] = voxels

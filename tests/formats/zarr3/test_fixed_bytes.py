@@ -98,6 +98,17 @@ def test_function_of_a_session():
     assert stored.chunks() == before  # and nothing was written
 
 
+def test_function_stays_with_the_array():
+    """In what the array makes of its own metadata, and in pickles."""
+    stored = Stored([wkwdask.offset_codec(offset=8, prefix_func=length_header)], fill=False)
+    stored.array.resize((12, 10))
+    stored.array.update_attributes({"a": 1})
+    array = pickle.loads(pickle.dumps(stored.array))
+    stored.array[...] = 3
+    assert stored.bytes("c/3/1")[:8] == (30).to_bytes(8, "little")
+    assert array.metadata.codecs[-1].header.function is length_header
+
+
 def test_registered_function_is_found_again():
     wkwdask.register_header("length", length_header)
     stored = Stored([wkwdask.offset_codec(8, header="length")])
@@ -177,6 +188,13 @@ def test_strict_with_a_header_of_each_chunk():
     stored.replace("c/0/0", bytes(8) + stored.bytes()[8:])
     with pytest.raises(CorruptError, match="has 00 00 00 00 00 00 00 00 at byte 0"):
         stored.array[0, 0]
+
+
+def test_strict_when_the_function_does_not_like_what_is_stored():
+    tiff = Stored([wkwdask.offset_codec(header="tiff", strict=True)])
+    tiff.replace("c/0/0", tiff.bytes()[:-1])
+    with pytest.raises(CorruptError, match="a header of a stored chunk of 3 x 5 uint16 cannot be checked: a chunk has 29 encoded bytes, expected 30"):
+        tiff.array[0, 0]
 
 
 # ----------------------------------------------------------------------------- configurations
@@ -262,6 +280,14 @@ def test_a_number_in_a_file_is_no_reason_to_allocate():
 def test_wrong_arguments(options, message):
     with pytest.raises(ValueError, match=message):
         wkwdask.offset_codec(**options)
+
+
+def test_wrong_types_of_arguments():
+    with pytest.raises(TypeError, match="prefix is 16, expected bytes, or base64 text"):  # not sixteen zeros
+        wkwdask.offset_codec(prefix=16)
+    with pytest.raises(TypeError, match="integer"):
+        wkwdask.offset_codec(2.5)
+    assert wkwdask.offset_codec(np.int64(5)) == wkwdask.offset_codec(5)
 
 
 def test_unknown_header_is_refused_at_once():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import struct
 
@@ -63,6 +64,18 @@ def test_update_keeps_the_header_and_reopening_does_not():
     np.testing.assert_array_equal(stored.array[...], stored.voxels)
 
 
+def test_header_stays_with_the_array():
+    """In what the array makes of its own metadata, and in pickles, as they go to the workers of a cluster."""
+    stored = _stored((16, 16))
+    stored.array.resize((64, 96))
+    stored.array.update_attributes({"a": 1})
+    stored.array[-1, -1] = 5
+    assert stored.bytes("c/1/1")[:4] == b"II*\0"
+    codec = pickle.loads(pickle.dumps(stored.array.metadata.codecs[0]))
+    assert codec == stored.array.metadata.codecs[0]
+    assert isinstance(codec, TiffShardCodec)
+
+
 @pytest.mark.parametrize(
     ("shape", "tile", "axes", "message"),
     [
@@ -74,6 +87,11 @@ def test_update_keeps_the_header_and_reopening_does_not():
 def test_parts_that_are_no_tiles(shape, tile, axes, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         tiff_segments_header(shape, "uint8", tile, (1,), "none", "little", axes)
+
+
+def test_compressed_stack_in_one_chunk():
+    with pytest.raises(ValueError, match="a tile of TIFF lies in one plane"):
+        _stored((3, 32, 48), (3, 32, 48), (3, 32, 48), compression="zstd")
 
 
 def test_refused():

@@ -171,7 +171,10 @@ class FixedBytesCodec(BytesBytesCodec):
 
     def _check(self, found: bytes, data: Buffer, chunk_spec: ArraySpec, start: int) -> None:
         """Compare stored bytes with those that would be written."""
-        expected = self._fixed_bytes(data, chunk_spec)
+        try:
+            expected = self._fixed_bytes(data, chunk_spec)
+        except (TypeError, ValueError) as error:  # a function of headers that does not like what is stored
+            raise CorruptError(f"codec {self.name!r}: {self._what()} of {_told(chunk_spec)} cannot be checked: {error}") from error
         if found == expected:
             return
         n = next(n for n in range(self.nbytes) if found[n] != expected[n])

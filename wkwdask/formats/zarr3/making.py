@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.extras import need
@@ -53,6 +54,8 @@ def offset_codec(
     ------
     ValueError
         A length is negative or not that of the prefix, the base64 is none, or two kinds of header are given.
+    TypeError
+        The prefix is neither bytes nor text, or the function is none.
     UnsupportedError
         Nobody in this process knows the name of the header.
     ModuleNotFoundError
@@ -101,6 +104,8 @@ def pad_codec(
     ------
     ValueError
         As in :func:`offset_codec`, or no such location.
+    TypeError
+        The padding is neither bytes nor text, or the function is none.
     UnsupportedError
         Nobody in this process knows the name of the header.
     ModuleNotFoundError
@@ -172,6 +177,8 @@ def _arguments(
         raise ValueError(f"{' and '.join(given)} are given, expected one of them")
     if options is not None and name is None and function is None:
         raise ValueError("header_options= without a header")
+    if literal is not None and not isinstance(literal, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"{literal_key} is {literal!r}, expected bytes, or base64 text")
     literal = decode_base64(literal, literal_key) if isinstance(literal, str) else None if literal is None else bytes(literal)
     header = None if name is None else Header.named(name, options)
     if header is not None:
@@ -182,4 +189,4 @@ def _arguments(
         nbytes = len(literal) if literal is not None else TIFF_NBYTES if name == "tiff" else None
     if nbytes is None:
         raise ValueError(f"no {size_key}: give the length of the bytes")
-    return {"nbytes": nbytes, "literal": literal, "header": header, "strict": strict}
+    return {"nbytes": operator.index(nbytes), "literal": literal, "header": header, "strict": strict}
