@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import pickle
 import re
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 import zarr
@@ -241,6 +244,20 @@ def test_wrong_configuration(configuration, message):
 def test_wrong_pad(configuration, message):
     with pytest.raises(CorruptError, match=re.escape(message)):
         PadCodec.from_dict({"name": "pad", "configuration": configuration})
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4), lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner)
+)
+_KEYS = st.sampled_from(("offset", "prefix", "header", "strict", "location", "nbytes", "padding", "name", "options"))
+
+
+@given(st.dictionaries(_KEYS, _JSON | st.sampled_from(("start", "tiff", 2, "TVk=", {"name": "tiff", "options": {}}))))
+def test_any_configuration_is_read_or_refused(configuration):
+    for codec in (OffsetCodec, PadCodec):
+        with contextlib.suppress(CorruptError):
+            entry = {"name": codec.name, "configuration": configuration}
+            codec.from_dict(entry).to_dict()
 
 
 def test_wrong_name():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -119,6 +120,8 @@ assert "wkwdask" not in sys.modules
 array = zarr.open_array(sys.argv[1])
 print(array[:].sum())
 array[int(sys.argv[2]) :: 2] = int(sys.argv[2]) + 7
+if sys.argv[2] == "0":
+    zarr.open_array(sys.argv[1] + "-acme")[1] = 9
 try:
     zarr.open_array(sys.argv[1] + "-session")[0] = 1
 except Exception as error:
@@ -126,17 +129,42 @@ except Exception as error:
 """
 
 
-def test_two_other_processes_that_never_import_wkwdask(tmp_path):
-    """Entry points do it: both write every second row of chunks at the same time, with the right header of each chunk."""
-    compressors = [GzipCodec(level=1), wkwdask.offset_codec(8, header="n5"), wkwdask.pad_codec(padding=b"end", location="end", strict=True)]
-    array = zarr.create_array(tmp_path / "a", shape=(40,), chunks=(1,), dtype="uint8", compressors=compressors)
+def _install_acme(folder):
+    """Make what an installed package with a header leaves behind."""
+    (folder / "acme.py").write_text("def header(encoded):\n    return b'acme%d' % len(encoded)\n")
+    (folder / "acme-1.0.dist-info").mkdir(parents=True)
+    (folder / "acme-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (folder / "acme-1.0.dist-info" / "entry_points.txt").write_text("[wkwdask.headers]\nacme = acme:header\n")
+
+
+def _create(path, count, *compressors, **options):
+    array = zarr.create_array(path, shape=(count,), dtype="uint8", compressors=compressors, **options)
     array[:] = 3
-    session = zarr.create_array(
-        tmp_path / "a-session", shape=(4,), chunks=(2,), dtype="uint8", compressors=[wkwdask.offset_codec(3, prefix_func=lambda _: b"abc")]
+
+
+def test_two_other_processes_that_never_import_wkwdask(tmp_path):
+    """Entry points do it: both write every second chunk at the same time, with the right header of each chunk; headers of other packages are found too."""
+    _install_acme(tmp_path)
+    wkwdask.register_header("acme", lambda encoded: b"acme?")
+    _create(
+        tmp_path / "a",
+        40,
+        GzipCodec(level=1),
+        wkwdask.offset_codec(8, header="n5"),
+        wkwdask.pad_codec(padding=b"end", location="end", strict=True),
+        chunks=(1,),
     )
-    session[:] = 5
+    _create(tmp_path / "a-acme", 4, wkwdask.offset_codec(5, header="acme"), chunks=(2,), shards=(4,))
+    _create(tmp_path / "a-session", 4, wkwdask.offset_codec(3, prefix_func=lambda _: b"abc"), chunks=(2,))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path), os.environ.get("PYTHONPATH", "")))}
     started = [
-        subprocess.Popen([sys.executable, "-W", "error", "-c", _OTHER, str(tmp_path / "a"), str(n)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", _OTHER, str(tmp_path / "a"), str(n)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for n in range(2)
     ]
     for process in started:
@@ -150,7 +178,9 @@ def test_two_other_processes_that_never_import_wkwdask(tmp_path):
         data = (tmp_path / "a" / "c" / str(n)).read_bytes()
         assert data[:10] == b"\0\0\0\1\0\0\0\1\x1f\x8b"
         assert data[-3:] == b"end"
-    assert zarr.open_array(tmp_path / "a-session")[:].tolist() == [5] * 4
+    assert zarr.open_array(tmp_path / "a-acme")[:].tolist() == [3, 9, 3, 3]
+    assert (tmp_path / "a-acme" / "c" / "0").read_bytes()[:14] == b"acme2\3\x09acme?\3\3"  # one of two chunks of the shard was written again
+    assert zarr.open_array(tmp_path / "a-session")[:].tolist() == [3] * 4
 
 
 @pytest.mark.parametrize("shards", [None, (8, 8)])
