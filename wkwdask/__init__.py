@@ -56,18 +56,23 @@ _NAMES = {
     "label_statistics": "api.labels",
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
+    "offset_codec": "formats.zarr3.making",
     "open": "api.access",
     "open_dataset": "api.datasets",
+    "pad_codec": "formats.zarr3.making",
     "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
+    "register_header": "formats.zarr3.headers",
     "remap": "api.segmentations",
     "remove_dust": "api.segmentations",
     "renumber": "api.segmentations",
     "repair": "api.checks",
     "rm": "api.copies",
     "sample": "api.access",
+    "tiff_prefix": "formats.zarr3.tiff",
+    "tiff_shard_codec": "formats.zarr3.making",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
     "upsample": "api.pyramids",
@@ -124,18 +129,23 @@ __all__ = [
     "label_statistics",
     "make_demo",
     "merge",
+    "offset_codec",
     "open",
     "open_dataset",
+    "pad_codec",
     "plan_pyramid",
     "preview",
     "read",
     "rechunk",
+    "register_header",
     "remap",
     "remove_dust",
     "renumber",
     "repair",
     "rm",
     "sample",
+    "tiff_prefix",
+    "tiff_shard_codec",
     "to_precomputed",
     "to_wkw",
     "upsample",
@@ -180,6 +190,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.faults import Fault
     from wkwdask.formats.precomputed.choose_sharding import choose_sharding
     from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask.formats.zarr3.headers import register_header
+    from wkwdask.formats.zarr3.making import offset_codec, pad_codec, tiff_shard_codec
+    from wkwdask.formats.zarr3.tiff import tiff_prefix
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.estimate import PyramidPlan
