@@ -234,7 +234,7 @@ class BrokenError(Exception):
 @pytest.mark.parametrize("sharded", [False, SHARDING])
 def test_what_was_finished_is_kept(tmp_path, monkeypatch, sharded):
     """An interrupted call goes on with what its journal tells of; what was damaged meanwhile is made anew."""
-    monkeypatch.setattr("wkwdask.storage.precomputed_files._GROUP_CHUNKS", 4)
+    monkeypatch.setattr("wkwdask.plans.chunks._GROUP_CHUNKS", 4)
     asked, state = [], {"left": 5}
 
     def chunk(block, block_info=None):

@@ -56,6 +56,8 @@ _NAMES = {
     "label_statistics": "api.labels",
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
+    "n5_as_zarr": "api.n5",
+    "n5_store": "api.n5",
     "offset_codec": "formats.zarr3.making",
     "open": "api.access",
     "open_dataset": "api.datasets",
@@ -73,6 +75,7 @@ _NAMES = {
     "sample": "api.access",
     "tiff_prefix": "formats.zarr3.tiff",
     "tiff_shard_codec": "formats.zarr3.making",
+    "to_n5": "api.n5",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
     "upsample": "api.pyramids",
@@ -129,6 +132,8 @@ __all__ = [
     "label_statistics",
     "make_demo",
     "merge",
+    "n5_as_zarr",
+    "n5_store",
     "offset_codec",
     "open",
     "open_dataset",
@@ -146,6 +151,7 @@ __all__ = [
     "sample",
     "tiff_prefix",
     "tiff_shard_codec",
+    "to_n5",
     "to_precomputed",
     "to_wkw",
     "upsample",
@@ -165,6 +171,7 @@ if TYPE_CHECKING:
     from wkwdask.api.functions import apply
     from wkwdask.api.labels import label_statistics
     from wkwdask.api.layers import Layer, LayerMag
+    from wkwdask.api.n5 import n5_as_zarr, n5_store, to_n5
     from wkwdask.api.precomputed import to_precomputed
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk

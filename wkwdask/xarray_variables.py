@@ -10,6 +10,7 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from wkwdask.storage.leveled import LeveledLayer
 from wkwdask.storage.opening import voxel_size_of
 from wkwdask.storage.precomputed_layer import PREFIX
 from wkwdask.storage.wkw import WkwVolume
@@ -52,7 +53,7 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
 
     Parameters
     ----------
-    layer : Layer or PrecomputedLayer
+    layer : Layer, PrecomputedLayer or LeveledLayer
         The layer.
     volume : WkwVolume or TranslatedVolume
         One of its mags.
@@ -76,11 +77,12 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
         attrs["voxel_size_nm"] = voxel_size
     if layer.category is not None:
         attrs["category"] = layer.category
-    name = layer.name if layer.name not in ("c", "x", "y", "z") else f"layer_{layer.name}"
+    name = layer.name.replace("/", "_")
+    name = name if name not in ("c", "x", "y", "z") else f"layer_{name}"
     chunks = _preferred_chunks(reader)
     encoding = {
         "preferred_chunks": dict(zip(reader.axes, chunks, strict=True)),
-        "source": volume.name if isinstance(volume, WkwVolume) else f"{PREFIX}{layer.folder}",
+        "source": volume.name if isinstance(volume, WkwVolume) else layer.source if isinstance(layer, LeveledLayer) else f"{PREFIX}{layer.folder}",
     }
     variable = xr.Variable(tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding)
     dataset_attrs = {key: attrs[key] for key in ("mag", "voxel_size_nm") if key in attrs}

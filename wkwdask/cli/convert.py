@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to take over [voxels of mag 1 of the dataset].")
 @click.option("--block-len", type=int, default=32, show_default=True, metavar="VOXELS", help="Edge of a block.")
 @click.option("--file-len", type=int, default=32, show_default=True, metavar="BLOCKS", help="Edge of a file.")
-@click.option("--compression", help="lz4hc (default), lz4 or raw; for TIFF zlib (default), lzw, zstd or raw.")
+@click.option("--compression", help="lz4hc (default), lz4 or raw; for TIFF zlib (default), lzw, zstd, raw; for N5 gzip (default), zstd, blosc, xz...")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by the type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
@@ -42,8 +42,9 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
     """Make a WKW mag of images or of an array in another format; export where SOURCE is WKW.
 
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
-    array, MRC, or a Neuroglancer volume (precomputed://PATH or URL). TARGET is a dataset, a layer or a mag; for an export .ome.tif, .tif, .npy, .zarr,
-    precomputed://PATH, or a folder of TIFFs. What is made appears when it is complete, and an interrupted run goes on when it is started again.
+    array, MRC, a Neuroglancer volume (precomputed://PATH or URL), N5 (n5://PATH) or OME-NGFF with all its resolutions (zarr://PATH). TARGET is a dataset, a
+    layer or a mag; for an export .ome.tif, .tif, .npy, .zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs. What is made appears when it is complete,
+    and an interrupted run goes on when it is started again.
 
     \b
     Examples:
@@ -52,6 +53,7 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
       wkwdask convert labels.h5:/volumes/labels dataset --layer neurons --category segmentation
       wkwdask convert dataset/color/1 sections-of-it/ --box 1000,1000,500,512,512,100
       wkwdask convert dataset precomputed://neurons --layer segmentation --sharded
+      wkwdask convert dataset n5://volume.n5/em --layer color
       wkwdask convert precomputed://gs://bucket/em dataset --layer color --box 1000,1000,500,512,512,100
     """
     from wkwdask.api import convert as convert_anything

@@ -10,11 +10,12 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.compare import CompareJob, Difference
 from wkwdask.plans.regions import RegionGrid
+from wkwdask.storage.dataset import Layer
 from wkwdask.storage.foreign import Placing, open_foreign
 from wkwdask.storage.opening import cropped, find, open_stored
-from wkwdask.storage.precomputed_layer import PrecomputedLayer
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.storage.zarr_layer import is_plain_zarr
 
 if TYPE_CHECKING:
     import os
@@ -209,13 +210,15 @@ def stage_diff(
 
 
 def _is_foreign(url: str | os.PathLike[str]) -> bool:
-    """Tell whether something is of another format than WKW.
+    """Tell whether something is a file or folder of images or an array, which says of no place; Zarr may, where its URL says that it is Zarr.
 
     Raises
     ------
     MissingError
         There is nothing.
     """
+    if is_plain_zarr(url):
+        return True
     try:
         find(url)
     except MissingError as missing:
@@ -257,7 +260,7 @@ _Named = tuple[str, tuple["AnyLayer", Mag | None], tuple["AnyLayer", Mag | None]
 def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
     """Pair layers by their names; single ones whatever they are called."""
     if layer is not None:
-        a, b = (found.layers[0] if isinstance(found.layers[0], PrecomputedLayer) else found.choose(layer) for found in (first, second))
+        a, b = (found.layers[0] if len(found.layers) == 1 and not isinstance(found.layers[0], Layer) else found.choose(layer) for found in (first, second))
         return [(layer, (a, first.mag), (b, second.mag))], ([], [])
     if len(first.layers) == len(second.layers) == 1:
         a, b = first.layers[0], second.layers[0]
@@ -273,7 +276,7 @@ def _stage(name: str, a: AnyLayer, b: AnyLayer, mag: Mag, box: BoundingBox | Non
 
 def _is_box_known(layer: AnyLayer) -> bool:
     """Tell whether a layer's box is more than the extent of its files."""
-    return isinstance(layer, PrecomputedLayer) or layer.record is not None
+    return not isinstance(layer, Layer) or layer.record is not None
 
 
 def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> StagedDiff:

@@ -17,6 +17,7 @@ from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
+from wkwdask.plans.chunks import group_of_chunks
 from wkwdask.storage.states import digests
 from wkwdask.storage.wkw_file import check_folder
 
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 SUFFIXES = ("", ".gz", ".br", ".zstd")
 """What the name of a chunk may end with: as it is, or compressed as a whole, as cloud-volume does on local disks."""
 GZIP_MAGIC = b"\x1f\x8b"
-_GROUP_NBYTES = 64 << 20
-_GROUP_CHUNKS = 1024
 _NUMBER = r"(0|-?[1-9]\d*)"  # no leading zeros
 _CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + r"(\.gz|\.br|\.zstd)?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
@@ -76,13 +75,7 @@ def group_cells(scale: Scale, voxel_nbytes: int) -> Vec3:
     if scale.sharding is not None:
         x, y, z = (1 << (n - 1).bit_length() for n in grid)
         return scale.shard_cells or (x, y, z)
-    cells, nbytes = [1, 1, 1], scale.chunk_size[0] * scale.chunk_size[1] * scale.chunk_size[2] * voxel_nbytes
-    axes = [axis for axis in range(3) if cells[axis] < grid[axis]]
-    while axes and nbytes * 2 <= _GROUP_NBYTES and cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS:
-        axis = min(axes, key=lambda n: cells[n])
-        cells[axis], nbytes = cells[axis] * 2, nbytes * 2
-        axes = [axis for axis in axes if cells[axis] < grid[axis]]
-    return cells[0], cells[1], cells[2]
+    return group_of_chunks(grid, scale.chunk_size[0] * scale.chunk_size[1] * scale.chunk_size[2] * voxel_nbytes)
 
 
 def shard_name(scale: Scale, shard_cells: Vec3, index: Vec3) -> str:
@@ -339,7 +332,7 @@ def states_of(folder: str, scale: Scale, shard_cells: Vec3, indices: Iterable[Ve
     if scale.sharding is not None and scale.shard_cells is None:
         return all_states(folder, scale, shard_cells)
     rows = [row for index in indices for row in _rows_of(folder, scale, shard_cells, index)]
-    return _summed(rows)
+    return summed_states(rows)
 
 
 def all_states(folder: str, scale: Scale, shard_cells: Vec3) -> States:
@@ -368,13 +361,13 @@ def all_states(folder: str, scale: Scale, shard_cells: Vec3) -> States:
             if row is not None and (x, y, z) not in seen:
                 seen.add((x, y, z))
                 rows.append(row)
-        return _summed(rows)
+        return summed_states(rows)
     found = list_shards(folder, scale)
     cells = np.zeros((len(found), 3), np.int64) if scale.shard_cells is None else _first_cells(scale, list(found)) // shard_cells
     for index, (shard, entries) in zip(cells.tolist(), found.items(), strict=True):
         found_rows = (_row(entry.path, index, _shard_fields(shard, entry.name.rpartition(".")[2])) for entry in entries)
         rows += [row for row in found_rows if row is not None]
-    return _summed(rows)
+    return summed_states(rows)
 
 
 _KINDS = ("shard", "index", "data")
@@ -414,8 +407,14 @@ def _row(path: str, index: Sequence[int], what: tuple[int, ...]) -> tuple[int, .
     return (*index, *what, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
-def _summed(rows: Sequence[tuple[int, ...]]) -> States:
-    """Make one row for each index: the sum of sizes, and a digest of all that is known of its files."""
+def summed_states(rows: Sequence[tuple[int, ...]]) -> States:
+    """Make one row for each index: the sum of sizes, and a digest of all that is known of its files.
+
+    Parameters
+    ----------
+    rows : sequence of tuple of int
+        One for each file: the index that it belongs to, four numbers that name it, its size [bytes] and time of modification [ns].
+    """
     table = np.array(rows, np.int64).reshape(-1, 9)
     indices, members = np.unique(table[:, :3], axis=0, return_inverse=True)
     out = np.zeros((len(indices), 5), np.int64)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -20,10 +20,12 @@ from wkwdask.storage.receipts import Stats
 from wkwdask.storage.shard_output import Unordered
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Vec3
+    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.precomputed_target import PrecomputedTarget
     from wkwdask.storage.receipts import Receipt
 
@@ -181,12 +183,40 @@ class ShardWriter:
         self._output.discard()
 
 
+class ChunksTarget(Protocol):
+    """What is written to chunk by chunk, each a file of its own."""
+
+    @property
+    def parts_folder(self) -> str:
+        """Where files are until they appear."""
+
+    @property
+    def mag(self) -> Mag:
+        """Its mag."""
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """A chunk along x, y, z [voxels]."""
+
+    def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
+        """Leave out voxels beyond the box."""
+
+    def encoded_chunks(self, array: npt.NDArray[Any], topleft: Vec3) -> Iterator[tuple[Vec3, int, bytes]]:
+        """Encode whole chunks: index, a number, and bytes, none where all voxels are zero."""
+
+    def chunk_path(self, cell: Vec3) -> str:
+        """Name the file of a chunk."""
+
+    def shard_path(self, shard: Vec3) -> str:
+        """Name the first chunk of a group."""
+
+
 class ChunkFilesWriter:
     """Encodes the chunks of a group, or of a part of one, and stores each in a file of its own; the files are flushed together.
 
     Parameters
     ----------
-    target : PrecomputedTarget
+    target : ChunksTarget
         The scale.
     shard : tuple of 3 int
         Index of the group along x, y, z.
@@ -194,7 +224,7 @@ class ChunkFilesWriter:
         Name of the part; None for the whole group.
     """
 
-    def __init__(self, target: PrecomputedTarget, shard: Vec3, part: Vec3 | None) -> None:
+    def __init__(self, target: ChunksTarget, shard: Vec3, part: Vec3 | None) -> None:
         self._target = target
         self._shard = shard
         self._part = part
@@ -215,9 +245,12 @@ class ChunkFilesWriter:
         self._stats.add(voxels, topleft)
         for cell, _, data in self._target.encoded_chunks(voxels, topleft):
             if data:
-                self._files.write(self._target.chunk_path(cell), data)
+                self._store(self._target.chunk_path(cell), data)
             else:
                 self._remove(cell)
+
+    def _store(self, path: str, data: bytes) -> None:
+        self._files.write(path, data)
 
     def skip(self, box: BoundingBox) -> None:
         """Take note of voxels that are all zero, in place of appending them."""
@@ -227,7 +260,7 @@ class ChunkFilesWriter:
 
     def _remove(self, cell: Vec3) -> None:
         """Remove what an interrupted attempt may have left, which read other voxels."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(self._target.chunk_path(cell))
 
     def close(self) -> Receipt:
