@@ -1,0 +1,1 @@
+"""What this package adds to Zarr 3: codecs, and the names of chunks. Opens nothing."""
