@@ -64,6 +64,7 @@ _NAMES = {
     "rechunk": "api.reshape",
     "remap": "api.segmentations",
     "remove_dust": "api.segmentations",
+    "remove_zarr_view": "api.zarr_views",
     "renumber": "api.segmentations",
     "repair": "api.checks",
     "rm": "api.copies",
@@ -74,6 +75,8 @@ _NAMES = {
     "verify": "api.checks",
     "write": "api.access",
     "write_manifest": "api.checks",
+    "write_zarr_view": "api.zarr_views",
+    "zarr_view": "api.zarr_views",
 }
 
 __all__ = [
@@ -132,6 +135,7 @@ __all__ = [
     "rechunk",
     "remap",
     "remove_dust",
+    "remove_zarr_view",
     "renumber",
     "repair",
     "rm",
@@ -142,6 +146,8 @@ __all__ = [
     "verify",
     "write",
     "write_manifest",
+    "write_zarr_view",
+    "zarr_view",
 ]
 
 if TYPE_CHECKING:
@@ -160,6 +166,7 @@ if TYPE_CHECKING:
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
     from wkwdask.clusters.connect import cluster
+    from wkwdask.api.zarr_views import remove_zarr_view, write_zarr_view, zarr_view
     from wkwdask.errors import (
         AlignmentError,
         BatchError,
