@@ -71,6 +71,7 @@ _NAMES = {
     "sample": "api.access",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
+    "to_zarr": "api.zarr_images",
     "upsample": "api.pyramids",
     "verify": "api.checks",
     "write": "api.access",
@@ -142,6 +143,7 @@ __all__ = [
     "sample",
     "to_precomputed",
     "to_wkw",
+    "to_zarr",
     "upsample",
     "verify",
     "write",
@@ -166,6 +168,7 @@ if TYPE_CHECKING:
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
     from wkwdask.clusters.connect import cluster
+    from wkwdask.api.zarr_images import to_zarr
     from wkwdask.api.zarr_views import remove_zarr_view, write_zarr_view, zarr_view
     from wkwdask.errors import (
         AlignmentError,

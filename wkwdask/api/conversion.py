@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.api.scales import Taken, convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
+from wkwdask.api.zarr_images import array_options, convert_to_image
 from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
 from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
@@ -22,6 +23,7 @@ from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, stage_import, target_folder
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
+from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.opening import open_stored, voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
@@ -62,6 +64,7 @@ def convert(
     quality: int | None = None,
     compress: Literal["gzip"] | None = None,
     force: bool = False,
+    ngff: Literal["0.5", "0.4"] | None = None,
     category: Literal["color", "segmentation"] | None = None,
     pyramid: bool = False,
     on_error: Literal["fail", "fill"] = "fail",
@@ -82,7 +85,7 @@ def convert(
         as ``precomputed://gs://bucket/em``). For an export a WKW dataset, layer or mag.
     target : str or path
         A dataset, layer or mag (``DATASET/LAYER/MAG``), new or not; a new dataset gets a ``datasource-properties.json``. For an export ``.ome.tif``,
-        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume;
+        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume, ``.ome.zarr`` or ``zarr://PATH`` an OME-NGFF image of all mags;
         any other name becomes a folder with one TIFF for each section, named by its z.
     layer : str, optional
         The layer of the dataset; for a new one by default ``color`` or ``segmentation``.
@@ -109,21 +112,25 @@ def convert(
     block_len, file_len : int
         Edge of a block [voxels] and of a file [blocks], powers of two up to 128.
     compression : str, optional
-        ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``.
+        ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``; for an OME-NGFF
+        image ``"blosc"`` (the default), ``"zstd"``, ``"gzip"`` or ``"raw"``.
     level : int
         LZ4HC level, 1..12.
     encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
         How chunks of a precomputed volume are encoded; by default compressed_segmentation for segmentations of uint32 and uint64, else raw.
     sharded : bool or Sharding, optional
-        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default each is a file.
+        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default each is a file. Those of an OME-NGFF image
+        are by default; ``False`` makes each a file.
     chunk_size : sequence of 3 int, optional
-        A chunk of a precomputed volume [voxels]; 64 along each axis by default.
+        A chunk of a precomputed volume or an OME-NGFF image [voxels]; 64 along each axis by default.
     quality : int, optional
         Of jpeg and jxl, 0..100.
     compress : {"gzip"}, optional
         Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
     force : bool
         Encode a segmentation in a way that changes its ids.
+    ngff : {"0.5", "0.4"}, optional
+        Version of an OME-NGFF image: 0.5 (the default) lies in Zarr 3, 0.4 in Zarr 2, which has no shards.
     category : {"color", "segmentation"}, optional
         What a new layer is; by default integers of 32 bits and more in one channel are a segmentation.
     pyramid : bool
@@ -187,6 +194,17 @@ def convert(
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
+    if is_zarr_image(target):
+        of_images = {"axes": axes, "on_error": on_error == "fill", "category": category, "pyramid": pyramid}
+        refuse_options(f"{target} is an OME-NGFF image", {**of_images, "encoding": encoding, "quality": quality, "compress": compress, "force": force})
+        if not isinstance(source, (str, os.PathLike)):
+            raise UnsupportedError(f"{target}: an OME-NGFF image is made of a WKW layer or a precomputed volume; convert {source!r} to WKW first")
+        taken = Taken(
+            None if mag is None else (Mag.parse(mag),), False, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
+        )  # fmt: skip
+        stored = array_options({**of_scales, "compression": compression}, None, ngff)
+        return convert_to_image(source, target, layer, taken, stored, _lengths_nm(voxel_size, unit), existing)
+    refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
     to_scales = is_named_precomputed(target)
     if to_scales or (isinstance(source, (str, os.PathLike)) and is_precomputed(source) and not _is_export(target)):
         of_images = {"axes": axes, "on_error": on_error == "fill"}
@@ -205,9 +223,9 @@ def convert(
             above = partial(build_pyramid, report.mags[0].path, existing=existing, allow_external=allow_external)
         return merge_reports([report, above()]) if pyramid else report
     refuse_options(f"{source} is converted to WKW or images", of_scales)
-    stored = _stored(source, layer, mag_or_key(mag))
-    if stored is not None:
-        volume, voxel_size_nm = stored
+    found = _stored(source, layer, mag_or_key(mag))
+    if found is not None:
+        volume, voxel_size_nm = found
         for name, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
                 raise ValueError(f"{name} is for what becomes WKW, but {volume.name} is a mag or scale, which is exported")
