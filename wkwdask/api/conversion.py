@@ -14,7 +14,7 @@ from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.api.scales import Taken, convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
 from wkwdask.api.zarr_images import array_options, convert_to_image
-from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
+from wkwdask.errors import BoundsError, ExistsError, MissingError, SectionWarning, UnsupportedError
 from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -24,7 +24,9 @@ from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, s
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
+from wkwdask.jobs.zarr_write import is_ids
 from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.storage.ngff_source import find_image
 from wkwdask.storage.opening import open_stored, voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
 from wkwdask.storage.provenance import read_provenance
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.jobs.places import Place
+    from wkwdask.storage.ngff_source import SourceImage
     from wkwdask.storage.opening import StoredVolume
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -234,7 +237,11 @@ def convert(
         WkwEncoding(block_len, file_len, compression or "lz4hc", level), vec3(offset, "offset"), axes, None if channels is None else tuple(channels), dtype,
         range_, _lengths_nm(voxel_size, unit), box, category, on_error == "fill", allow_external,
     )  # fmt: skip
-    return _import(source, target, layer, None if mag is None else Mag.parse(mag), options, existing, pyramid=pyramid)
+    wanted = None if mag is None else Mag.parse(mag)
+    image = find_image(source) if axes is None and on_error == "fail" else None
+    if image is not None and not pyramid and (wanted is None or image.find(wanted) is not None):
+        return _import_image(image, target, layer, wanted, options, existing)
+    return _import(source, target, layer, wanted, options, existing, pyramid=pyramid)
 
 
 def _is_export(target: str | os.PathLike[str]) -> bool:
@@ -315,6 +322,44 @@ def _import(
     if not pyramid:
         return _with_stale(report, staged.place, stale)
     return merge_reports([report, _pyramid_above(staged.place, options, existing)])
+
+
+def _import_image(image: SourceImage, target: str | os.PathLike[str], layer: str | None, mag: Mag | None, options: ImportOptions, existing: str) -> Report:
+    """Import the mags of an OME-NGFF image, each to where it lies.
+
+    Raises
+    ------
+    BoundsError
+        An array begins below 0.
+    ValueError
+        A voxel would come to lie between two voxels of its mag.
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.runners import num_workers
+
+    for note in image.odd if mag is None else ():
+        warnings.warn(f"{image.name}: left out: {note}", SectionWarning, stacklevel=4)
+    levels = [level for level in image.levels if mag in (None, level.mag)]
+    check_can_be_repeated(len(levels), starts_anew=existing == "overwrite")
+    staged = []
+    for level in levels:
+        if any(a % n for a, n in zip(options.offset, level.mag.factors, strict=True)):
+            raise ValueError(f"offset must be a multiple of every mag that is converted, got {options.offset}, but there is mag {level.mag}")
+        x, y, z = (c + a // n for c, a, n in zip(level.corner, options.offset, level.mag.factors, strict=True))
+        if min(x, y, z) < 0:
+            raise BoundsError(f"{level.path}: begins at voxel {(x, y, z)}, and no voxel of WKW can lie below 0: move it with offset= (--offset)")
+        size = options.voxel_size_nm or image.voxel_size_nm
+        its_options = replace(options, offset=(x, y, z), axes=level.axes, voxel_size_nm=size)
+        voxels, foreign = open_source(level.path, its_options, level.mag)
+        category = options.category or ("segmentation" if image.is_label or is_ids(voxels.dtype, voxels.num_channels) else "color")
+        folder = target_folder(target, layer, level.mag if len(levels) > 1 or mag is not None else None, category)
+        its_options = replace(its_options, category=category)
+        stage = partial(stage_import, voxels, replace(foreign, voxel_size_nm=None), folder, its_options, existing, num_workers())
+        if existing == "error":
+            stage().staged.check_free()
+        staged.append(stage)
+    return merge_reports([build.convert(stage()) for stage in staged])
 
 
 def _pyramid_above(place: Place, options: ImportOptions, existing: Any) -> Report:
