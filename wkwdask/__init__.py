@@ -167,9 +167,9 @@ if TYPE_CHECKING:
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
-    from wkwdask.clusters.connect import cluster
     from wkwdask.api.zarr_images import to_zarr
     from wkwdask.api.zarr_views import remove_zarr_view, write_zarr_view, zarr_view
+    from wkwdask.clusters.connect import cluster
     from wkwdask.errors import (
         AlignmentError,
         BatchError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import warnings
@@ -26,7 +27,7 @@ from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.jobs.zarr_write import is_ids
 from wkwdask.storage.dataset import choose_layer, locate
-from wkwdask.storage.ngff_source import find_image
+from wkwdask.storage.ngff_source import find_image, find_zarr_layer
 from wkwdask.storage.opening import open_stored, voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
 from wkwdask.storage.provenance import read_provenance
@@ -226,7 +227,8 @@ def convert(
             above = partial(build_pyramid, report.mags[0].path, existing=existing, allow_external=allow_external)
         return merge_reports([report, above()]) if pyramid else report
     refuse_options(f"{source} is converted to WKW or images", of_scales)
-    found = _stored(source, layer, mag_or_key(mag))
+    zarr_layer = find_zarr_layer(source, layer) if not _is_export(target) else None
+    found = None if zarr_layer is not None else _stored(source, layer, mag_or_key(mag))
     if found is not None:
         volume, voxel_size_nm = found
         for name, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
@@ -238,9 +240,10 @@ def convert(
         range_, _lengths_nm(voxel_size, unit), box, category, on_error == "fill", allow_external,
     )  # fmt: skip
     wanted = None if mag is None else Mag.parse(mag)
-    image = find_image(source) if axes is None and on_error == "fail" else None
-    if image is not None and not pyramid and (wanted is None or image.find(wanted) is not None):
-        return _import_image(image, target, layer, wanted, options, existing)
+    image = zarr_layer or (find_image(source) if axes is None and on_error == "fail" else None)
+    taken_mag = wanted if wanted is not None or layer is not None else _mag_in(target)
+    if image is not None and not pyramid and (taken_mag is None or image.find(taken_mag) is not None):
+        return _import_image(image, target, layer, taken_mag, options, existing)
     return _import(source, target, layer, wanted, options, existing, pyramid=pyramid)
 
 
@@ -324,6 +327,13 @@ def _import(
     return merge_reports([report, _pyramid_above(staged.place, options, existing)])
 
 
+def _mag_in(target: str | os.PathLike[str]) -> Mag | None:
+    """Give the mag that a target's name is, None where it is the name of something else."""
+    with contextlib.suppress(ValueError):
+        return Mag.parse(os.path.basename(os.fspath(target).rstrip("/")))
+    return None
+
+
 def _import_image(image: SourceImage, target: str | os.PathLike[str], layer: str | None, mag: Mag | None, options: ImportOptions, existing: str) -> Report:
     """Import the mags of an OME-NGFF image, each to where it lies.
 
@@ -338,6 +348,11 @@ def _import_image(image: SourceImage, target: str | os.PathLike[str], layer: str
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
+    if image.box is not None:
+        x, y, z = (a + b for a, b in zip(image.box.topleft, options.offset, strict=True))
+        inside = BoundingBox((x, y, z), image.box.size)
+        options = replace(options, box=inside if options.box is None else options.box.intersection(inside))
+    layer = layer or image.layer
     for note in image.odd if mag is None else ():
         warnings.warn(f"{image.name}: left out: {note}", SectionWarning, stacklevel=4)
     levels = [level for level in image.levels if mag in (None, level.mag)]
@@ -353,7 +368,7 @@ def _import_image(image: SourceImage, target: str | os.PathLike[str], layer: str
         its_options = replace(options, offset=(x, y, z), axes=level.axes, voxel_size_nm=size)
         voxels, foreign = open_source(level.path, its_options, level.mag)
         category = options.category or ("segmentation" if image.is_label or is_ids(voxels.dtype, voxels.num_channels) else "color")
-        folder = target_folder(target, layer, level.mag if len(levels) > 1 or mag is not None else None, category)
+        folder = target_folder(target, layer, level.mag, category)
         its_options = replace(its_options, category=category)
         stage = partial(stage_import, voxels, replace(foreign, voxel_size_nm=None), folder, its_options, existing, num_workers())
         if existing == "error":

@@ -242,5 +242,3 @@ def array_options(values: dict[str, Any], level: int | None, version: str | None
     return ArrayOptions(
         (64, 64, 64) if chunk_size is None else vec3(chunk_size, "chunk_size"), sharded is not False, values["compression"] or "blosc", level, version
     )
-
-

@@ -50,7 +50,8 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     --------
     >>> import numpy as np, wkwdask, tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> report = wkwdask.to_wkw(np.ones((40, 30, 20), np.uint8), f"{folder}/ds/color/1", voxel_size=(4, 4, 40))
+    >>> dataset = wkwdask.create_dataset(f"{folder}/ds", voxel_size=(4, 4, 40))
+    >>> report = wkwdask.to_wkw(np.ones((40, 30, 20), np.uint8), f"{folder}/ds/color/1")
     >>> import zarr  # doctest: +SKIP
     >>> zarr.open_group(wkwdask.zarr_view(f"{folder}/ds"), mode="r")["color/1"].shape  # doctest: +SKIP
     (20, 30, 40)
@@ -104,7 +105,8 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
     --------
     >>> import numpy as np, wkwdask, tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> report = wkwdask.to_wkw(np.ones((40, 30, 20), np.uint8), f"{folder}/ds/color/1", voxel_size=(4, 4, 40))
+    >>> dataset = wkwdask.create_dataset(f"{folder}/ds", voxel_size=(4, 4, 40))
+    >>> report = wkwdask.to_wkw(np.ones((40, 30, 20), np.uint8), f"{folder}/ds/color/1")
     >>> [path.removeprefix(folder) for path in wkwdask.write_zarr_view(f"{folder}/ds")]
     ['/ds/color/1/zarr.json', '/ds/color/zarr.json', '/ds/zarr.json']
     >>> len(wkwdask.remove_zarr_view(f"{folder}/ds"))

@@ -33,6 +33,7 @@ def cli(debug: bool) -> None:
     Check it, mend it          wkwdask verify DATASET, wkwdask repair DATASET
     Compare two of them        wkwdask diff DATASET OTHER
     Images to WKW and back     wkwdask convert sections/ DATASET --voxel-size 4,4,35
+    See it as Zarr             wkwdask zarr-view DATASET
     Run on a cluster           wkwdask cluster list, then --cluster NAME
     Edit its JSON              wkwdask dataset rename-layer DATASET OLD NEW
     On a cluster               wkwdask pyramid DATASET --cluster slurm-jobqueue, wkwdask cluster list

@@ -130,8 +130,8 @@ def _edit(place: ImagePlace, new: NewArray, version: str) -> NgffEdit:
 
 
 def stage_array(
-    url: str | os.PathLike[str], offset: Vec3, content: Content, options: ArrayOptions, existing: str, mag: Mag | None = None, voxel_size: Lengths | None = None,
-    *, is_label: bool | None = None,
+    url: str | os.PathLike[str], offset: Vec3, content: Content, options: ArrayOptions, existing: str, mag: Mag | None = None,
+    voxel_size: Lengths | None = None, *, is_label: bool | None = None,
 ) -> StagedMags:  # fmt: skip
     """Check and lay out the writing of an array as one mag of an image.
 
@@ -187,7 +187,7 @@ def stage_array(
 
 
 def _stored_dtype(dtype: Any) -> np.dtype[Any]:
-    native = np.dtype(dtype).newbyteorder("=")
+    native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
     if native.kind not in "iuf" or native.itemsize > 8:
         raise TypeError(f"an image holds whole or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
     return native

@@ -181,7 +181,9 @@ class NgffEdit:
         if there is None:
             return
         if there[0] != self._zarr_format:
-            raise ValueError(f"{self.folder}: is a group of Zarr {there[0]}; what is written is OME-NGFF {self.version}, which lies in Zarr {self._zarr_format}")
+            raise ValueError(
+                f"{self.folder}: is a group of Zarr {there[0]}; what is written is OME-NGFF {self.version}, which lies in Zarr {self._zarr_format}"
+            )
         found = image_of(there[1], self.folder)
         if found is None:
             return

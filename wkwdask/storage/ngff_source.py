@@ -7,21 +7,24 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, UnsupportedError
+from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.extras import need
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.local import local_path
+from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.ngff_edit import LABELS, image_of, read_attributes
 from wkwdask.storage.zarr_folder import array_record
 
 if TYPE_CHECKING:
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
 
     Lengths = tuple[float, float, float]
 
 _SAME = 0.02  # of a step between two arrays: other software rounds sizes of odd lengths
 _PREFIX = "zarr://"
+_ZARR_FORMATS = ("zarr3", "zarr")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,10 @@ class SourceImage:
     """Edge lengths of a voxel of mag 1 [nm]."""
     is_label: bool
     """Whether voxels are ids."""
+    box: BoundingBox | None = None
+    """What counts of them [voxels of mag 1]; None for all."""
+    layer: str | None = None
+    """Name of the layer, where it is one of a dataset."""
 
     def find(self, mag: Mag) -> ImageLevel | None:
         """Find a mag, None where there is none."""
@@ -93,6 +100,53 @@ def find_image(source: object) -> SourceImage | None:
     return _parsed(folder, found[1], is_label=_is_label(there[1], folder))
 
 
+def find_zarr_layer(source: object, layer: str | None) -> SourceImage | None:
+    """Read what a WEBKNOSSOS dataset says of a layer whose mags are Zarr arrays, as the webknossos library writes them.
+
+    Parameters
+    ----------
+    source : object
+        The folder of a dataset or layer, or anything else.
+    layer : str, optional
+        The layer; may be omitted where there is one.
+
+    Returns
+    -------
+    SourceImage or None
+        None where it is something else.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer.
+    UnsupportedError
+        A mag is remote.
+    ValueError
+        Several layers could be meant.
+    """
+    if not isinstance(source, (str, os.PathLike)) or is_remote(os.fspath(source)):
+        return None
+    try:
+        located = locate(source)
+    except (MissingError, UnsupportedError, NotADirectoryError):
+        return None
+    if not any(one.record is not None and one.record.data_format in _ZARR_FORMATS for one in located.layers):
+        return None
+    chosen = choose_layer(located, layer)
+    record, size = chosen.record, chosen.voxel_size_nm
+    if record is None or record.data_format not in _ZARR_FORMATS or size is None:
+        return None
+    levels = []
+    for mag, folder in chosen.mags.items():
+        if is_remote(folder):
+            raise UnsupportedError(f"{located.path}: mag {mag} of layer {chosen.name} is at {folder}: only local ones are read")
+        array = need("zarr", folder, "zarr").open_array(folder, mode="r")
+        names = getattr(array.metadata, "dimension_names", None)
+        axes = "".join(names).lower() if names and all(names) else "cxyz"[-len(array.shape) :]
+        levels.append(ImageLevel(folder, mag, (0, 0, 0), axes))
+    return SourceImage(chosen.folder, tuple(levels), (), size, record.category == "segmentation", record.bounding_box, chosen.name)
+
+
 def _is_label(attributes: dict[str, Any], folder: str) -> bool:
     inner = attributes.get("ome", attributes)
     return "image-label" in inner or os.path.basename(os.path.dirname(folder)) == LABELS
@@ -112,7 +166,7 @@ def _parsed(folder: str, image: dict[str, Any], *, is_label: bool) -> SourceImag
         return None
     known = sorted((one for one in placed if one is not None), key=lambda one: (max(one[1]), one[1]))
     group = need("zarr", folder, "zarr").open_group(folder, mode="r")
-    base = _base(known[0][1], dict(group[known[0][0]].attrs))
+    base = _base(known[0][1], dict(_array(group, known[0][0], folder).attrs))
     levels, odd = [], []
     for path, lengths, centre in known:
         mag = _mag(lengths, base)
@@ -121,12 +175,19 @@ def _parsed(folder: str, image: dict[str, Any], *, is_label: bool) -> SourceImag
             odd.append(f"{path}: its voxels are {steps} times as long as those of the finest array, which is no mag")
             continue
         corner = [round((at - (factor - 1) / 2 * one) / length) for at, factor, one, length in zip(centre, mag.factors, base, lengths, strict=True)]
-        shape = group[path].shape
+        shape = _array(group, path, folder).shape
         its_axes = "".join("-" if letter == "t" and length == 1 else letter for letter, length in zip(letters, shape, strict=False))
         if "t" in its_axes:
             raise UnsupportedError(f"{folder}/{path}: has {shape[letters.index('t')]} points in time; name one array and its axes to take over one of them")
         levels.append(ImageLevel(f"{folder}/{path}", mag, (corner[0], corner[1], corner[2]), its_axes))
     return SourceImage(folder, tuple(levels), tuple(odd), base, is_label)
+
+
+def _array(group: Any, path: str, folder: str) -> Any:
+    try:
+        return group[path]
+    except KeyError:
+        raise CorruptError(f"{folder}: datasets: lists {path!r}, but there is no such array") from None
 
 
 def _placed(

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from wkwdask.storage.zarr_views import VirtualGroup
 
 
-
 class ViewStore(Store):  # type: ignore[misc, unused-ignore]
     """A store to read from; picklable, and it holds no open file.
 

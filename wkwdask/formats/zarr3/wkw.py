@@ -199,8 +199,8 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         for page, count in pages:
             if header.is_compressed:
                 offset, nbytes = slice_range(page.first, count)
-                table = head[offset : offset + nbytes]
-                if page.first or len(table) < nbytes:
+                table: bytes | None = head[offset : offset + nbytes]
+                if page.first or table is None or len(table) < nbytes:
                     table = await _get(getter, spec, offset, nbytes)
                 bounds = parse_jump_table(b"" if table is None else table, header, page.first, count, _ANY_NBYTES, _SOURCE)
             else:
@@ -236,9 +236,7 @@ class _Page:
             low.append(max(0, box.topleft[axis] // step - self.corner[axis]))
             high.append(min(self.edge, -(-box.bottomright[axis] // step) - self.corner[axis]))
         origin = [corner * step - t for corner, t in zip(self.corner, box.topleft, strict=True)]
-        return locate_blocks(
-            bounds, (low[0], low[1], low[2]), (high[0], high[1], high[2]), step, (origin[0], origin[1], origin[2]), _GAP_NBYTES, _BATCH_NBYTES
-        )
+        return locate_blocks(bounds, (low[0], low[1], low[2]), (high[0], high[1], high[2]), step, (origin[0], origin[1], origin[2]), _GAP_NBYTES, _BATCH_NBYTES)
 
 
 def _pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_Page, int]]:
