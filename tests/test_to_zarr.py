@@ -244,6 +244,14 @@ def test_parts_of_a_layer(tmp_path, dataset):
     assert [mag.name for mag in wkwdask.open_dataset(tmp_path / "b")["color"].mags] == ["4-4-2"]
 
 
+def test_labels_with_fewer_mags(tmp_path, dataset):
+    wkwdask.convert(dataset, tmp_path / "a.ome.zarr", layer="color")
+    with pytest.warns(wkwdask.errors.ViewerWarning, match="has 1 arrays, its image 3"):
+        wkwdask.convert(dataset, tmp_path / "a.ome.zarr" / "labels" / "ids", layer="neurons", mag=1)
+    with pytest.raises(ValueError, match="labels are whole numbers in one channel"):
+        wkwdask.convert(dataset, tmp_path / "a.ome.zarr" / "labels" / "em", layer="color")
+
+
 def test_a_precomputed_volume_becomes_an_image(tmp_path):
     wkwdask.to_precomputed(voxels(dtype="uint16"), tmp_path / "v", voxel_size=VOXEL_SIZE, offset=(-5, 0, 0), chunk_size=(8, 8, 8))
     wkwdask.convert(tmp_path / "v", tmp_path / "a.ome.zarr")
@@ -253,7 +261,8 @@ def test_a_precomputed_volume_becomes_an_image(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"pyramid": True}, ValueError, "pyramid= is not for it"), ({"encoding": "raw"}, ValueError, "encoding= is not for it"), ({}, ValueError, "several layers"),
+        ({"pyramid": True}, ValueError, "pyramid= is not for it"), ({"encoding": "raw"}, ValueError, "encoding= is not for it"),
+        ({}, ValueError, "several layers"),
         ({"layer": "color", "mag": 8}, MissingError, "has no mag 8"), ({"layer": "color", "offset": (1, 0, 0)}, ValueError, "must be a multiple of every mag"),
         ({"layer": "color", "compression": "lz4hc"}, ValueError, "compression of Zarr chunks"),
     ],
@@ -326,7 +335,9 @@ def test_images_of_others(tmp_path):
 
 
 def test_levels_that_are_no_mags(tmp_path):
-    image = make_image(tmp_path / "a.zarr", [(1, 1, 1), (1.5, 1.5, 1.5), (2.01, 2.01, 2.01)], translations=[(5, 0, 3), (5, 0, 3), (5.5, 0.5, 3.5)], units="nanometer")
+    image = make_image(
+        tmp_path / "a.zarr", [(1, 1, 1), (1.5, 1.5, 1.5), (2.01, 2.01, 2.01)], translations=[(5, 0, 3), (5, 0, 3), (5.5, 0.5, 3.5)], units="nanometer"
+    )
     with pytest.warns(SectionWarning, match=r"left out: 1: its voxels are 1\.5, 1\.5, 1\.5 times as long"):
         wkwdask.convert(image, tmp_path / "ds")
     layer = wkwdask.open_dataset(tmp_path / "ds")["color"]
@@ -336,7 +347,8 @@ def test_levels_that_are_no_mags(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"type": "scale"', '"typ": "scale"', "datasets: .* cannot be read: 'type'"), ("1.5", '"x"', "datasets: .* cannot be read"), ('"datasets"', '"data"', "with datasets"),
+        ('"type": "scale"', '"typ": "scale"', "datasets: .* cannot be read: 'type'"), ("1.5", '"x"', "datasets: .* cannot be read"),
+        ('"datasets"', '"data"', "with datasets"),
         ('"path": "0"', '"path": "9"', "9"), ("{", "", "no JSON"),
     ],
 )  # fmt: skip

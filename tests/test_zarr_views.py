@@ -24,7 +24,7 @@ try:
 except KeyError:
     pytest.skip("the package is not installed, so that zarr does not find its codecs", allow_module_level=True)
 
-MAGS = {"color": ("1", "2-2-1", "4-4-2"), "neurons": ("1", "2-2-1")}
+MAGS = {"color": ("1", "2-2-1", "4-4-2"), "neurons": ("1", "2-2-1", "4-4-2")}
 
 
 @pytest.fixture(scope="module")
@@ -103,11 +103,13 @@ def test_other_zarr_stays(dataset):
 
 def test_one_layer_and_one_mag(dataset):
     paths = wkwdask.write_zarr_view(dataset / "neurons")
-    assert [os.path.relpath(path, dataset) for path in paths] == ["neurons/1/zarr.json", "neurons/2-2-1/zarr.json", "neurons/zarr.json"]
+    assert [os.path.relpath(path, dataset) for path in paths] == [
+        *(f"neurons/{mag}/zarr.json" for mag in MAGS["neurons"]), "neurons/zarr.json",
+    ]  # fmt: skip
     assert "image-label" in zarr.open_group(str(dataset / "neurons"), mode="r").attrs["ome"]
     assert len(wkwdask.write_zarr_view(dataset / "color" / "2-2-1")) == 1
     wkwdask.remove_zarr_view(dataset / "color" / "2-2-1")
-    assert len(wkwdask.remove_zarr_view(dataset, layer="neurons")) == 3
+    assert len(wkwdask.remove_zarr_view(dataset, layer="neurons")) == 4
     with pytest.raises(MissingError, match="no layer 'nuclei'; there are color, neurons"):
         wkwdask.write_zarr_view(dataset, layer="nuclei")
 
@@ -129,6 +131,23 @@ def test_removing_a_layer_leaves_what_is_linked(dataset):
     expected = absolute(dataset / "neurons" / "1")
     wkwdask.rm(dataset / "color")
     np.testing.assert_array_equal(absolute(dataset / "neurons" / "1"), expected)
+
+
+def test_labels_need_all_mags(dataset):
+    """Labels have as many levels as their image, says the specification: a segmentation with fewer is only an image of its own."""
+    wkwdask.write_zarr_view(dataset)
+    wkwdask.rm(dataset / "neurons" / "4-4-2")
+    paths = wkwdask.write_zarr_view(dataset)
+    assert not any("/labels" in path.removeprefix(str(dataset)) for path in paths)
+    assert not (dataset / "color" / "labels").exists()
+    assert "labels" not in zarr.open_group(wkwdask.zarr_view(dataset), mode="r")["color"]
+    wkwdask.rm(dataset / "color" / "2-2-1")
+    wkwdask.rm(dataset / "color" / "4-4-2")
+    wkwdask.write_zarr_view(dataset)
+    group = zarr.open_group(wkwdask.zarr_view(dataset), mode="r")
+    for one in (group, zarr.open_group(str(dataset), mode="r")):
+        assert list(one["color/labels/neurons"].array_keys()) == ["1"]
+    assert os.listdir(dataset / "color" / "labels" / "neurons") in (["1", "zarr.json"], ["zarr.json", "1"])
 
 
 def test_links_that_lead_out(dataset, tmp_path):
@@ -191,7 +210,7 @@ def test_store_is_read_only(original):
     store = wkwdask.zarr_view(original)
     assert store.read_only
     assert store == wkwdask.zarr_view(original) != wkwdask.zarr_view(original, layer="color")
-    with pytest.raises(ValueError, match="read-only|cannot be written"):
+    with pytest.raises(ValueError, match=r"read-only|cannot be written"):
         zarr.open_array(store, path="color/1", mode="r+")[0] = 1
     with pytest.raises(ValueError, match="chunk_shape must be positive"):
         wkwdask.zarr_view(original, chunk_shape=(0, 1, 1))

@@ -20,12 +20,12 @@ def voxels(shape=(30, 41, 22), dtype="uint8", seed=0):
 
 
 def make_dataset(folder, **options):
-    """Write an image with three mags and a segmentation with two, whose box begins in the middle of blocks."""
+    """Write an image and a segmentation with three mags, whose boxes begin in the middle of blocks."""
     wkwdask.create_dataset(folder, VOXEL_SIZE)
     wkwdask.to_wkw(voxels(), f"{folder}/color/1", offset=(10, 20, 30), **OPTIONS, **options)
     wkwdask.build_pyramid(folder, layer="color", mags="2-2-1,4-4-2", block_len=8, file_len=2)
     wkwdask.to_wkw(voxels(dtype="uint32", seed=1), f"{folder}/neurons/1", offset=(10, 20, 30), category="segmentation", **OPTIONS, **options)
-    wkwdask.build_pyramid(folder, layer="neurons", mags="2-2-1", block_len=8, file_len=2)
+    wkwdask.build_pyramid(folder, layer="neurons", mags="2-2-1,4-4-2", block_len=8, file_len=2)
     return folder
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from wkwdask.errors import ViewerWarning
 from wkwdask.formats.extras import need
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_scales import source_settings
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
+from wkwdask.jobs.zarr_places import labels_note
 from wkwdask.jobs.zarr_write import ArrayCopy, ArrayOptions, is_ids, stage_array, stage_copy
 from wkwdask.storage.opening import find
+from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.states import digest
 from wkwdask.storage.wkw import WkwVolume
 
@@ -221,13 +225,17 @@ def convert_to_image(
     if len(copies) > 1 and existing == "error":
         for copy in copies:  # all are checked before the first is made
             stage(copy).staged.check_free()
-    return merge_reports([build.rechunk(stage(copy), verify=False) for copy in copies])
+    report = merge_reports([build.rechunk(stage(copy), verify=False) for copy in copies])
+    note = labels_note(target)
+    if note:
+        warnings.warn(note, ViewerWarning, stacklevel=3)
+    return report
 
 
 def _copy(layer: AnyLayer, volume: StoredVolume, taken: Taken, voxel_size: Lengths) -> ArrayCopy:
     source = taken.of(volume)
     is_label = layer.category == "segmentation" if layer.category is not None else is_ids(source.dtype, source.num_channels)
-    if isinstance(volume, WkwVolume):
+    if isinstance(volume, WkwVolume) or not isinstance(volume.volume, PrecomputedVolume):
         known = {"source": volume.name, "input": source_token(volume), "states": digest(source.stored_states())}
     else:
         known = source_settings(volume)

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_shape: Sequence[int] | None = None) -> Any:
     """See a dataset, layer or mag as Zarr, without writing anything: a store that decodes chunks when they are asked for.
 
-    The store holds Zarr version 3 with OME-NGFF 0.5: each layer is an image with all its mags, segmentations are also labels of each image. Arrays have the
-    axes z, y, x (or c, z, y, x) and begin with the bounding box; where that lies, the ``translation`` of each level says. Any reader that takes a
-    zarr-python store can use it, without a codec of ours; dask workers too.
+    The store holds Zarr version 3 with OME-NGFF 0.5: each layer is an image with all its mags, segmentations are also labels of each image whose mags they
+    have. Arrays have the axes z, y, x (or c, z, y, x) and begin with the bounding box; where that lies, the ``translation`` of each level says. Any reader
+    that takes a zarr-python store can use it, without a codec of ours; dask workers too.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
     """Write small ``zarr.json`` files beside the WKW files, by which zarr-python and what builds on it reads these in place.
 
     Dataset, layers and mags become groups and arrays of Zarr version 3 with OME-NGFF 0.5; chunks are the WKW files, which the codec ``wkw`` reads block by
-    block. It is found wherever wkwdask is installed; readers that are not zarr-python refuse it. Segmentations are also labels of each color layer, by
-    symbolic links in ``COLOR/labels``. Arrays begin at voxel 0 and end with the bounding box. Writing again brings the files up to date.
+    block. It is found wherever wkwdask is installed; readers that are not zarr-python refuse it. Segmentations are also labels of each color layer whose mags
+    they have, by symbolic links in ``COLOR/labels``. Arrays begin at voxel 0 and end with the bounding box. Writing again brings the files up to date.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.ngff_edit import image_of, read_attributes
+from wkwdask.storage.ngff_edit import LABELS, image_of, read_attributes
 from wkwdask.storage.precomputed_layer import holds_wkw
 from wkwdask.storage.zarr_folder import array_record
 
@@ -113,3 +113,16 @@ def image_place(url: str | os.PathLike[str]) -> ImagePlace:
     if there is None and os.path.isdir(folder) and any(not name.startswith(".") for name in os.listdir(folder)):
         raise ExistsError(f"{folder}: holds something else than an image ({min(name for name in os.listdir(folder) if not name.startswith('.'))})")
     return ImagePlace(folder, None if found is None else found[1], None if found is None else found[0])
+
+
+def labels_note(url: str | os.PathLike[str]) -> str:
+    """Say that labels have another number of arrays than their image, which breaks the specification; an empty text where they have not."""
+    place = image_place(url)
+    above = os.path.dirname(place.folder)
+    if os.path.basename(above) != LABELS or place.image is None:
+        return ""
+    there = read_attributes(os.path.dirname(above))
+    image = None if there is None else image_of(there[1], os.path.dirname(above))
+    if image is None or len(image[1]["datasets"]) == len(place.image["datasets"]):
+        return ""
+    return f"{place.folder}: has {len(place.image['datasets'])} arrays, its image {len(image[1]['datasets'])}; OME-NGFF wants as many: mag= takes some"

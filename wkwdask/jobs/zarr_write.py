@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.ngff import VERSIONS, level_of, multiscale
+from wkwdask.formats.ngff_image import VERSIONS, level_of, multiscale
 from wkwdask.formats.zarr3.chunks import ChunkEncoding, check_compression
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.content import EXISTING, owner_of

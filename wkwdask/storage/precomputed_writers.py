@@ -1,4 +1,4 @@
-"""What takes the chunks of a precomputed scale or a Zarr array: writers of part files, of whole shards, and of chunks that are files of their own."""
+"""What takes the chunks of a precomputed scale: writers of part files, of whole shards, and of chunks that are files of their own."""
 
 from __future__ import annotations
 
@@ -20,69 +20,14 @@ from wkwdask.storage.receipts import Stats
 from wkwdask.storage.shard_output import Unordered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.storage.part_file import Run
     from wkwdask.storage.receipts import Receipt
-
-
-class ShardFile(Protocol):
-    """A new shard, to which chunks are appended."""
-
-    pieces: Pieces
-
-    def begin(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Take note of chunks whose bytes are appended to ``pieces`` next."""
-
-    def publish(self) -> None:
-        """Let the file appear."""
-
-    def discard(self) -> None:
-        """Remove the file."""
-
-
-class ChunkTarget(Protocol):
-    """What is written chunk by chunk, whatever the format: a scale of a precomputed volume, or an array of Zarr."""
-
-    @property
-    def parts_folder(self) -> str:
-        """Where part files and temporary files are."""
-
-    @property
-    def mag(self) -> Mag:
-        """The mag."""
-
-    @property
-    def chunk_shape(self) -> Vec3:
-        """A chunk along x, y, z [voxels]."""
-
-    def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
-        """Leave out voxels beyond the box."""
-
-    def encoded_chunks(self, array: npt.NDArray[Any], topleft: Vec3) -> Iterator[tuple[Vec3, int, bytes]]:
-        """Encode whole chunks, in the order of their codes: cell, code and bytes of each, none where all voxels are zero."""
-
-    def chunk_path(self, cell: Vec3) -> str:
-        """Name the file of a chunk that is stored by itself."""
-
-    def first_id(self, shard: Vec3) -> int:
-        """Give the lowest code of the chunks in a shard."""
-
-    def shard_path(self, shard: Vec3) -> str:
-        """Name a shard."""
-
-    def part_path(self, shard: Vec3, part: Vec3) -> str:
-        """Name a part file."""
-
-    def open_shard(self, shard: Vec3) -> ShardFile:
-        """Start a shard."""
-
-    def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
-        """Copy the chunks of all runs into a shard."""
+    from wkwdask.storage.shards_target import ShardsTarget
 
 
 def published(receipt: Receipt, path: str) -> Receipt:
@@ -96,13 +41,13 @@ class PartFileWriter:
 
     Parameters
     ----------
-    target : ChunkTarget
+    target : ShardsTarget
         What is written.
     shard, part : tuple of 3 int
         Index of the shard along x, y, z, and name of the part.
     """
 
-    def __init__(self, target: ChunkTarget, shard: Vec3, part: Vec3) -> None:
+    def __init__(self, target: ShardsTarget, shard: Vec3, part: Vec3) -> None:
         self._target = target
         self._path = target.part_path(shard, part)
         self._shard, self._part = shard, part
@@ -163,13 +108,13 @@ class ShardWriter:
 
     Parameters
     ----------
-    target : ChunkTarget
+    target : ShardsTarget
         What is written.
     shard : tuple of 3 int
         Index of the shard along x, y, z.
     """
 
-    def __init__(self, target: ChunkTarget, shard: Vec3) -> None:
+    def __init__(self, target: ShardsTarget, shard: Vec3) -> None:
         self._target = target
         self._shard = shard
         self._path = target.shard_path(shard)
@@ -238,20 +183,48 @@ class ShardWriter:
         self._output.discard()
 
 
+class ChunksTarget(Protocol):
+    """What is written to chunk by chunk, each a file of its own."""
+
+    @property
+    def parts_folder(self) -> str:
+        """Where files are until they appear."""
+
+    @property
+    def mag(self) -> Mag:
+        """Its mag."""
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """A chunk along x, y, z [voxels]."""
+
+    def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
+        """Leave out voxels beyond the box."""
+
+    def encoded_chunks(self, array: npt.NDArray[Any], topleft: Vec3) -> Iterator[tuple[Vec3, int, bytes]]:
+        """Encode whole chunks: index, a number, and bytes, none where all voxels are zero."""
+
+    def chunk_path(self, cell: Vec3) -> str:
+        """Name the file of a chunk."""
+
+    def shard_path(self, shard: Vec3) -> str:
+        """Name the first chunk of a group."""
+
+
 class ChunkFilesWriter:
     """Encodes the chunks of a group, or of a part of one, and stores each in a file of its own; the files are flushed together.
 
     Parameters
     ----------
-    target : ChunkTarget
-        What is written.
+    target : ChunksTarget
+        The scale.
     shard : tuple of 3 int
         Index of the group along x, y, z.
     part : tuple of 3 int, optional
         Name of the part; None for the whole group.
     """
 
-    def __init__(self, target: ChunkTarget, shard: Vec3, part: Vec3 | None) -> None:
+    def __init__(self, target: ChunksTarget, shard: Vec3, part: Vec3 | None) -> None:
         self._target = target
         self._shard = shard
         self._part = part
@@ -272,9 +245,12 @@ class ChunkFilesWriter:
         self._stats.add(voxels, topleft)
         for cell, _, data in self._target.encoded_chunks(voxels, topleft):
             if data:
-                self._files.write(self._target.chunk_path(cell), data)
+                self._store(self._target.chunk_path(cell), data)
             else:
                 self._remove(cell)
+
+    def _store(self, path: str, data: bytes) -> None:
+        self._files.write(path, data)
 
     def skip(self, box: BoundingBox) -> None:
         """Take note of voxels that are all zero, in place of appending them."""
@@ -284,7 +260,7 @@ class ChunkFilesWriter:
 
     def _remove(self, cell: Vec3) -> None:
         """Remove what an interrupted attempt may have left, which read other voxels."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(self._target.chunk_path(cell))
 
     def close(self) -> Receipt:

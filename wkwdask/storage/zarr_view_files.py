@@ -6,19 +6,22 @@ An array begins at absolute voxel 0 of its mag and ends with the layer's boundin
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.ngff import image_attributes, label_attributes, level_of, multiscale
+from wkwdask.formats.ngff_image import image_attributes, label_attributes, level_of, multiscale
 from wkwdask.formats.zarr3.documents import FILE_NAME, array_document, format_document, group_document, wkw_codecs
 from wkwdask.storage.local import fsync_folder, is_remote, publish_bytes, remove_file
 from wkwdask.storage.zarr_marks import MARK, is_view
-from wkwdask.storage.zarr_views import rgb_range
+from wkwdask.storage.zarr_views import labels_of, rgb_range
 
 if TYPE_CHECKING:
-    from wkwdask.formats.ngff import Level
+    from collections.abc import Iterable
+
+    from wkwdask.formats.ngff_image import Level
     from wkwdask.geometry.mag import Mag
     from wkwdask.storage.dataset import Layer, Located
     from wkwdask.storage.wkw import WkwVolume
@@ -73,9 +76,9 @@ def plan_view(located: Located, layer: str | None, *, allow_external: bool) -> V
             plan.documents[groups[one.name]] = group_document({**_image(one, volumes), MARK: 1})
     if located.mag is None:
         for image in layers:
-            labels = [one for one in layers if one.category == "segmentation" and image.category == "color"]
+            labels = labels_of(image, layers)
             if labels:
-                _add_labels(plan, groups[image.name], labels)
+                _add_labels(plan, groups[image.name], labels, image.mags)
     if is_dataset and layer is None:
         plan.documents[located.path] = _root(plan, located.path)
     return plan
@@ -144,12 +147,13 @@ def _check_inside(layer: Layer, folder: str, *, allow_external: bool) -> None:
         raise UnsupportedError(f"{folder}: lies outside of {root}, at {real}; allow_external=True (--allow-external) writes there too")
 
 
-def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Layer]) -> None:
+def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Layer], mags: Iterable[Mag]) -> None:
     """Add the segmentations to an image, by links to their arrays."""
     folder = f"{image_folder}/{LABELS}"
     plan.documents[folder] = group_document({**label_attributes([one.name for one in labels], "0.5"), MARK: 1})
     for one in labels:
-        volumes = _volumes(one, None)
+        found = _volumes(one, None)
+        volumes = {mag: found[mag] for mag in mags if mag in found}
         plan.documents[f"{folder}/{one.name}"] = group_document({**_image(one, volumes, is_label=True), MARK: 1})
         for volume in volumes.values():
             plan.links[f"{folder}/{one.name}/{os.path.basename(volume.folder)}"] = volume.folder
@@ -175,6 +179,7 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
     for link in plan.links:
         if os.path.lexists(link) and not os.path.islink(link):
             raise ExistsError(f"{link}: is there already, and no link to the array of a segmentation")
+    _remove_stale_labels(plan)
     paths = []
     for folder, document in plan.documents.items():
         os.makedirs(folder, exist_ok=True)
@@ -191,6 +196,20 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
             os.symlink(relative, link, target_is_directory=True)
         paths.append(link)
     return tuple(paths)
+
+
+def _remove_stale_labels(plan: ViewPlan) -> None:
+    """Remove labels that an earlier view had and this one has not."""
+    for group in list(plan.documents):
+        folder = f"{group}/{LABELS}"
+        if not is_view(f"{folder}/{FILE_NAME}"):
+            continue
+        if folder not in plan.documents:
+            _remove_labels(folder, [])
+            continue
+        for path in glob.glob(f"{glob.escape(folder)}/*/*"):
+            if os.path.islink(path) and path not in plan.links and is_view(f"{os.path.dirname(path)}/{FILE_NAME}"):
+                os.unlink(path)
 
 
 def _holds(path: str, data: bytes) -> bool:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.ngff import image_attributes, label_attributes, level_of, multiscale
+from wkwdask.formats.ngff_image import image_attributes, label_attributes, level_of, multiscale
 from wkwdask.formats.zarr3.documents import FILE_NAME, array_document, format_document, group_document, raw_codecs
 from wkwdask.storage.translated import in_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.opening import AnyLayer, StoredVolume
@@ -76,8 +76,8 @@ class VirtualGroup:
         """Add a group."""
         self.documents[_joined(path, FILE_NAME)] = format_document(group_document(attributes))
 
-    def add_image(self, path: str, layer: AnyLayer, chunk_shape: Vec3 | None, mag: Mag | None, *, is_label: bool) -> None:
-        """Add a layer as an image of all its mags.
+    def add_image(self, path: str, layer: AnyLayer, chunk_shape: Vec3 | None, mags: Iterable[Mag], *, is_label: bool) -> None:
+        """Add a layer as an image of some of its mags.
 
         Raises
         ------
@@ -85,7 +85,7 @@ class VirtualGroup:
             It has none.
         """
         levels, num_channels, rgb = [], 1, None
-        for one in layer.mags if mag is None else (mag,):
+        for one in mags:
             with contextlib.suppress(MissingError):
                 volume = layer.volume(one)
                 if volume.box.is_empty:
@@ -126,7 +126,7 @@ def view_of(layers: Sequence[AnyLayer], mag: Mag | None, chunk_shape: Vec3 | Non
     Parameters
     ----------
     layers : sequence of Layer or PrecomputedLayer
-        The layers; segmentations are also labels of each image.
+        The layers; segmentations are also labels of each image whose mags they have.
     mag : Mag, optional
         Only this one.
     chunk_shape : tuple of 3 int, optional
@@ -137,15 +137,22 @@ def view_of(layers: Sequence[AnyLayer], mag: Mag | None, chunk_shape: Vec3 | Non
     group = VirtualGroup()
     if as_root:
         (layer,) = layers
-        group.add_image("", layer, chunk_shape, mag, is_label=layer.category == "segmentation")
+        group.add_image("", layer, chunk_shape, layer.mags if mag is None else (mag,), is_label=layer.category == "segmentation")
         return group
     group.add_group("", {})
-    labels = [layer for layer in layers if layer.category == "segmentation"]
     for layer in layers:
-        group.add_image(layer.name, layer, chunk_shape, mag, is_label=layer in labels)
-        if layer not in labels and labels:
+        group.add_image(layer.name, layer, chunk_shape, layer.mags, is_label=layer.category == "segmentation")
+        labels = labels_of(layer, layers)
+        if labels:
             folder = f"{layer.name}/{_LABELS}"
             group.add_group(folder, label_attributes([one.name for one in labels], "0.5"))
             for one in labels:
-                group.add_image(f"{folder}/{one.name}", one, chunk_shape, mag, is_label=True)
+                group.add_image(f"{folder}/{one.name}", one, chunk_shape, layer.mags, is_label=True)
     return group
+
+
+def labels_of(image: Any, layers: Sequence[Any]) -> list[Any]:
+    """List the segmentations that can be labels of an image: those that have all its mags, since labels must have as many levels as their image."""
+    if image.category == "segmentation":
+        return []
+    return [one for one in layers if one.category == "segmentation" and set(image.mags) <= set(one.mags)]

@@ -130,7 +130,9 @@ def test_files_that_zarr_writes(tmp_path, compression, channels):
         values = np.random.default_rng(seed).integers(-5, 5, expected[(..., *where)].shape)
         array[(..., *where)] = values
         expected[(..., *where)] = values
-    np.testing.assert_array_equal(wkwdask.open(folder)[(slice(None), *map(slice, shape))].compute(), expected.reshape(-1, *expected.shape[-3:]).transpose(0, 3, 2, 1))
+    np.testing.assert_array_equal(
+        wkwdask.open(folder)[(slice(None), *map(slice, shape))].compute(), expected.reshape(-1, *expected.shape[-3:]).transpose(0, 3, 2, 1)
+    )
     array[...] = 0
     assert not list(tmp_path.rglob("*.wkw")) or {path.name for path in tmp_path.rglob("*.wkw")} == {"header.wkw"}
 
@@ -167,7 +169,9 @@ def test_a_codec_around_it(tmp_path):
     values = np.random.default_rng(0).normal(size=array.shape).astype("float32")
     array[...] = values
     np.testing.assert_array_equal(zarr.open_array(str(tmp_path / "a"))[3:9, ::2, 7], values[3:9, ::2, 7])
-    inner = zarr.create_array(str(tmp_path / "b"), shape=(10, 20, 30), chunks=(8, 8, 8), shards=(16, 32, 32), dtype="float32", serializer=WkwCodec(4), compressors=None)
+    inner = zarr.create_array(
+        str(tmp_path / "b"), shape=(10, 20, 30), chunks=(8, 8, 8), shards=(16, 32, 32), dtype="float32", serializer=WkwCodec(4), compressors=None
+    )
     inner[...] = values
     np.testing.assert_array_equal(inner[1:9, 4, ::3], values[1:9, 4, ::3])
     assert pickle.loads(pickle.dumps(array)).metadata.codecs[0] == WkwCodec(block_len=4)
@@ -182,7 +186,9 @@ def test_a_codec_around_it(tmp_path):
 )  # fmt: skip
 def test_arrays_that_are_no_wkw(tmp_path, options, message):
     with pytest.raises((ValueError, TypeError), match=message):
-        zarr.create_array(str(tmp_path / "a"), **{"shape": (9, 9, 9), "chunks": (16, 16, 16), "dtype": "uint8", **options}, serializer=WkwCodec(4), compressors=None)
+        zarr.create_array(
+            str(tmp_path / "a"), **{"shape": (9, 9, 9), "chunks": (16, 16, 16), "dtype": "uint8", **options}, serializer=WkwCodec(4), compressors=None
+        )
 
 
 @pytest.mark.parametrize("options", [{"block_len": 3}, {"block_len": "8"}, {"compression": "zip"}, {"level": 0}])

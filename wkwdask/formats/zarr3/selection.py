@@ -28,8 +28,9 @@ def boxed(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, Any]:
 
     Examples
     --------
-    >>> boxed((slice(2, 9, 3), 5, slice(0, 4)), (16, 16, 16))
-    (BoundingBox((0, 5, 2), (4, 1, 7), Mag(1, 1, 1)), (slice(0, 7, 3), 0, slice(0, 4, 1)))
+    >>> box, rest = boxed((slice(2, 9, 3), 5, slice(0, 4)), (16, 16, 16))
+    >>> box.topleft, box.size, rest
+    ((0, 5, 2), (4, 1, 7), (slice(0, 7, 3), 0, slice(0, 4, 1)))
     """
     chosen = selection if isinstance(selection, tuple) else (selection,)
     at = next((n for n, one in enumerate(chosen) if one is Ellipsis), None)
