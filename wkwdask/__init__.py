@@ -69,6 +69,7 @@ _NAMES = {
     "register_header": "formats.zarr3.headers",
     "remap": "api.segmentations",
     "remove_dust": "api.segmentations",
+    "remove_zarr_view": "api.zarr_views",
     "renumber": "api.segmentations",
     "repair": "api.checks",
     "rm": "api.copies",
@@ -78,10 +79,13 @@ _NAMES = {
     "to_n5": "api.n5",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
+    "to_zarr": "api.zarr_images",
     "upsample": "api.pyramids",
     "verify": "api.checks",
     "write": "api.access",
     "write_manifest": "api.checks",
+    "write_zarr_view": "api.zarr_views",
+    "zarr_view": "api.zarr_views",
 }
 
 __all__ = [
@@ -145,6 +149,7 @@ __all__ = [
     "register_header",
     "remap",
     "remove_dust",
+    "remove_zarr_view",
     "renumber",
     "repair",
     "rm",
@@ -154,10 +159,13 @@ __all__ = [
     "to_n5",
     "to_precomputed",
     "to_wkw",
+    "to_zarr",
     "upsample",
     "verify",
     "write",
     "write_manifest",
+    "write_zarr_view",
+    "zarr_view",
 ]
 
 if TYPE_CHECKING:
@@ -176,6 +184,8 @@ if TYPE_CHECKING:
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
+    from wkwdask.api.zarr_images import to_zarr
+    from wkwdask.api.zarr_views import remove_zarr_view, write_zarr_view, zarr_view
     from wkwdask.clusters.connect import cluster
     from wkwdask.errors import (
         AlignmentError,

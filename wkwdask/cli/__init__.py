@@ -35,6 +35,7 @@ def cli(debug: bool) -> None:
     Images to WKW and back     wkwdask convert sections/ DATASET --voxel-size 4,4,35
     N5 as Zarr                 wkwdask n5-as-zarr VOLUME.n5
     Zarr chunks as TIFF files  wkwdask tiff-prefix 256,256 uint16
+    See it as Zarr             wkwdask zarr-view DATASET
     Run on a cluster           wkwdask cluster list, then --cluster NAME
     Edit its JSON              wkwdask dataset rename-layer DATASET OLD NEW
     On a cluster               wkwdask pyramid DATASET --cluster slurm-jobqueue, wkwdask cluster list

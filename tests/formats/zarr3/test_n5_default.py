@@ -136,8 +136,8 @@ def test_arrays_that_n5_cannot_hold(tmp_path):
             zarr.create_array(
                 tmp_path / dtype, shape=shape, chunks=shape, dtype=dtype, serializer=N5DefaultCodec.of_rank(2), compressors=None, filters=None, fill_value=0
             )
+    codec = N5DefaultCodec(codecs=[{"name": "transpose", "configuration": {"order": [0]}}, {"name": "bytes"}])
     with pytest.raises(ValueError, match='must say "endian": "big" for uint16'):
-        codec = N5DefaultCodec(codecs=[{"name": "transpose", "configuration": {"order": [0]}}, {"name": "bytes"}])
         zarr.create_array(tmp_path / "b", shape=(4,), chunks=(4,), dtype="uint16", serializer=codec, compressors=None, filters=None, fill_value=0)
 
 
