@@ -58,25 +58,34 @@ _NAMES = {
     "merge": "api.annotations",
     "n5_as_zarr": "api.n5",
     "n5_store": "api.n5",
+    "offset_codec": "formats.zarr3.making",
     "open": "api.access",
     "open_dataset": "api.datasets",
+    "pad_codec": "formats.zarr3.making",
     "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
+    "register_header": "formats.zarr3.headers",
     "remap": "api.segmentations",
     "remove_dust": "api.segmentations",
+    "remove_zarr_view": "api.zarr_views",
     "renumber": "api.segmentations",
     "repair": "api.checks",
     "rm": "api.copies",
     "sample": "api.access",
+    "tiff_prefix": "formats.zarr3.tiff",
+    "tiff_shard_codec": "formats.zarr3.making",
     "to_n5": "api.n5",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
+    "to_zarr": "api.zarr_images",
     "upsample": "api.pyramids",
     "verify": "api.checks",
     "write": "api.access",
     "write_manifest": "api.checks",
+    "write_zarr_view": "api.zarr_views",
+    "zarr_view": "api.zarr_views",
 }
 
 __all__ = [
@@ -129,25 +138,34 @@ __all__ = [
     "merge",
     "n5_as_zarr",
     "n5_store",
+    "offset_codec",
     "open",
     "open_dataset",
+    "pad_codec",
     "plan_pyramid",
     "preview",
     "read",
     "rechunk",
+    "register_header",
     "remap",
     "remove_dust",
+    "remove_zarr_view",
     "renumber",
     "repair",
     "rm",
     "sample",
+    "tiff_prefix",
+    "tiff_shard_codec",
     "to_n5",
     "to_precomputed",
     "to_wkw",
+    "to_zarr",
     "upsample",
     "verify",
     "write",
     "write_manifest",
+    "write_zarr_view",
+    "zarr_view",
 ]
 
 if TYPE_CHECKING:
@@ -166,6 +184,8 @@ if TYPE_CHECKING:
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
     from wkwdask.api.segmentations import connected_components, remap, remove_dust, renumber
+    from wkwdask.api.zarr_images import to_zarr
+    from wkwdask.api.zarr_views import remove_zarr_view, write_zarr_view, zarr_view
     from wkwdask.clusters.connect import cluster
     from wkwdask.errors import (
         AlignmentError,
@@ -187,6 +207,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.faults import Fault
     from wkwdask.formats.precomputed.choose_sharding import choose_sharding
     from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask.formats.zarr3.headers import register_header
+    from wkwdask.formats.zarr3.making import offset_codec, pad_codec, tiff_shard_codec
+    from wkwdask.formats.zarr3.tiff import tiff_prefix
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.estimate import PyramidPlan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import warnings
@@ -14,7 +15,8 @@ from wkwdask.api.n5 import convert_to_n5
 from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.api.scales import Taken, convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
-from wkwdask.errors import ExistsError, MissingError, SectionWarning, UnsupportedError
+from wkwdask.api.zarr_images import array_options, convert_to_image
+from wkwdask.errors import BoundsError, ExistsError, MissingError, SectionWarning, UnsupportedError
 from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
@@ -25,8 +27,11 @@ from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, stage_import, target_folder
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
+from wkwdask.jobs.zarr_places import is_zarr_image
+from wkwdask.jobs.zarr_write import is_ids
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.n5_layer import is_n5, is_named_n5
+from wkwdask.storage.ngff_source import find_image, find_zarr_layer
 from wkwdask.storage.opening import find, open_stored, voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
 from wkwdask.storage.provenance import read_provenance
@@ -38,6 +43,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.jobs.places import Place
+    from wkwdask.storage.ngff_source import SourceImage
     from wkwdask.storage.opening import StoredVolume
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -67,6 +73,7 @@ def convert(
     quality: int | None = None,
     compress: Literal["gzip"] | None = None,
     force: bool = False,
+    ngff: Literal["0.5", "0.4"] | None = None,
     category: Literal["color", "segmentation"] | None = None,
     pyramid: bool = False,
     on_error: Literal["fail", "fill"] = "fail",
@@ -88,7 +95,8 @@ def convert(
         export a WKW dataset, layer or mag.
     target : str or path
         A dataset, layer or mag (``DATASET/LAYER/MAG``), new or not; a new dataset gets a ``datasource-properties.json``. For an export ``.ome.tif``,
-        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume, ``n5://PATH`` an N5 group in which ``s0``, ``s1``... appear;
+        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume, ``.ome.zarr`` or ``zarr://PATH`` an OME-NGFF image of all mags,
+        ``n5://PATH`` an N5 group in which ``s0``, ``s1``... appear;
         any other name becomes a folder with one TIFF for each section, named by its z.
     layer : str, optional
         The layer of the dataset; for a new one by default ``color`` or ``segmentation``.
@@ -115,22 +123,25 @@ def convert(
     block_len, file_len : int
         Edge of a block [voxels] and of a file [blocks], powers of two up to 128.
     compression : str, optional
-        ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``; for N5
-        ``"gzip"`` (the default) or another one that :func:`to_n5` writes.
+        ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``; for an OME-NGFF
+        image ``"blosc"`` (the default), ``"zstd"``, ``"gzip"`` or ``"raw"``; for N5 ``"gzip"`` (the default) or another one that :func:`to_n5` writes.
     level : int
         LZ4HC level, 1..12.
     encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
         How chunks of a precomputed volume are encoded; by default compressed_segmentation for segmentations of uint32 and uint64, else raw.
     sharded : bool or Sharding, optional
-        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default each is a file.
+        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default each is a file. Those of an OME-NGFF image
+        are by default; ``False`` makes each a file.
     chunk_size : sequence of 3 int, optional
-        A chunk of a precomputed volume, or a block of N5 [voxels]; 64 along each axis by default.
+        A chunk of a precomputed volume or an OME-NGFF image, or a block of N5 [voxels]; 64 along each axis by default.
     quality : int, optional
         Of jpeg and jxl, 0..100.
     compress : {"gzip"}, optional
         Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
     force : bool
         Encode a segmentation in a way that changes its ids.
+    ngff : {"0.5", "0.4"}, optional
+        Version of an OME-NGFF image: 0.5 (the default) lies in Zarr 3, 0.4 in Zarr 2, which has no shards.
     category : {"color", "segmentation"}, optional
         What a new layer is; by default integers of 32 bits and more in one channel are a segmentation.
     pyramid : bool
@@ -205,6 +216,17 @@ def convert(
         chosen, only = _layer_and_mag(source, layer)
         taken = taken if only is None or taken.mags is not None else replace(taken, mags=(only,))
         return convert_to_n5(chosen, target, taken, encoding_of_blocks, _lengths_nm(voxel_size, unit), existing)
+    if is_zarr_image(target):
+        of_images = {"axes": axes, "on_error": on_error == "fill", "category": category, "pyramid": pyramid}
+        refuse_options(f"{target} is an OME-NGFF image", {**of_images, "encoding": encoding, "quality": quality, "compress": compress, "force": force})
+        if not isinstance(source, (str, os.PathLike)):
+            raise UnsupportedError(f"{target}: an OME-NGFF image is made of a WKW layer or a precomputed volume; convert {source!r} to WKW first")
+        taken = Taken(
+            None if mag is None else (Mag.parse(mag),), False, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
+        )  # fmt: skip
+        stored = array_options({**of_scales, "compression": compression}, None, ngff)
+        return convert_to_image(source, target, layer, taken, stored, _lengths_nm(voxel_size, unit), existing)
+    refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
     to_scales = is_named_precomputed(target)
     is_volume = isinstance(source, (str, os.PathLike)) and (is_precomputed(source) or _is_arrays(source))
     if to_scales or (is_volume and not _is_export(target)):
@@ -226,9 +248,10 @@ def convert(
             above = partial(build_pyramid, report.mags[0].path, existing=existing, allow_external=allow_external)
         return merge_reports([report, above()]) if pyramid else report
     refuse_options(f"{source} is converted to WKW or images", of_scales)
-    stored = _stored(source, layer, mag_or_key(mag))
-    if stored is not None:
-        volume, voxel_size_nm = stored
+    zarr_layer = find_zarr_layer(source, layer) if not _is_export(target) else None
+    found = None if zarr_layer is not None else _stored(source, layer, mag_or_key(mag))
+    if found is not None:
+        volume, voxel_size_nm = found
         for name, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
                 raise ValueError(f"{name} is for what becomes WKW, but {volume.name} is a mag or scale, which is exported")
@@ -237,7 +260,12 @@ def convert(
         WkwEncoding(block_len, file_len, compression or "lz4hc", level), vec3(offset, "offset"), axes, None if channels is None else tuple(channels), dtype,
         range_, _lengths_nm(voxel_size, unit), box, category, on_error == "fill", allow_external,
     )  # fmt: skip
-    return _import(source, target, layer, None if mag is None else Mag.parse(mag), options, existing, pyramid=pyramid)
+    wanted = None if mag is None else Mag.parse(mag)
+    image = zarr_layer or (find_image(source) if axes is None and on_error == "fail" else None)
+    taken_mag = wanted if wanted is not None or layer is not None else _mag_in(target)
+    if image is not None and not pyramid and (taken_mag is None or image.find(taken_mag) is not None):
+        return _import_image(image, target, layer, taken_mag, options, existing)
+    return _import(source, target, layer, wanted, options, existing, pyramid=pyramid)
 
 
 def _is_export(target: str | os.PathLike[str]) -> bool:
@@ -340,6 +368,56 @@ def _import(
     if not pyramid:
         return _with_stale(report, staged.place, stale)
     return merge_reports([report, _pyramid_above(staged.place, options, existing)])
+
+
+def _mag_in(target: str | os.PathLike[str]) -> Mag | None:
+    """Give the mag that a target's name is, None where it is the name of something else."""
+    with contextlib.suppress(ValueError):
+        return Mag.parse(os.path.basename(os.fspath(target).rstrip("/")))
+    return None
+
+
+def _import_image(image: SourceImage, target: str | os.PathLike[str], layer: str | None, mag: Mag | None, options: ImportOptions, existing: str) -> Report:
+    """Import the mags of an OME-NGFF image, each to where it lies.
+
+    Raises
+    ------
+    BoundsError
+        An array begins below 0.
+    ValueError
+        A voxel would come to lie between two voxels of its mag.
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.runners import num_workers
+
+    if image.box is not None:
+        x, y, z = (a + b for a, b in zip(image.box.topleft, options.offset, strict=True))
+        inside = BoundingBox((x, y, z), image.box.size)
+        options = replace(options, box=inside if options.box is None else options.box.intersection(inside))
+    layer = layer or image.layer
+    for note in image.odd if mag is None else ():
+        warnings.warn(f"{image.name}: left out: {note}", SectionWarning, stacklevel=4)
+    levels = [level for level in image.levels if mag in (None, level.mag)]
+    check_can_be_repeated(len(levels), starts_anew=existing == "overwrite")
+    staged = []
+    for level in levels:
+        if any(a % n for a, n in zip(options.offset, level.mag.factors, strict=True)):
+            raise ValueError(f"offset must be a multiple of every mag that is converted, got {options.offset}, but there is mag {level.mag}")
+        x, y, z = (c + a // n for c, a, n in zip(level.corner, options.offset, level.mag.factors, strict=True))
+        if min(x, y, z) < 0:
+            raise BoundsError(f"{level.path}: begins at voxel {(x, y, z)}, and no voxel of WKW can lie below 0: move it with offset= (--offset)")
+        size = options.voxel_size_nm or image.voxel_size_nm
+        its_options = replace(options, offset=(x, y, z), axes=level.axes, voxel_size_nm=size)
+        voxels, foreign = open_source(level.path, its_options, level.mag)
+        category = options.category or ("segmentation" if image.is_label or is_ids(voxels.dtype, voxels.num_channels) else "color")
+        folder = target_folder(target, layer, level.mag, category)
+        its_options = replace(its_options, category=category)
+        stage = partial(stage_import, voxels, replace(foreign, voxel_size_nm=None), folder, its_options, existing, num_workers())
+        if existing == "error":
+            stage().staged.check_free()
+        staged.append(stage)
+    return merge_reports([build.convert(stage()) for stage in staged])
 
 
 def _pyramid_above(place: Place, options: ImportOptions, existing: Any) -> Report:

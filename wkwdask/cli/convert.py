@@ -1,4 +1,4 @@
-"""The command that makes WKW of other formats, and the other way round."""
+"""Commands that make WKW of other formats, and the other way round, and that show it as another one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,12 @@ if TYPE_CHECKING:
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to take over [voxels of mag 1 of the dataset].")
 @click.option("--block-len", type=int, default=32, show_default=True, metavar="VOXELS", help="Edge of a block.")
 @click.option("--file-len", type=int, default=32, show_default=True, metavar="BLOCKS", help="Edge of a file.")
-@click.option("--compression", help="lz4hc (default), lz4 or raw; for TIFF zlib (default), lzw, zstd, raw; for N5 gzip (default), zstd, blosc, xz...")
+@click.option(
+    "--compression",
+    help="lz4hc (default), lz4 or raw; TIFF: zlib (default), lzw, zstd, raw; OME-NGFF: blosc (default), zstd, gzip, raw; N5: gzip (default), zstd, blosc...",
+)
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
+@click.option("--ngff", type=click.Choice(("0.5", "0.4")), help="Version of an OME-NGFF image. Default: 0.5, in Zarr 3; 0.4 lies in Zarr 2, without shards.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by the type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
 @click.option("--on-error", type=click.Choice(("fail", "fill")), default="fail", show_default=True, help="Bad and missing slices: an error, or zeros.")
@@ -43,8 +47,8 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
 
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
     array, MRC, a Neuroglancer volume (precomputed://PATH or URL), N5 (n5://PATH) or OME-NGFF with all its resolutions (zarr://PATH). TARGET is a dataset, a
-    layer or a mag; for an export .ome.tif, .tif, .npy, .zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs. What is made appears when it is complete,
-    and an interrupted run goes on when it is started again.
+    layer or a mag; for an export .ome.tif, .tif, .npy, .zarr, precomputed://PATH, .ome.zarr or zarr://PATH (OME-NGFF, all mags), n5://PATH, or a folder of
+    TIFFs. What is made appears when it is complete, and an interrupted run goes on when it is started again.
 
     \b
     Examples:
@@ -55,6 +59,8 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
       wkwdask convert dataset precomputed://neurons --layer segmentation --sharded
       wkwdask convert dataset n5://volume.n5/em --layer color
       wkwdask convert precomputed://gs://bucket/em dataset --layer color --box 1000,1000,500,512,512,100
+      wkwdask convert dataset em.ome.zarr --layer color
+      wkwdask convert dataset em.ome.zarr/labels/neurons --layer segmentation
     """
     from wkwdask.api import convert as convert_anything
     from wkwdask.errors import SectionWarning
@@ -74,4 +80,27 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
     click.echo(str(report))
 
 
-COMMANDS = (convert,)
+@click.command("zarr-view", short_help="Let zarr-python read WKW where it is.")
+@click.argument("path")
+@click.option("--layer", help="The layer. Default: all.")
+@click.option("--remove", is_flag=True, help="Remove the files again.")
+@external_option
+def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) -> None:
+    """Write small zarr.json files beside the WKW files of a dataset, layer or mag: Zarr 3 with OME-NGFF 0.5, no voxel is copied.
+
+    zarr-python and what builds on it (dask, ome-zarr, napari) then read it wherever wkwdask is installed, by its codec "wkw". A zarr.json of something else
+    is never replaced or removed.
+
+    \b
+    Examples:
+      wkwdask zarr-view dataset
+      wkwdask zarr-view dataset --remove
+    """
+    from wkwdask.api.zarr_views import remove_zarr_view, write_zarr_view
+
+    paths = remove_zarr_view(path, layer=layer) if remove else write_zarr_view(path, layer=layer, allow_external=allow_external)
+    for one in paths:
+        click.echo(f"removed {one}" if remove else one)
+
+
+COMMANDS = (convert, zarr_view)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
 from wkwdask.storage.n5_edit import N5Edit
+from wkwdask.storage.ngff_edit import NgffEdit
 from wkwdask.storage.precomputed_edit import InfoEdit
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _FROM_JSON: dict[str, Callable[[dict[str, Any]], MetadataEdit]] = {
     MagRemoval.kind: MagRemoval.from_json,
     InfoEdit.kind: InfoEdit.from_json,
     N5Edit.kind: N5Edit.from_json,
+    NgffEdit.kind: NgffEdit.from_json,
 }
 
 

@@ -16,7 +16,8 @@ from wkwdask.formats.precomputed.scale_choice import find_scale, mags_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.precomputed import PrecomputedVolume, look, read_info
+from wkwdask.storage.precomputed import PrecomputedVolume
+from wkwdask.storage.precomputed_info import look, read_info
 from wkwdask.storage.store import open_store
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import HEADER_NAME

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, decompress_gzip, parse_minishard_index
+from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, parse_minishard_index
 from wkwdask.storage.lru import Lru
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.storage.precomputed_target import PrecomputedTarget
     from wkwdask.storage.receipts import Receipt
+    from wkwdask.storage.shards_target import ShardsTarget
 
 
 def published(receipt: Receipt, path: str) -> Receipt:
@@ -41,13 +41,13 @@ class PartFileWriter:
 
     Parameters
     ----------
-    target : PrecomputedTarget
-        The scale.
+    target : ShardsTarget
+        What is written.
     shard, part : tuple of 3 int
         Index of the shard along x, y, z, and name of the part.
     """
 
-    def __init__(self, target: PrecomputedTarget, shard: Vec3, part: Vec3) -> None:
+    def __init__(self, target: ShardsTarget, shard: Vec3, part: Vec3) -> None:
         self._target = target
         self._path = target.part_path(shard, part)
         self._shard, self._part = shard, part
@@ -108,13 +108,13 @@ class ShardWriter:
 
     Parameters
     ----------
-    target : PrecomputedTarget
-        The scale.
+    target : ShardsTarget
+        What is written.
     shard : tuple of 3 int
         Index of the shard along x, y, z.
     """
 
-    def __init__(self, target: PrecomputedTarget, shard: Vec3) -> None:
+    def __init__(self, target: ShardsTarget, shard: Vec3) -> None:
         self._target = target
         self._shard = shard
         self._path = target.shard_path(shard)

@@ -27,6 +27,7 @@ from wkwdask.storage.local import numbered
 from wkwdask.storage.states import file_states
 from wkwdask.storage.wkw_file import PAGE_LEN, Reading, check_absence, check_folder, open_if_stored
 from wkwdask.storage.wkw_small_files import read_small_files, small_layout
+from wkwdask.storage.zarr_marks import is_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,7 +136,8 @@ def what_else(folder: str) -> str:
 
 def _strays(folder: str) -> Iterator[str]:
     """Go through what is no part of a mag: neither file nor folder of one, nor what software leaves there."""
-    yield from _others(folder, _Z_FOLDER, (HEADER_NAME,))
+    of_view = ("zarr.json",) if is_view(f"{folder}/zarr.json") else ()
+    yield from _others(folder, _Z_FOLDER, (HEADER_NAME, *of_view))
     for _, z_folder in _own(folder, "z"):
         yield from _others(z_folder, _Y_FOLDER)
         for _, y_folder in _own(z_folder, "y"):

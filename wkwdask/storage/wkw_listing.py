@@ -17,6 +17,7 @@ from wkwdask.storage.local import TEMPORARY_SUFFIX
 from wkwdask.storage.provenance import PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw import HEADER_NAME
+from wkwdask.storage.zarr_marks import is_view
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,7 +91,7 @@ def _no_folder(path: str) -> Fault | None:
 
 def _odd_name(entry: os.DirEntry[str], depth: int) -> Fault | None:
     """Judge a name that is not that of a data file or of a folder of them."""
-    if depth == 0 and entry.name in _KNOWN:
+    if depth == 0 and (entry.name in _KNOWN or (entry.name == "zarr.json" and is_view(entry.path))):
         return None
     if depth == 0 and entry.name == QUARANTINE_NAME:
         count = sum(len(names) for _, _, names in os.walk(entry.path))

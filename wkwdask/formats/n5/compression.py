@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 from wkwdask.formats.extras import need
-from wkwdask.formats.precomputed.sharding import compress_gzip, decompress_gzip
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 
 if TYPE_CHECKING:
     from collections.abc import Callable

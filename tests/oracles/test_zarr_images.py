@@ -1,0 +1,216 @@
+"""Oracles of Zarr: tensorstore, ome-zarr, ome-zarr-models and the schemas of OME-NGFF read what is exported and what is only seen as Zarr; what ome-zarr,
+ngff-zarr and webknossos write becomes WKW; the reference library wkw reads files that zarr wrote by the codec."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from importlib.resources import files
+from importlib.util import find_spec
+
+import dask
+import numpy as np
+import pytest
+from zarr_sources import VOXEL_SIZE, absolute, make_dataset, voxels
+
+import wkwdask
+
+zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+
+from zarr.registry import get_codec_class  # noqa: E402
+
+try:
+    get_codec_class("wkw")
+except KeyError:
+    pytest.skip("the package is not installed, so that zarr does not find its codecs", allow_module_level=True)
+
+MAGS = ("1", "2-2-1", "4-4-2")
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    with dask.config.set(scheduler="synchronous"):
+        folder = make_dataset(tmp_path_factory.mktemp("ds"))
+        wkwdask.write_zarr_view(folder)
+        return folder
+
+
+@pytest.fixture(scope="module", params=["0.5", "0.4"])
+def image(request, dataset, tmp_path_factory):
+    """An image with labels, in both versions."""
+    folder = tmp_path_factory.mktemp("image") / "em.ome.zarr"
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.convert(dataset, folder, layer="color", ngff=request.param, chunk_size=(16, 16, 8))
+        wkwdask.convert(dataset, folder / "labels" / "neurons", layer="neurons", ngff=request.param)
+    return request.param, folder
+
+
+def expected(dataset, path):
+    return wkwdask.open(dataset / path)[0].compute().T
+
+
+# ----------------------------------------------------------------------------- what others read
+
+
+@pytest.mark.parametrize("options", [{"shard_shape": (32, 16, 16)}, {"shard_shape": False, "compression": "zstd"}, {"version": "0.4"}, {"compression": "gzip"}])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint64", "float32"])
+def test_tensorstore(tmp_path, dtype, options):
+    tensorstore = pytest.importorskip("tensorstore", reason="tensorstore, of the extra oracles, is not installed")
+    array = voxels((2, 40, 20, 30), dtype)
+    wkwdask.to_zarr(array, tmp_path / "a", voxel_size=VOXEL_SIZE, chunk_shape=(16, 8, 8), **options)
+    driver = "zarr" if options.get("version") == "0.4" else "zarr3"
+    found = tensorstore.open({"driver": driver, "kvstore": {"driver": "file", "path": str(tmp_path / "a" / "1")}}).result().read().result()
+    np.testing.assert_array_equal(found, array.transpose(0, 3, 2, 1))
+
+
+def schema_errors(document, version, name):
+    """Check a document with the schemas of the specification, as ngff-zarr ships them."""
+    jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed")
+    referencing = pytest.importorskip("referencing", reason="referencing, which comes with jsonschema, is not installed")
+    pytest.importorskip("referencing.jsonschema")
+    if find_spec("ngff_zarr") is None:
+        pytest.skip("ngff-zarr, which ships the schemas, is not installed")
+    folder = files("ngff_zarr") / "spec" / version / "schemas"
+    schemas = {path.name: json.loads(path.read_text()) for path in folder.iterdir() if path.name.endswith(".schema")}
+    resources = [
+        (schema["$id"], referencing.Resource.from_contents(schema, default_specification=referencing.jsonschema.DRAFT202012)) for schema in schemas.values()
+    ]
+    validator = jsonschema.Draft202012Validator(schemas[name], registry=referencing.Registry().with_resources(resources))
+    return [error.message for error in validator.iter_errors(document)]
+
+
+def checked(group, version):
+    attributes = json.loads(json.dumps(dict(group.attrs)))
+    assert schema_errors(attributes, version, "image.schema") == []
+    if "neurons" not in group.path and "neurons" not in group.name and "omero" not in str(attributes):
+        wrong = json.loads(json.dumps(attributes).replace('"datasets"', '"data"'))
+        assert schema_errors(wrong, version, "image.schema")  # the schema can fail
+    return attributes
+
+
+def test_schemas(image, dataset):
+    version, folder = image
+    group = zarr.open_group(str(folder), mode="r")
+    checked(group, version)
+    checked(group["labels/neurons"], version)
+    assert schema_errors(dict(group["labels/neurons"].attrs), version, "label.schema") == []
+    for view in (zarr.open_group(str(dataset), mode="r"), zarr.open_group(wkwdask.zarr_view(dataset), mode="r")):
+        checked(view["color"], "0.5")
+        assert schema_errors(dict(view["neurons"].attrs), "0.5", "label.schema") == []
+
+
+def test_ome_zarr_models(image, dataset):
+    models = pytest.importorskip("ome_zarr_models", reason="ome-zarr-models is not installed")
+    version, folder = image
+    model = models.v05.Image if version == "0.5" else models.v04.Image
+    found = model.from_zarr(zarr.open_group(str(folder), mode="r"))
+    assert [entry.path for entry in (found.ome_attributes if version == "0.5" else found.attributes).multiscales[0].datasets] == list(MAGS)
+    store = wkwdask.zarr_view(dataset)
+    models.v05.Image.from_zarr(zarr.open_group(store, path="color", mode="r"))
+
+
+def nodes(path):
+    """Read an image with its labels as ome-zarr does."""
+    io = pytest.importorskip("ome_zarr.io", reason="ome-zarr is not installed")
+    reader = pytest.importorskip("ome_zarr.reader", reason="ome-zarr is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {str(node.zarr).split("/")[-1].split(" ")[0]: node for node in reader.Reader(io.parse_url(str(path)))() if node.data}
+
+
+def test_ome_zarr_reads_images(image, dataset):
+    _, folder = image
+    found = nodes(folder)
+    for array, mag in zip(found["em.ome.zarr"].data, MAGS, strict=True):
+        np.testing.assert_array_equal(array.compute(), expected(dataset, f"color/{mag}"))
+    np.testing.assert_array_equal(found["neurons"].data[1].compute(), expected(dataset, "neurons/2-2-1"))
+
+
+def test_ome_zarr_reads_wkw(dataset):
+    """As it is, lazily: the codec comes with the package."""
+    found = nodes(dataset / "color")
+    for array, mag in zip(found["color"].data, MAGS, strict=True):
+        np.testing.assert_array_equal(array.compute(), absolute(dataset / "color" / mag))
+    np.testing.assert_array_equal(found["neurons"].data[0].compute(), absolute(dataset / "neurons" / "1"))
+
+
+def test_wkw_reads_what_zarr_writes(tmp_path):
+    wkw = pytest.importorskip("wkw", reason="wkw, of the extra oracles, is not installed")
+    folder = tmp_path / "ds" / "color" / "1"
+    wkwdask.create_dataset(tmp_path / "ds", VOXEL_SIZE)
+    wkwdask.create(folder, ((0, 0, 0), (30, 20, 10)), "uint16", block_len=8, file_len=2, compression="lz4")
+    wkwdask.write_zarr_view(tmp_path / "ds")
+    array = voxels((30, 20, 10), "uint16")
+    zarr.open_array(str(folder), mode="r+")[...] = array.T
+    with wkw.Dataset.open(str(folder)) as reference:
+        np.testing.assert_array_equal(reference.read((0, 0, 0), (30, 20, 10))[0], array)
+
+
+# ----------------------------------------------------------------------------- what others write
+
+
+def test_images_of_ome_zarr(tmp_path):
+    writer = pytest.importorskip("ome_zarr.writer", reason="ome-zarr is not installed")
+    array = voxels((32, 64, 64))
+    scales = [[{"type": "scale", "scale": [0.04, 0.008 * f, 0.004 * f]}] for f in (1, 2)]
+    axes = [{"name": name, "type": "space", "unit": "micrometer"} for name in "zyx"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        group = zarr.open_group(str(tmp_path / "a.zarr"), mode="w")
+        writer.write_multiscale([array, array[:, ::2, ::2]], group, axes=axes, coordinate_transformations=scales)
+    wkwdask.convert(tmp_path / "a.zarr", tmp_path / "ds", block_len=8, file_len=4)
+    assert wkwdask.open_dataset(tmp_path / "ds").voxel_size == (4, 8, 40)
+    np.testing.assert_array_equal(expected(tmp_path / "ds", "color/1"), array)
+    np.testing.assert_array_equal(expected(tmp_path / "ds", "color/2-2-1"), array[:, ::2, ::2])
+
+
+def test_images_of_ngff_zarr(tmp_path):
+    """Its levels have translations of half voxels, as ours."""
+    ngff_zarr = pytest.importorskip("ngff_zarr", reason="ngff-zarr is not installed")
+    array = voxels((32, 64, 64))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        image = ngff_zarr.to_ngff_image(
+            array, dims=("z", "y", "x"), scale={"z": 40.0, "y": 4.0, "x": 4.0}, translation={"z": 80.0, "y": 8.0, "x": 40.0},
+            axes_units=dict.fromkeys("zyx", "nanometer"),
+        )  # fmt: skip
+        multiscales = (
+            ngff_zarr.to_multiscales(image, scale_factors=[2], method=ngff_zarr.Methods.DASK_BIN_SHRINK)
+            if hasattr(ngff_zarr.Methods, "DASK_BIN_SHRINK")
+            else None
+        )
+        if multiscales is None:
+            pytest.skip("this ngff-zarr has no method that needs no further package")
+        ngff_zarr.to_ngff_zarr(str(tmp_path / "a.zarr"), multiscales, version="0.5")
+    wkwdask.convert(tmp_path / "a.zarr", tmp_path / "ds", block_len=8, file_len=4)
+    layer = wkwdask.open_dataset(tmp_path / "ds")["color"]
+    assert ([mag.name for mag in layer.mags], layer.bounding_box.topleft) == (["1", "2"], (10, 2, 2))
+    np.testing.assert_array_equal(expected(tmp_path / "ds", "color/1"), array)
+
+
+def test_datasets_of_webknossos(tmp_path):
+    """Layers whose mags are Zarr arrays: their boxes and mags are those of the JSON."""
+    webknossos = pytest.importorskip("webknossos", reason="webknossos, of the extra oracles, is not installed")
+    array = voxels((3, 50, 40, 30))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = webknossos.Dataset(tmp_path / "ds", voxel_size=VOXEL_SIZE)
+        layer = made.add_layer("rgb", "color", dtype="uint8", num_channels=3, data_format="zarr3")
+        for mag, values in (("1", array), ("2-2-1", array[:, ::2, ::2])):
+            mag_view = layer.add_mag(mag, chunk_shape=(32, 32, 32), shard_shape=(64, 64, 64))
+            factors = np.array(webknossos.Mag(mag).to_list())
+            mag_view.write(values, absolute_offset=tuple(np.array((8, 16, 4)) // factors * factors), allow_resize=True)
+        box = layer.bounding_box
+    wkwdask.convert(tmp_path / "ds", tmp_path / "wkw", block_len=8, file_len=4)
+    found = wkwdask.open_dataset(tmp_path / "wkw")["rgb"]
+    assert (found.bounding_box.topleft, found.bounding_box.size) == (tuple(box.topleft), tuple(box.size))
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "wkw" / "rgb" / "1").compute(), array)
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "wkw" / "rgb" / "2-2-1").compute(), array[:, ::2, ::2])
+    wkwdask.convert(tmp_path / "ds" / "rgb" / "1", tmp_path / "one", layer="rgb", voxel_size=VOXEL_SIZE)
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "one" / "rgb" / "1")[:, 8:58, 16:56, 4:34].compute(), array)

@@ -1,0 +1,252 @@
+"""Writing OME-NGFF images: Zarr 3 with shards, or Zarr 2."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from wkwdask.errors import ViewerWarning
+from wkwdask.formats.extras import need
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.precomputed_scales import source_settings
+from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
+from wkwdask.jobs.zarr_places import labels_note
+from wkwdask.jobs.zarr_write import ArrayCopy, ArrayOptions, is_ids, stage_array, stage_copy
+from wkwdask.storage.opening import find
+from wkwdask.storage.precomputed import PrecomputedVolume
+from wkwdask.storage.states import digest
+from wkwdask.storage.wkw import WkwVolume
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    import dask.array as da
+    import numpy.typing as npt
+    from dask.delayed import Delayed
+    from xarray import DataArray
+
+    from wkwdask.api.access import Existing
+    from wkwdask.api.options import MagLike
+    from wkwdask.api.scales import Taken
+    from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.storage.opening import AnyLayer, StoredVolume
+
+Compression = Literal["blosc", "zstd", "gzip", "raw"]
+Version = Literal["0.5", "0.4"]
+
+
+@overload
+def to_zarr(
+    array: da.Array | npt.NDArray[Any] | DataArray,
+    url: str | os.PathLike[str],
+    *,
+    voxel_size: Sequence[float] | None = None,
+    offset: Sequence[int] | None = None,
+    mag: MagLike | None = None,
+    chunk_shape: Sequence[int] = (64, 64, 64),
+    shard_shape: Sequence[int] | bool = True,
+    compression: Compression = "blosc",
+    level: int | None = None,
+    version: Version | None = None,
+    category: Literal["color", "segmentation"] | None = None,
+    existing: Existing = "error",
+    token: str | None = None,
+    compute: Literal[True] = True,
+) -> Report: ...
+
+
+@overload
+def to_zarr(
+    array: da.Array | npt.NDArray[Any] | DataArray,
+    url: str | os.PathLike[str],
+    *,
+    voxel_size: Sequence[float] | None = None,
+    offset: Sequence[int] | None = None,
+    mag: MagLike | None = None,
+    chunk_shape: Sequence[int] = (64, 64, 64),
+    shard_shape: Sequence[int] | bool = True,
+    compression: Compression = "blosc",
+    level: int | None = None,
+    version: Version | None = None,
+    category: Literal["color", "segmentation"] | None = None,
+    existing: Existing = "error",
+    token: str | None = None,
+    compute: Literal[False],
+) -> Delayed: ...
+
+
+def to_zarr(
+    array: da.Array | npt.NDArray[Any] | DataArray,
+    url: str | os.PathLike[str],
+    *,
+    voxel_size: Sequence[float] | None = None,
+    offset: Sequence[int] | None = None,
+    mag: MagLike | None = None,
+    chunk_shape: Sequence[int] = (64, 64, 64),
+    shard_shape: Sequence[int] | bool = True,
+    compression: Compression = "blosc",
+    level: int | None = None,
+    version: Version | None = None,
+    category: Literal["color", "segmentation"] | None = None,
+    existing: Existing = "error",
+    token: str | None = None,
+    compute: bool = True,
+) -> Report | Delayed:
+    """Write an array as one mag of an OME-NGFF image ("OME-Zarr"), in parallel and safely.
+
+    The array appears when it is complete, or not at all, and ``multiscales`` follows at once; an image without it gets one. A shard is published once, by one
+    task, in whatever chunks the array comes. Chunks that are all zero are not stored: readers see zeros there.
+
+    Parameters
+    ----------
+    array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
+        The voxels, in any chunks. A DataArray has the dimensions x, y, z (and c) in any order.
+    url : str or path
+        The image's folder, such as ``"em.ome.zarr"``, with or without ``zarr://`` before it; ``"em.ome.zarr/labels/NAME"`` is one of its labels. Remote images
+        cannot be written.
+    voxel_size : sequence of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm]; needed for a new image, unless a DataArray says it.
+    offset : sequence of 3 int, optional
+        Absolute voxel of the mag that element 0 is; may be negative. By default 0, or what the coordinates of a DataArray say.
+    mag : Mag, str or int, optional
+        Which mag: ``"2-2-1"`` adds an array to an image that is there; by default 1.
+    chunk_shape : sequence of 3 int
+        A chunk along x, y, z [voxels].
+    shard_shape : sequence of 3 int or bool
+        A shard along x, y, z [voxels], a power of two of chunks; by default at most 512 MiB before compression. False makes each chunk a file.
+    compression : {"blosc", "zstd", "gzip", "raw"}
+        How chunks are compressed; blosc is Zstandard behind a shuffle of bytes.
+    level : int, optional
+        Its level; by default 3, for gzip 5.
+    version : {"0.5", "0.4"}, optional
+        Of OME-NGFF: 0.5 lies in Zarr 3, 0.4 in Zarr 2, which has no shards. By default that of the image, else 0.5.
+    category : {"color", "segmentation"}, optional
+        Whether voxels are ids; by default integers of 32 bits and more in one channel are.
+    existing : {"error", "resume", "overwrite"}
+        What to do where the mag is there already; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings, as
+        for :func:`to_wkw`.
+    token : str, optional
+        A name of the array's content: a call with another one does not go on.
+    compute : bool
+        False checks everything now and gives a dask ``Delayed`` whose last task ends the job.
+
+    Returns
+    -------
+    Report or Delayed
+
+    Raises
+    ------
+    ExistsError
+        The mag is there and ``existing="error"``, or the folder holds something else.
+    LockedError
+        Another job writes it.
+    ModuleNotFoundError
+        zarr is not installed: ``pip install 'wkwdask[zarr]'``.
+    ResumeError
+        What was interrupted was started with other settings.
+    UnsupportedError
+        The URL is remote.
+    ValueError
+        Shape or an option makes no sense, or the image there has other axes.
+
+    Examples
+    --------
+    >>> import numpy as np, wkwdask, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> image = np.ones((100, 80, 60), np.uint8)
+    >>> report = wkwdask.to_zarr(image, f"{folder}/em.ome.zarr", voxel_size=(4, 4, 40))  # doctest: +SKIP
+    """
+    from wkwdask.api.array_input import content_of, plain_array
+    from wkwdask.graphs.build import write_array, write_array_later
+
+    need("zarr", "to_zarr", "zarr")
+    voxels, named = plain_array(array, offset, allow_negative=True)
+    content = content_of(voxels, token)
+    wanted = Mag(1, 1, 1) if mag is None else Mag.parse(mag)
+    size = _of_mag_1(named.lengths_nm, wanted) if voxel_size is None else _positive(voxel_size)
+    if category not in (None, "color", "segmentation"):
+        raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
+    known = category or named.category
+    shards = shard_shape if isinstance(shard_shape, bool) else vec3(shard_shape, "shard_shape")
+    options = ArrayOptions(vec3(chunk_shape, "chunk_shape"), shards, compression, level, version)
+    staged = stage_array(url, named.offset, content, options, existing, wanted, size, is_label=None if known is None else known == "segmentation")
+    if compute:
+        return write_array(staged, voxels, content.trusted)
+    delayed: Delayed = write_array_later(staged, voxels)
+    return delayed
+
+
+def _positive(voxel_size: Sequence[float]) -> Lengths:
+    sizes = tuple(voxel_size)
+    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
+        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def _of_mag_1(lengths: Lengths | None, mag: Mag) -> Lengths | None:
+    """Give the edge lengths of a voxel of mag 1 by those of a mag."""
+    if lengths is None:
+        return None
+    x, y, z = (length / factor for length, factor in zip(lengths, mag.factors, strict=True))
+    return x, y, z
+
+
+def convert_to_image(
+    source: str | os.PathLike[str], target: str | os.PathLike[str], layer: str | None, taken: Taken, options: ArrayOptions, voxel_size: Lengths | None,
+    existing: str,
+) -> Report:  # fmt: skip
+    """Convert mags of a layer of any format to an OME-NGFF image; see :func:`wkwdask.api.conversion.convert`.
+
+    Raises
+    ------
+    MissingError
+        There is no such mag.
+    ValueError
+        The voxel size is not known, or an option makes no sense.
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.runners import num_workers
+
+    need("zarr", "an OME-NGFF image", "zarr")
+    found = find(source)
+    chosen = found.choose(layer)
+    size = voxel_size or chosen.voxel_size_nm
+    if size is None:
+        raise ValueError(f"{chosen.folder}: nothing says how large its voxels are; give voxel_size= (--voxel-size) in nm")
+    there = [found.mag] if found.mag is not None and taken.mags is None else list(chosen.mags)
+    mags = taken.mags_of(chosen.folder, there)
+    copies = [_copy(chosen, chosen.volume(mag), taken, size) for mag in mags]
+    check_can_be_repeated(len(copies), starts_anew=existing == "overwrite")
+    stage = partial(stage_copy, target, options=options, existing=existing, workers=num_workers())
+    if len(copies) > 1 and existing == "error":
+        for copy in copies:  # all are checked before the first is made
+            stage(copy).staged.check_free()
+    report = merge_reports([build.rechunk(stage(copy), verify=False) for copy in copies])
+    note = labels_note(target)
+    if note:
+        warnings.warn(note, ViewerWarning, stacklevel=3)
+    return report
+
+
+def _copy(layer: AnyLayer, volume: StoredVolume, taken: Taken, voxel_size: Lengths) -> ArrayCopy:
+    source = taken.of(volume)
+    is_label = layer.category == "segmentation" if layer.category is not None else is_ids(source.dtype, source.num_channels)
+    if isinstance(volume, WkwVolume) or not isinstance(volume.volume, PrecomputedVolume):
+        known = {"source": volume.name, "input": source_token(volume), "states": digest(source.stored_states())}
+    else:
+        known = source_settings(volume)
+    return ArrayCopy(source, voxel_size, is_label, {**taken.settings, **known}, partial(check_not_replaced, volume))
+
+
+def array_options(values: dict[str, Any], level: int | None, version: str | None) -> ArrayOptions:
+    """Take what says how arrays are stored out of the options of :func:`wkwdask.convert`."""
+    chunk_size, sharded = values["chunk_size"], values["sharded"]
+    if not (sharded is None or isinstance(sharded, bool)):
+        raise ValueError("sharded= takes True or False for an OME-NGFF image: to_zarr writes shards of a given shape")
+    return ArrayOptions(
+        (64, 64, 64) if chunk_size is None else vec3(chunk_size, "chunk_size"), sharded is not False, values["compression"] or "blosc", level, version
+    )

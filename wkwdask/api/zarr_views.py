@@ -1,0 +1,138 @@
+"""WKW as Zarr, without a copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import MissingError
+from wkwdask.formats.extras import need
+from wkwdask.geometry.mag import vec3
+from wkwdask.storage.dataset import locate
+from wkwdask.storage.opening import find
+from wkwdask.storage.zarr_view_files import plan_view, remove_view, write_view
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+
+def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_shape: Sequence[int] | None = None) -> Any:
+    """See a dataset, layer or mag as Zarr, without writing anything: a store that decodes chunks when they are asked for.
+
+    The store holds Zarr version 3 with OME-NGFF 0.5: each layer is an image with all its mags, segmentations are also labels of each image whose mags they
+    have. Arrays have the axes z, y, x (or c, z, y, x) and begin with the bounding box; where that lies, the ``translation`` of each level says. Any reader
+    that takes a zarr-python store can use it, without a codec of ours; dask workers too.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, layer or mag in WKW, or a precomputed volume.
+    layer : str, optional
+        Only this one, which then is the root of the store.
+    chunk_shape : sequence of 3 int, optional
+        Chunks along x, y, z [voxels]; by default about 4 MiB.
+
+    Returns
+    -------
+    zarr.abc.store.Store
+        Read-only.
+
+    Raises
+    ------
+    MissingError
+        There is no such dataset or layer, or no mag with voxels.
+    ModuleNotFoundError
+        zarr is not installed: ``pip install 'wkwdask[zarr]'``.
+    ValueError
+        The chunk shape makes no sense.
+
+    Examples
+    --------
+    >>> import numpy as np, wkwdask, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> dataset = wkwdask.create_dataset(f"{folder}/ds", voxel_size=(4, 4, 40))
+    >>> report = wkwdask.to_wkw(np.ones((40, 30, 20), np.uint8), f"{folder}/ds/color/1")
+    >>> import zarr  # doctest: +SKIP
+    >>> zarr.open_group(wkwdask.zarr_view(f"{folder}/ds"), mode="r")["color/1"].shape  # doctest: +SKIP
+    (20, 30, 40)
+    """
+    need("zarr", "zarr_view", "zarr")
+    from wkwdask.storage.zarr_view_store import ViewStore
+    from wkwdask.storage.zarr_views import view_of
+
+    shape = None if chunk_shape is None else vec3(chunk_shape, "chunk_shape")
+    if shape is not None and min(shape) < 1:
+        raise ValueError(f"chunk_shape must be positive, got {chunk_shape!r}")
+    found = find(url)
+    layers = found.layers if layer is None else (found.choose(layer),)
+    if not layers:
+        raise MissingError(f"{found.path}: the dataset has no layers")
+    is_dataset = layer is None and any(one.dataset_folder == found.path for one in layers)
+    return ViewStore(view_of(layers, found.mag, shape, as_root=not is_dataset), found.path)
+
+
+def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:
+    """Write small ``zarr.json`` files beside the WKW files, by which zarr-python and what builds on it reads these in place.
+
+    Dataset, layers and mags become groups and arrays of Zarr version 3 with OME-NGFF 0.5; chunks are the WKW files, which the codec ``wkw`` reads block by
+    block. It is found wherever wkwdask is installed; readers that are not zarr-python refuse it. Segmentations are also labels of each color layer whose mags
+    they have, by symbolic links in ``COLOR/labels``. Arrays begin at voxel 0 and end with the bounding box. Writing again brings the files up to date.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, layer or mag in WKW.
+    layer : str, optional
+        Only this one.
+    allow_external : bool
+        Write where links lead out of the dataset.
+
+    Returns
+    -------
+    tuple of str
+        The files and links.
+
+    Raises
+    ------
+    ExistsError
+        There is a ``zarr.json`` that something else made; then nothing is written.
+    MissingError
+        There is no such dataset or layer, or no mag with voxels.
+    UnsupportedError
+        The mags of a layer are in several folders, remote, or outside of the dataset.
+
+    Examples
+    --------
+    >>> import numpy as np, wkwdask, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> dataset = wkwdask.create_dataset(f"{folder}/ds", voxel_size=(4, 4, 40))
+    >>> report = wkwdask.to_wkw(np.ones((40, 30, 20), np.uint8), f"{folder}/ds/color/1")
+    >>> [path.removeprefix(folder) for path in wkwdask.write_zarr_view(f"{folder}/ds")]
+    ['/ds/color/1/zarr.json', '/ds/color/zarr.json', '/ds/zarr.json']
+    >>> len(wkwdask.remove_zarr_view(f"{folder}/ds"))
+    3
+    """
+    return write_view(plan_view(locate(url), layer, allow_external=allow_external))
+
+
+def remove_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None) -> tuple[str, ...]:
+    """Remove what :func:`write_zarr_view` wrote, and nothing else.
+
+    Parameters
+    ----------
+    url : str or path
+        The dataset, layer or mag.
+    layer : str, optional
+        Only this one.
+
+    Returns
+    -------
+    tuple of str
+        What was removed.
+
+    Raises
+    ------
+    MissingError
+        There is no such dataset.
+    """
+    return remove_view(locate(url), layer)

@@ -1,0 +1,135 @@
+"""OME-NGFF ("OME-Zarr") metadata of pyramids, versions 0.4 and 0.5: records to JSON and back. Opens nothing.
+
+The specification does not say where in a voxel its coordinates lie; here they are those of its centre, and coordinate 0 is the centre of voxel 0 of mag 1, as
+most readers take it. A voxel of mag m covers m voxels of mag 1, so that its centre lies (m - 1) / 2 of these further: each level has an explicit translation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wkwdask.geometry.mag import Mag, Vec3
+
+    Lengths = tuple[float, float, float]
+
+VERSIONS = ("0.5", "0.4")
+_RED_GREEN_BLUE = ("FF0000", "00FF00", "0000FF")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One array of a pyramid."""
+
+    path: str
+    """Where it is, below the group."""
+    lengths: Lengths
+    """Edge lengths of its voxels along x, y, z."""
+    translation: Lengths
+    """The centre of its voxel 0 along x, y, z."""
+
+
+def level_of(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> Level:
+    """Place the array of a mag.
+
+    Parameters
+    ----------
+    path : str
+        Where it is, below the group.
+    mag : Mag
+        Its mag.
+    topleft : tuple of 3 int
+        Absolute voxel of the mag that is its element 0.
+    voxel_size : tuple of 3 float, optional
+        Edge lengths of a voxel of mag 1; without it, these are the unit.
+
+    Returns
+    -------
+    Level
+
+    Examples
+    --------
+    >>> from wkwdask.geometry.mag import Mag
+    >>> level_of("2-2-1", Mag(2, 2, 1), (10, 0, 0), (4, 4, 40)).translation
+    (82.0, 2.0, 0.0)
+    """
+    size = (1.0, 1.0, 1.0) if voxel_size is None else voxel_size
+    lengths = [length * factor for length, factor in zip(size, mag.factors, strict=True)]
+    shift = [first * length + (factor - 1) / 2 * one for first, length, factor, one in zip(topleft, lengths, mag.factors, size, strict=True)]
+    return Level(path, (lengths[0], lengths[1], lengths[2]), (shift[0], shift[1], shift[2]))
+
+
+def axes_of(num_channels: int, unit: str | None) -> list[dict[str, str]]:
+    """Name the axes of an image."""
+    space = [{"name": name, "type": "space", **({"unit": unit} if unit else {})} for name in "zyx"]
+    return [{"name": "c", "type": "channel"}, *space] if num_channels > 1 else space
+
+
+def dataset_entry(level: Level, num_channels: int) -> dict[str, Any]:
+    """Write what ``datasets`` says of a level."""
+    first = [1.0] if num_channels > 1 else []
+    return {
+        "path": level.path,
+        "coordinateTransformations": [
+            {"type": "scale", "scale": [*first, *map(float, reversed(level.lengths))]},
+            {"type": "translation", "translation": [*(0.0 for _ in first), *map(float, reversed(level.translation))]},
+        ],
+    }
+
+
+def multiscale(name: str, levels: Iterable[Level], num_channels: int, unit: str | None = "nanometer") -> dict[str, Any]:
+    """Write one image of ``multiscales``.
+
+    Parameters
+    ----------
+    name : str
+        Its name.
+    levels : iterable of Level
+        Its arrays.
+    num_channels : int
+        Values per voxel; one has no axis.
+    unit : str, optional
+        Of lengths and translations.
+    """
+    return {"name": name, "axes": axes_of(num_channels, unit), "datasets": with_entries([], (dataset_entry(level, num_channels) for level in levels))}
+
+
+def with_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Put entries in place of those with the same path, and all in order, finest first."""
+    by_path = {entry["path"]: entry for entry in (*datasets, *new)}
+    return sorted(by_path.values(), key=lambda entry: (max(_scale(entry)[-3:]), _scale(entry)))
+
+
+def _scale(entry: dict[str, Any]) -> list[float]:
+    return next((list(map(float, step["scale"])) for step in entry.get("coordinateTransformations", []) if step.get("type") == "scale"), [0.0])
+
+
+def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = False, rgb: Sequence[float] | None = None) -> dict[str, Any]:
+    """Write the attributes of an image's group.
+
+    Parameters
+    ----------
+    image : dict
+        See :func:`multiscale`.
+    version : str
+        One of :data:`VERSIONS`.
+    is_label : bool
+        Whether voxels are ids.
+    rgb : pair of float, optional
+        Least and greatest value of three channels that are red, green and blue.
+    """
+    more: dict[str, Any] = {"image-label": {} if version == "0.5" else {"version": version}} if is_label else {}
+    if rgb is not None:
+        window = {"min": rgb[0], "max": rgb[1], "start": rgb[0], "end": rgb[1]}
+        more["omero"] = {"channels": [{"color": color, "window": window, "active": True} for color in _RED_GREEN_BLUE]}
+    if version == "0.5":
+        return {"ome": {"version": version, "multiscales": [image], **more}}
+    return {"multiscales": [{"version": version, **image}], **more}
+
+
+def label_attributes(names: Sequence[str], version: str) -> dict[str, Any]:
+    """Write the attributes of a group of labels."""
+    return {"ome": {"version": version, "labels": list(names)}} if version == "0.5" else {"labels": list(names)}

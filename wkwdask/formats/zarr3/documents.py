@@ -1,0 +1,81 @@
+"""The JSON files of Zarr arrays and groups, versions 3 and 2, as they are written here. Needs no zarr."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+FILE_NAME = "zarr.json"
+
+
+def axis_names(num_channels: int) -> list[str]:
+    """Name the axes of an array; one channel has none."""
+    return list("czyx" if num_channels > 1 else "zyx")
+
+
+def outer_shape(num_channels: int, shape: Sequence[int]) -> list[int]:
+    """Turn a shape along x, y, z into that of an array."""
+    return [*([num_channels] if num_channels > 1 else []), *(int(n) for n in reversed(shape))]
+
+
+def group_document(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Write the ``zarr.json`` of a group."""
+    return {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+
+
+def array_document(
+    shape: Sequence[int], num_channels: int, dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any],
+    keys: dict[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Write the ``zarr.json`` of an array.
+
+    Parameters
+    ----------
+    shape : sequence of 3 int
+        The array, along x, y, z.
+    num_channels : int
+        Values per voxel, all in one chunk.
+    dtype : dtype
+        Type of one channel.
+    chunk_shape : sequence of 3 int
+        What one key holds, along x, y, z: a chunk or a shard.
+    codecs : list of dict
+        How it is encoded.
+    attributes : dict
+        Anything else.
+    keys : dict, optional
+        How chunks are named; by default ``c/0/0/0``.
+    """
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": outer_shape(num_channels, shape),
+        "data_type": dtype.name,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": outer_shape(num_channels, chunk_shape)}},
+        "chunk_key_encoding": keys or {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0.0 if dtype.kind == "f" else 0,
+        "codecs": codecs,
+        "attributes": attributes,
+        "dimension_names": axis_names(num_channels),
+        "storage_transformers": [],
+    }
+
+
+def wkw_codecs(block_len: int, compression: str) -> list[dict[str, Any]]:
+    """Say that chunks are WKW files."""
+    return [{"name": "wkw", "configuration": {"block_len": block_len, "compression": compression}}]
+
+
+def raw_codecs(dtype: np.dtype[Any]) -> list[dict[str, Any]]:
+    """Say that chunks are plain numbers, little-endian."""
+    return [{"name": "bytes", "configuration": {"endian": "little"}} if dtype.itemsize > 1 else {"name": "bytes"}]
+
+
+def format_document(document: dict[str, Any]) -> bytes:
+    """Write a document."""
+    return json.dumps(document, indent=2).encode()

@@ -1,0 +1,65 @@
+"""The chunk key encoding ``wkw`` of Zarr 3: chunks are the data files of a WKW mag."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from zarr.core.chunk_key_encodings import ChunkKeyEncoding
+
+from wkwdask.errors import CorruptError
+
+_KEY = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw", re.ASCII)
+
+
+@dataclass(frozen=True)
+class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore]
+    """Names chunks ``z{z}/y{y}/x{x}.wkw``, for arrays with the axes z, y, x or c, z, y, x, whose channels are in one chunk."""
+
+    name: ClassVar[str] = "wkw"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write it as ``zarr.json`` has it."""
+        return {"name": self.name}
+
+    def encode_chunk_key(self, chunk_coords: tuple[int, ...]) -> str:
+        """Name a chunk.
+
+        Parameters
+        ----------
+        chunk_coords : tuple of 3 or 4 int
+            Its place in the grid of chunks, along z, y, x or c, z, y, x.
+
+        Returns
+        -------
+        str
+
+        Raises
+        ------
+        ValueError
+            The array has other axes, or more than one chunk along its channels.
+
+        Examples
+        --------
+        >>> WkwChunkKeyEncoding().encode_chunk_key((2, 1, 0))
+        'z2/y1/x0.wkw'
+        """
+        if len(chunk_coords) not in (3, 4) or any(chunk_coords[:-3]):
+            raise ValueError(f"chunks named as WKW files lie along z, y, x, with all channels in one chunk; got chunk {chunk_coords}")
+        z, y, x = chunk_coords[-3:]
+        return f"z{z}/y{y}/x{x}.wkw"
+
+    def decode_chunk_key(self, chunk_key: str) -> tuple[int, ...]:
+        """Give the place of a chunk along z, y, x.
+
+        Raises
+        ------
+        CorruptError
+            The key names no WKW file.
+        """
+        match = _KEY.fullmatch(chunk_key)
+        if match is None:
+            raise CorruptError(f"{chunk_key}: expected a key such as z2/y1/x0.wkw")
+        z, y, x = map(int, match.groups())
+        return z, y, x

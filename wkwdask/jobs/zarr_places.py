@@ -1,0 +1,128 @@
+"""Where OME-NGFF images are written: their group, what it holds already, and the folders of arrays."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage.local import is_remote, local_path
+from wkwdask.storage.ngff_edit import LABELS, image_of, read_attributes
+from wkwdask.storage.precomputed_layer import holds_wkw
+from wkwdask.storage.zarr_folder import array_record
+
+if TYPE_CHECKING:
+    from wkwdask.formats.precomputed.info import Lengths
+
+PREFIX = "zarr://"
+_SUFFIX = ".ome.zarr"
+
+
+@dataclass(frozen=True, slots=True)
+class ImagePlace:
+    """A local group in which arrays are or will be."""
+
+    folder: str
+    """The group."""
+    image: dict[str, Any] | None
+    """What its ``multiscales`` says, None where there is none yet."""
+    version: str | None
+    """Version of OME-NGFF that it has."""
+
+    def folder_of(self, mag: Mag) -> str:
+        """Say where the array of a mag is or will be."""
+        return f"{self.folder}/{mag.name}"
+
+    def check_alone(self, mag: Mag, lengths: Lengths) -> None:
+        """Make sure that no array of another name has the voxels of a mag.
+
+        Raises
+        ------
+        ExistsError
+            One has: the image was made by something else.
+        """
+        for entry in () if self.image is None else self.image["datasets"]:
+            steps = [step["scale"] for step in entry.get("coordinateTransformations", []) if step.get("type") == "scale"]
+            same = bool(steps) and all(abs(a / b - 1) < 1e-3 for a, b in zip(steps[0][-3:], reversed(lengths), strict=True) if b)
+            if same and entry.get("path") != mag.name:
+                raise ExistsError(f"{self.folder}: has voxels of that size already, in the array {entry.get('path')!r}, which something else wrote")
+
+    @property
+    def voxel_size(self) -> Lengths | None:
+        """Edge lengths of a voxel of mag 1, as an array says whose name is a mag."""
+        for entry in () if self.image is None else self.image["datasets"]:
+            try:
+                mag = Mag.parse(entry["path"])
+                z, y, x = (float(n) for n in next(s["scale"] for s in entry["coordinateTransformations"] if s["type"] == "scale")[-3:])
+            except (KeyError, TypeError, ValueError, StopIteration):
+                continue
+            a, b, c = mag.factors
+            return x / a, y / b, z / c
+        return None
+
+
+def is_zarr_image(target: object) -> bool:
+    """Tell whether a target is named as an OME-NGFF image: ``zarr://`` before it, or ``.ome.zarr`` in it.
+
+    Examples
+    --------
+    >>> is_zarr_image("em.ome.zarr"), is_zarr_image("em.ome.zarr/labels/neurons"), is_zarr_image("zarr://em"), is_zarr_image("em.zarr")
+    (True, True, True, False)
+    """
+    if not isinstance(target, (str, os.PathLike)):
+        return False
+    text = os.fspath(target)
+    return text.startswith(PREFIX) or any(part.lower().endswith(_SUFFIX) for part in text.split("/"))
+
+
+def image_place(url: str | os.PathLike[str]) -> ImagePlace:
+    """Find out what is in the folder of an image that is written.
+
+    Parameters
+    ----------
+    url : str or path
+        The group, with or without ``zarr://`` before it.
+
+    Returns
+    -------
+    ImagePlace
+
+    Raises
+    ------
+    CorruptError
+        Its metadata is broken.
+    ExistsError
+        It is something else.
+    UnsupportedError
+        It is remote.
+    """
+    text = os.fspath(url).removeprefix(PREFIX)
+    if is_remote(text):
+        raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it there, such as with aws s3 or gsutil")
+    folder = os.path.realpath(local_path(text))
+    if holds_wkw(folder):
+        raise ExistsError(f"{folder}: holds WKW data; write an image to a folder of its own (write_zarr_view shows WKW as Zarr where it is)")
+    if array_record(folder) is not None:
+        raise ExistsError(f"{folder}: is a Zarr array; an image is a group of arrays")
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
+    there = read_attributes(folder)
+    found = None if there is None else image_of(there[1], folder)
+    if there is None and os.path.isdir(folder) and any(not name.startswith(".") for name in os.listdir(folder)):
+        raise ExistsError(f"{folder}: holds something else than an image ({min(name for name in os.listdir(folder) if not name.startswith('.'))})")
+    return ImagePlace(folder, None if found is None else found[1], None if found is None else found[0])
+
+
+def labels_note(url: str | os.PathLike[str]) -> str:
+    """Say that labels have another number of arrays than their image, which breaks the specification; an empty text where they have not."""
+    place = image_place(url)
+    above = os.path.dirname(place.folder)
+    if os.path.basename(above) != LABELS or place.image is None:
+        return ""
+    there = read_attributes(os.path.dirname(above))
+    image = None if there is None else image_of(there[1], os.path.dirname(above))
+    if image is None or len(image[1]["datasets"]) == len(place.image["datasets"]):
+        return ""
+    return f"{place.folder}: has {len(place.image['datasets'])} arrays, its image {len(image[1]['datasets'])}; OME-NGFF wants as many: mag= takes some"

@@ -1,0 +1,251 @@
+"""Staging arrays of an OME-NGFF image: from what a user asks for to what is staged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.formats.ngff_image import VERSIONS, level_of, multiscale
+from wkwdask.formats.zarr3.chunks import ChunkEncoding, check_compression
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.content import EXISTING, owner_of
+from wkwdask.jobs.rechunk import StagedRechunk
+from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.jobs.zarr_places import image_place
+from wkwdask.plans.upsample import plan_upsampling
+from wkwdask.plans.zarr_shards import given_cells, shard_cells
+from wkwdask.storage.ngff_edit import LABELS, NgffEdit
+from wkwdask.storage.owner import Owner
+from wkwdask.storage.translated import in_frame
+from wkwdask.storage.zarr_target import ZarrTarget
+from wkwdask.storage.zarr_views import rgb_range
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.content import Content
+    from wkwdask.jobs.zarr_places import ImagePlace
+    from wkwdask.storage.volume import Volume
+
+_COMMAND = "to_zarr"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOptions:
+    """How new arrays are stored."""
+
+    chunk_shape: Vec3 = (64, 64, 64)
+    """A chunk along x, y, z [voxels]."""
+    shard_shape: Vec3 | bool = True
+    """A shard [voxels], or whether there are any."""
+    compression: str = "blosc"
+    """One of ``wkwdask.formats.zarr3.chunks.COMPRESSIONS``."""
+    level: int | None = None
+    """Its level."""
+    version: str | None = None
+    """Of OME-NGFF: ``"0.5"`` in Zarr 3, ``"0.4"`` in Zarr 2; by default as the image, else 0.5."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewArray:
+    """One array that is to be made."""
+
+    size: Vec3
+    """Its voxels along x, y, z."""
+    origin: Vec3
+    """Absolute voxel of the mag that becomes element 0."""
+    mag: Mag
+    """Its mag."""
+    dtype: np.dtype[Any]
+    """Type of one channel."""
+    num_channels: int
+    """Values per voxel."""
+    voxel_size_nm: Lengths
+    """Edge lengths of a voxel of mag 1 [nm]."""
+    is_label: bool
+    """Whether voxels are ids."""
+
+
+def is_ids(dtype: np.dtype[Any], num_channels: int) -> bool:
+    """Guess whether voxels are ids, where nobody says it: integers of 32 bits and more in one channel."""
+    return dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1
+
+
+def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -> ZarrTarget:
+    """Lay out an array.
+
+    Raises
+    ------
+    ValueError
+        An option makes no sense.
+    """
+    level = check_compression(options.compression, options.level)
+    if min(options.chunk_shape) < 1:
+        raise ValueError(f"a chunk must have at least one voxel along each axis, got {options.chunk_shape}")
+    is_sharded = options.shard_shape is not False
+    if is_sharded and version == "0.4":
+        if options.shard_shape is not True:
+            raise ValueError("OME-NGFF 0.4 lies in Zarr 2, which has no shards: leave shards out, or write version 0.5")
+        is_sharded = False
+    encoding = ChunkEncoding(new.dtype.newbyteorder("="), new.num_channels, options.chunk_shape, options.compression, level)
+    if isinstance(options.shard_shape, bool):
+        cells = shard_cells(new.size, options.chunk_shape, new.dtype.itemsize * new.num_channels, is_sharded=is_sharded)
+    else:
+        cells = given_cells(options.shard_shape, options.chunk_shape)
+    return ZarrTarget(staged, f"{staged}.parts", new.size, new.origin, encoding, cells, is_sharded, new.mag, 3 if version == "0.5" else 2)
+
+
+def _version(place: ImagePlace, options: ArrayOptions) -> str:
+    """Decide which version of OME-NGFF is written."""
+    version = options.version or place.version or "0.5"
+    if version not in VERSIONS:
+        raise ValueError(f"OME-NGFF is written in version {' or '.join(VERSIONS)}, got {version!r}")
+    return version
+
+
+def _settings(command: str, target: ZarrTarget, new: NewArray, version: str) -> dict[str, Any]:
+    return settings_of(
+        command, size=target.size, origin=target.origin, mag=new.mag.name, dtype=target.dtype.name, channels=target.num_channels, chunk=target.chunk_shape,
+        shard=target.shard_shape, sharded=target.is_sharded, compression=target.encoding.compression, level=target.encoding.level, version=version,
+        voxel_size=new.voxel_size_nm, label=new.is_label,
+    )  # fmt: skip
+
+
+def _edit(place: ImagePlace, new: NewArray, version: str) -> NgffEdit:
+    """Say what the group says in the end, and make sure that it can."""
+    name = place.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
+    level = level_of(new.mag.name, new.mag, new.origin, new.voxel_size_nm)
+    place.check_alone(new.mag, level.lengths)
+    rgb = None if new.is_label else rgb_range(new.dtype, new.num_channels)
+    edit = NgffEdit(place.folder, version, multiscale(name, [level], new.num_channels), new.is_label, rgb)
+    edit.check_current()
+    if place.folder.split("/")[-2] == LABELS and not new.is_label:
+        raise ValueError(f"{place.folder}: labels are whole numbers in one channel, got {new.num_channels} x {new.dtype.name} that are no segmentation")
+    return edit
+
+
+def stage_array(
+    url: str | os.PathLike[str], offset: Vec3, content: Content, options: ArrayOptions, existing: str, mag: Mag | None = None,
+    voxel_size: Lengths | None = None, *, is_label: bool | None = None,
+) -> StagedMags:  # fmt: skip
+    """Check and lay out the writing of an array as one mag of an image.
+
+    Parameters
+    ----------
+    url : str or path
+        The image's group.
+    offset : tuple of 3 int
+        Absolute voxel of the mag that is element 0; may be negative.
+    content : Content
+        The array.
+    options : ArrayOptions
+        How it is stored.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    mag : Mag, optional
+        Which mag, by default 1.
+    voxel_size : tuple of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm]; by default as the image says.
+    is_label : bool, optional
+        Whether voxels are ids; by default integers of 32 bits and more in one channel are.
+
+    Raises
+    ------
+    ExistsError
+        The folder holds something else.
+    ResumeError
+        What was interrupted was started with other settings.
+    UnsupportedError
+        The URL is remote.
+    ValueError
+        An option makes no sense, or the image there has other axes or voxels.
+    """
+    check_existing(existing, EXISTING)
+    place = image_place(url)
+    version = _version(place, options)
+    size = voxel_size or place.voxel_size
+    if size is None:
+        raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
+    mag = mag or Mag(1, 1, 1)
+    channels, width, height, depth = content.shape
+    dtype = _stored_dtype(content.dtype)
+    new = NewArray((width, height, depth), offset, mag, dtype, channels, size, is_ids(dtype, channels) if is_label is None else is_label)
+    edit = _edit(place, new, version)
+    folder = place.folder_of(mag)
+    settings = {**_settings(_COMMAND, target_of("", new, options, version), new, version), "folder": folder, **content.settings}
+    owner = owner_of(f"{_COMMAND} into {folder}", place.folder, folder, None, settings, existing, content)
+    target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
+    nbytes_in = width * height * depth * channels * dtype.itemsize
+    return StagedMags(
+        owner, place.folder, (target,), (folder,), nbytes_in, edit, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared
+    )
+
+
+def _stored_dtype(dtype: Any) -> np.dtype[Any]:
+    native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+    if native.kind not in "iuf" or native.itemsize > 8:
+        raise TypeError(f"an image holds whole or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
+    return native
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayCopy:
+    """One array that is to hold the voxels of a volume."""
+
+    source: Volume
+    """What is read, in absolute voxels."""
+    voxel_size_nm: Lengths
+    """Edge lengths of a voxel of mag 1 [nm]."""
+    is_label: bool
+    """Whether voxels are ids."""
+    input: dict[str, Any]
+    """By what the source is known again."""
+    check_unchanged: Callable[[], None]
+    """Makes sure, in the end, that the source is still the one that was read."""
+
+
+def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, options: ArrayOptions, existing: str, workers: int) -> StagedRechunk:
+    """Check and lay out the making of one array, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    url : str or path
+        The image's group.
+    copy : ArrayCopy
+        What goes there.
+    options : ArrayOptions
+        How it is stored.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+
+    Raises
+    ------
+    ExistsError, ResumeError, UnsupportedError, ValueError
+        As for :func:`stage_array`.
+    """
+    check_existing(existing, EXISTING)
+    place = image_place(url)
+    version = _version(place, options)
+    source = copy.source
+    mag = source.box.mag
+    new = NewArray(source.box.size, source.box.topleft, mag, source.dtype, source.num_channels, copy.voxel_size_nm, copy.is_label)
+    edit = _edit(place, new, version)
+    folder = place.folder_of(mag)
+    settings = {**_settings("convert", target_of("", new, options, version), new, version), **copy.input}
+    interrupted = find_interrupted(place.folder, [folder], settings, existing)
+    owner = Owner.this_process(f"convert into {folder}", interrupted.job if interrupted is not None else None)
+    target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
+    voxel_nbytes = source.num_channels * source.dtype.itemsize
+    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region)
+    staged = StagedMags(
+        owner, place.folder, (target,), (folder,), source.box.volume * voxel_nbytes, edit, settings, existing, {"region": plan.region_shape}
+    )  # fmt: skip
+    return StagedRechunk(in_frame(source, target.origin), plan, target, staged, copy.check_unchanged)
