@@ -18,6 +18,7 @@ from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import check_inside, locate, read_datasource
+from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5_layer import PREFIX as N5_PREFIX
 from wkwdask.storage.n5_layer import is_n5, is_named_n5
@@ -396,10 +397,11 @@ def _without(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) ->
 
 def _open_or_explain(layer: Layer, mag: Mag) -> xr.Dataset:
     try:
-        volume = layer.volume(mag)
+        opened: AnyLayer = arrays_of(layer) if is_arrays_layer(layer) else layer
+        volume = opened.volume(mag)
     except (FormatError, MissingError, UnsupportedError) as error:
         return xr.Dataset(attrs={"mag": mag.name, "problem": str(error)})
-    return open_variables(layer, volume, volume.box)
+    return open_variables(opened, volume, volume.box)
 
 
 def _dataset_attrs(located: Located) -> dict[str, Any]:

@@ -168,7 +168,7 @@ PLACES = [
     # attributes, mag, lengths and offset of the two levels
     (image([[40, 4, 4], [40, 8, 8]]), (4.0, 4.0, 40.0), (0, 0, 0), (8.0, 8.0, 40.0), (0, 0, 0)),
     (image([[40, 4, 4], [40, 8, 8]], [[80, 40, 48], [80, 42, 50]]), (4.0, 4.0, 40.0), (12, 10, 2), (8.0, 8.0, 40.0), (6, 5, 2)),
-    (image([[40, 4, 4], [40, 8, 8]], [[80, 40, 48], [80, 40, 48]]), (4.0, 4.0, 40.0), (0, 0, 0), (8.0, 8.0, 40.0), (0, 0, 0)),  # between two voxels
+    (image([[40, 4, 4], [40, 8, 8]], [[80, 40, 48], [80, 40, 48]]), (4.0, 4.0, 40.0), (12, 10, 2), (8.0, 8.0, 40.0), (6, 5, 2)),  # corners of voxels
     (image([[0.04, 0.004, 0.004], [0.04, 0.008, 0.008]], units="micrometer"), (4.0, 4.0, 40.0), (0, 0, 0), (8.0, 8.0, 40.0), (0, 0, 0)),
     (
         image([[1, 1, 1], [1, 2, 2]], coordinateTransformations=[{"type": "scale", "scale": [40, 4, 4]}]),  # one for all levels
@@ -219,7 +219,7 @@ def group(tmp_path):
 def test_layers_of_a_group(group):
     layers = find_zarr_layers(group)
     assert [(layer.name, list(layer.mags), layer.voxel_size_nm) for layer in layers] == [
-        ("alone", [Mag(2, 2, 1)], None), ("em", [Mag(1, 1, 1), Mag(2, 2, 2)], (4.0, 4.0, 40.0)),
+        ("alone", [Mag(2, 2, 1)], (4.0, 4.0, 40.0)), ("em", [Mag(1, 1, 1), Mag(2, 2, 2)], (4.0, 4.0, 40.0)),
     ]  # fmt: skip
     assert layers[0].volume().box == BoundingBox((5, 6, 7), (50, 37, 23), Mag(2, 2, 1))
     assert [level.problem.rpartition(": ")[2] for level in layers[1].levels] == ["", "", "not found, though the image lists it"]

@@ -141,7 +141,8 @@ def _mag_cells(mag: MagSummary) -> tuple[str, ...]:
     if mag.problem:
         return mag.mag.name, "cannot be opened", "", "", "", "", ""
     edge = mag.block_len * mag.file_len
-    return mag.mag.name, _box(mag.box), str(mag.block_len), str(edge), mag.compression, f"{mag.files:,}", format_nbytes(mag.nbytes)
+    block, file = (str(mag.block_len), str(edge)) if edge else ("-", "-")
+    return mag.mag.name, _box(mag.box), block, file, mag.compression, f"{mag.files:,}", format_nbytes(mag.nbytes)
 
 
 def _box(box: BoundingBox | None) -> str:

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 Lengths = tuple[float, float, float]
 """Along x, y, z."""
 
-_TOLERANCE = 1e-3  # of a ratio of two lengths, which are often rounded
-_BETWEEN = 0.01  # of a voxel: what is nearer to one lies on it
+_TOLERANCE = 0.02  # of a ratio of two lengths: other software rounds lengths, and the sizes of arrays of odd lengths
+_FARTHEST = 1 << 53
+_HALF = 0.499  # of a voxel, so that a place in the middle between two voxels is the lower one
 
 
 def times(values: Sequence[float], factors: Sequence[float]) -> Lengths:
@@ -51,8 +52,8 @@ def mag_of(ratio: Sequence[float] | None) -> Mag | None:
     return None
 
 
-def offset_of(centre: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3 | None:
-    """Turn the centre of an array's first voxel into the voxel of its mag at which it starts.
+def offset_of(centre: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:
+    """Turn the centre of an array's first voxel into the voxel of its mag at which it starts: the nearest one.
 
     Parameters
     ----------
@@ -65,18 +66,18 @@ def offset_of(centre: Sequence[float], base: Sequence[float], ratio: Sequence[fl
 
     Returns
     -------
-    tuple of 3 int or None
-        None where it lies between two voxels.
+    tuple of 3 int
+
+    Notes
+    -----
+    Of coarser arrays some software states the centre of the first voxel, some its corner, some nothing: all of these are nearest to the same voxel.
 
     Examples
     --------
-    >>> offset_of((6, 38, 6), (4, 4, 4), (4, 4, 4))
-    (0, 2, 0)
+    >>> offset_of((6, 38, 6), (4, 4, 4), (4, 4, 4)), offset_of((0, 32, 0), (4, 4, 4), (4, 4, 4))
+    ((0, 2, 0), (0, 2, 0))
     """
-    found = []
-    for place, unit, factor in zip(centre, base, ratio, strict=True):
-        voxel = (place / unit - (factor - 1) / 2) / factor
-        if not math.isfinite(voxel) or abs(voxel - round(voxel)) > _BETWEEN or abs(voxel) > 1 << 53:
-            return None
-        found.append(round(voxel))
-    return vec3(found)
+    voxels = [(place / unit - (factor - 1) / 2) / factor for place, unit, factor in zip(centre, base, ratio, strict=True)]
+    if not all(abs(voxel) <= _FARTHEST for voxel in voxels):  # NaN is not, either
+        return 0, 0, 0
+    return vec3([math.floor(voxel + _HALF) for voxel in voxels])

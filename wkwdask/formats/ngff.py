@@ -166,15 +166,13 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
     is_scaled = all(scale is not None and min(scale) > 0 for scale in scales)
     ratios = [ratio_of(scale, scales[0]) if is_scaled else _power_ratio(sizes[0], size) for scale, size in zip(scales, sizes, strict=True)]  # type: ignore[arg-type]
     mags = [mag_of(ratio) for ratio in ratios]
-    offsets: list[Vec3 | None] = []
-    for level, letters, ratio in zip(image.levels, axes, ratios, strict=True):
-        centre = _spatial(level.centre, letters, 0.0)
-        offsets.append(offset_of(centre, scales[0], ratio) if is_scaled and centre is not None else None)  # type: ignore[arg-type]
-    is_placed = None not in offsets
     places = []
-    for mag, scale, offset in zip(mags, scales, offsets, strict=True):
-        lengths = None if scale is None or units is None or not is_scaled else times(scale, units)
-        places.append(NgffPlace(mag, lengths, offset if is_placed and offset is not None else (0, 0, 0)))
+    for level, letters, ratio, mag, scale in zip(image.levels, axes, ratios, mags, scales, strict=True):
+        centre = _spatial(level.centre, letters, 0.0)
+        is_told = is_scaled and scale is not None
+        lengths = times(scale, units) if is_told and units is not None and scale is not None else None
+        offset = offset_of(centre, scales[0], ratio) if is_told and centre is not None and scales[0] is not None else (0, 0, 0)
+        places.append(NgffPlace(mag, lengths, offset))
     return places
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
-from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.n5 import N5Volume
 from wkwdask.storage.translated import TranslatedVolume
@@ -84,8 +83,11 @@ class LeveledLayer:
     @property
     def voxel_size_nm(self) -> Lengths | None:
         """Edge lengths of a voxel of mag 1 [nm]."""
-        base = next((level.volume for level in self.levels if level.volume is not None and level.mag == MAG_1), None)
-        return None if base is None else base.lengths_nm
+        for level in self.levels:
+            if level.mag is not None and level.volume is not None and level.volume.lengths_nm is not None:
+                x, y, z = (length / factor for length, factor in zip(level.volume.lengths_nm, level.mag.factors, strict=True))
+                return x, y, z
+        return None
 
     @property
     def mags(self) -> dict[Mag, str]:

@@ -206,7 +206,7 @@ def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, An
             continue
         opened = look(f"{store.path_of(key) if key else store.url}/{FILE_NAME}") if store.is_local else None
         volume = N5Volume(store, key, dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm, opened)
-        levels.append(Level(key, volume, placed.mag, placed.offset or (0, 0, 0)))
+        levels.append(Level(key, volume, placed.mag, placed.offset))
     if not levels:
         raise next(iter(odd.values()))
     levels += [Level(key, None, problem=str(error), is_unsupported=isinstance(error, UnsupportedError)) for key, error in odd.items()]

@@ -12,15 +12,16 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import dataset
 from wkwdask.storage.dataset import Layer, Located, choose_layer, locate
+from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer, listed_arrays
 from wkwdask.storage.leveled import ArrayVolume, LeveledLayer
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.lru import Lru
-from wkwdask.storage.n5_layer import choose, find_n5_layers, is_n5
+from wkwdask.storage.n5_layer import choose, find_n5_layers, is_n5, is_named_n5
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_layer import AbsoluteVolume, PrecomputedLayer, is_precomputed, open_precomputed_layer
 from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw import WkwVolume
-from wkwdask.storage.zarr_layer import find_zarr_layers, is_zarr
+from wkwdask.storage.zarr_layer import find_zarr_layers, is_named_zarr, is_zarr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,8 @@ class Found:
             if layer not in (None, first.name):
                 raise MissingError(f"{self.path}: no layer {layer!r}; a precomputed volume is one layer, {first.name}")
             return first
-        return choose_layer(Located(self.path, tuple(one for one in self.layers if isinstance(one, Layer)), self.mag, self.odd), layer)
+        chosen = choose_layer(Located(self.path, tuple(one for one in self.layers if isinstance(one, Layer)), self.mag, self.odd), layer)
+        return arrays_of(chosen, self.mag) if is_arrays_layer(chosen) else chosen
 
     def open(self, layer: str | None, mag: Mag | str | None) -> tuple[AnyLayer, StoredVolume]:
         """Open the mag that is meant; errors as for :func:`open_stored`."""
@@ -108,13 +110,13 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
     if is_arrays(url):
         layers = find_arrays(url)
         return Found(layers[0].folder if len(layers) == 1 else os.fspath(url), layers, layers[0].mag if len(layers) == 1 else None)
-    located = locate(url)
+    located = listed_arrays(url) or locate(url)
     return Found(located.path, located.layers, located.mag, located.odd)
 
 
 def is_arrays(url: object) -> bool:
     """Tell whether something is N5 or Zarr: by its name, or a local folder by what it holds; one with WKW in it is not."""
-    return is_n5(url) or is_zarr(url)
+    return is_named_n5(url) or is_named_zarr(url) or ((is_n5(url) or is_zarr(url)) and listed_arrays(url) is None)
 
 
 def find_arrays(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
@@ -219,7 +221,10 @@ def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
     key = (path if path.startswith("/") or "://" in path else os.path.join(os.getcwd(), path), layer, mag)
     kept = _recent.get(key)
     if kept is None and not is_precomputed(url) and not is_arrays(url):
-        return dataset.recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
+        try:
+            return dataset.recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
+        except (MissingError, UnsupportedError):  # a layer of a dataset may be stored as Zarr or N5
+            return open_stored(url, layer, mag)[1]
     if kept is not None and not anew and _is_fresh(*kept):
         return kept[0]
     _recent.discard(key)

@@ -13,7 +13,7 @@ from wkwdask.formats.extras import need
 from wkwdask.formats.levels import Lengths, mag_of
 from wkwdask.formats.ngff import NgffImage, axes_of, parse_image, place_levels
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import vec3
+from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.storage.block_files import Naming
 from wkwdask.storage.blocked import look
 from wkwdask.storage.leveled import Level, LeveledLayer
@@ -25,7 +25,7 @@ from wkwdask.storage.zarr_volume import ZarrVolume
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.geometry.mag import Vec3
 
 PREFIX = "zarr://"
 FORMAT = "zarr"
@@ -187,11 +187,17 @@ def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Leveled
             odd.append(Level(level.path, None, problem=str(error), is_unsupported=True))
     used = NgffImage(image.axes, image.units, tuple(kept), image.is_labels)
     places = place_levels(used, [letters for _, letters in arrays], [item.shape for item, _ in arrays]) if kept else []
+    base = _written_here(dict(arrays[0][0].attrs))[1] if arrays else MAG_1
     levels = [
-        _level(item, letters, f"{location}/{level.path}", level.path, place.mag, place.lengths_nm, place.offset)
+        _level(item, letters, f"{location}/{level.path}", level.path, _times(place.mag, base), place.lengths_nm, place.offset)
         for level, (item, letters), place in zip(kept, arrays, places, strict=True)
     ]
     return LeveledLayer(FORMAT, location, name, (*levels, *odd), category="segmentation" if image.is_labels else None)
+
+
+def _times(mag: Mag | None, base: Mag) -> Mag | None:
+    """Give the mag of an array, where the finest one says that it is another mag than 1, as exports of a part of a pyramid do."""
+    return None if mag is None else mag_of([float(a * b) for a, b in zip(mag.factors, base.factors, strict=True)])
 
 
 def _of_array(item: Any, location: str, name: str) -> LeveledLayer:
@@ -200,6 +206,20 @@ def _of_array(item: Any, location: str, name: str) -> LeveledLayer:
     letters = axes_of(item.shape, names_of(item) or (), location)
     lengths, mag, offset = _written_here(attributes)
     return LeveledLayer(FORMAT, location, name, (_level(item, letters, location, "", mag, lengths, offset),), "")
+
+
+def open_zarr_volume(location: str, axes: str) -> ZarrVolume:
+    """Open one array, with the usual names of its axes where it names none; errors as for :func:`find_zarr_layers`."""
+    if is_remote(location):
+        raise UnsupportedError(f"{location}: only local paths can be opened")
+    item = _open(location)
+    if item is None or not hasattr(item, "shape"):
+        raise MissingError(f"{location}: no Zarr array here")
+    names = names_of(item) or list(axes if len(axes) == len(item.shape) else "cxyz"[-len(item.shape) :])
+    level = _level(item, axes_of(item.shape, names, location), location, "", MAG_1, None, (0, 0, 0))
+    volume = level.open().volume
+    assert isinstance(volume, ZarrVolume)
+    return volume
 
 
 def names_of(item: Any) -> list[str] | None:
@@ -216,9 +236,13 @@ def _written_here(attributes: dict[str, Any]) -> tuple[Lengths | None, Mag, Vec3
     except (KeyError, TypeError, ValueError):
         lengths = None
     try:
-        return lengths, mag_of([float(n) for n in attributes["mag"]]) or MAG_1, vec3(attributes["offset_vx"])
+        mag = Mag.parse(attributes["mag"])
     except (KeyError, TypeError, ValueError):
-        return lengths, MAG_1, (0, 0, 0)
+        mag = MAG_1
+    try:
+        return lengths, mag, vec3(attributes["offset_vx"])
+    except (KeyError, TypeError, ValueError):
+        return lengths, mag, (0, 0, 0)
 
 
 def _level(item: Any, letters: str, location: str, key: str, mag: Mag | None, lengths_nm: Lengths | None, offset: Vec3) -> Level:

@@ -120,11 +120,13 @@ def test_conventions():
 
 
 def test_places():
-    """Levels that lie on voxels of their mags are put there; where one lies between two, none is moved."""
+    """Levels are put on the nearest voxels of their mags, whether centres of voxels are stated, or corners."""
     found = placed({}, ([100] * 3, cosem(4, 400)), ([50] * 3, cosem(8, 402)))
     assert [level.offset for level in found] == [(100, 100, 100), (50, 50, 50)]
-    found = placed({}, ([100] * 3, cosem(4, 400)), ([50] * 3, cosem(8, 400)))
-    assert [level.offset for level in found] == [(0, 0, 0), (0, 0, 0)]
+    found = placed({}, ([100] * 3, cosem(4, 400)), ([50] * 3, cosem(8, 400)), ([25] * 3, cosem(16, 400)))
+    assert [level.offset for level in found] == [(100, 100, 100), (50, 50, 50), (25, 25, 25)]
+    found = placed({}, ([100] * 3, cosem(4, 402)), ([50] * 3, cosem(8, 404)))  # where the corner of voxel 0 is the origin
+    assert [level.offset for level in found] == [(100, 100, 100), (50, 50, 50)]
 
 
 def test_nonsense_is_left_aside():

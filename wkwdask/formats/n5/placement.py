@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
@@ -39,8 +39,8 @@ class Placed:
     """Its mag relative to the group's finest one, None where the ratio is no power of two."""
     lengths_nm: Lengths | None
     """Edge lengths of its voxels [nm], None where nobody says them."""
-    offset: Vec3 | None
-    """Absolute voxel of the mag at which it starts; None where that lies between two."""
+    offset: Vec3
+    """Absolute voxel of the mag at which it starts."""
 
 
 def level_number(name: str) -> int | None:
@@ -213,8 +213,6 @@ def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], gro
         level = _Level(dataset, letters, lengths_of(attributes, letters), factors_of(dataset.document, group, name, letters), _transformed(attributes))
         base = base or level
         placed.append(level.beside(base))
-    if any(isinstance(level, Placed) and level.offset is None for level in placed):  # of levels that lie between voxels of another one, none is moved
-        placed = [replace(level, offset=(0, 0, 0)) if isinstance(level, Placed) else level for level in placed]
     return placed
 
 
@@ -237,7 +235,7 @@ class _Level:
         else:
             ratio = _shape_ratio(base.dataset, base.letters, self.dataset, self.letters)
         lengths = None if base.lengths_nm is None or ratio is None else times(base.lengths_nm, ratio)
-        offset: Vec3 | None = (0, 0, 0)
+        offset = (0, 0, 0)
         if self.transform is not None and base.transform is not None and ratio is not None:
             offset = offset_of(self.transform[1], base.transform[0], ratio)
         return Placed(self.letters, mag_of(ratio), lengths, offset)
