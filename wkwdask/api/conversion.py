@@ -312,9 +312,15 @@ def _layer_and_mag(source: Paths, layer: str | None) -> tuple[Any, Mag | None]:
     UnsupportedError
         The source is of a kind that is not converted in one step.
     """
-    if not isinstance(source, (str, os.PathLike)) or not (is_precomputed(source) or _is_arrays(source) or _is_wkw(source)):
-        raise UnsupportedError(f"{source}: is neither WKW, nor a precomputed volume, N5 or Zarr: convert it to WKW first")
-    found = find(source)
+    what = f"{source}: is neither WKW, nor a precomputed volume, N5 or Zarr: convert it to WKW first"
+    if not isinstance(source, (str, os.PathLike)):
+        raise UnsupportedError(what)
+    try:
+        found = find(source)
+    except (MissingError, NotADirectoryError):
+        if os.path.exists(source):
+            raise UnsupportedError(what) from None
+        raise
     return found.choose(layer), found.mag
 
 
