@@ -399,7 +399,7 @@ def _open_or_explain(layer: Layer, mag: Mag) -> xr.Dataset:
     try:
         opened: AnyLayer = arrays_of(layer) if is_arrays_layer(layer) else layer
         volume = opened.volume(mag)
-    except (FormatError, MissingError, UnsupportedError) as error:
+    except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
         return xr.Dataset(attrs={"mag": mag.name, "problem": str(error)})
     return open_variables(opened, volume, volume.box)
 

@@ -62,11 +62,6 @@ def arrays_of(layer: Layer, only: Mag | None = None) -> LeveledLayer:
     -------
     LeveledLayer
         A mag that cannot be used leaves the others alone.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        zarr-python is not installed.
     """
     assert layer.record is not None
     stored, levels = FORMATS[layer.record.data_format], []
@@ -79,8 +74,8 @@ def arrays_of(layer: Layer, only: Mag | None = None) -> LeveledLayer:
             volume = _opened(folder, stored, layer.record.num_channels)
             volume = replace(volume, mag=mag, lengths_nm=size)
             levels.append(Level(mag.name, volume.cropped(_part(volume.extent, layer.record.bounding_box, mag)), mag))
-        except (FormatError, MissingError, UnsupportedError) as error:
-            levels.append(Level(mag.name, None, mag, problem=str(error), is_unsupported=isinstance(error, UnsupportedError)))
+        except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
+            levels.append(Level(mag.name, None, mag, problem=str(error), error=type(error)))
     return LeveledLayer(stored, layer.folder, layer.name, tuple(levels), None if only is None else only.name, layer.record.category)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, MissingError
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.n5 import N5Volume
 from wkwdask.storage.translated import TranslatedVolume
@@ -34,8 +34,8 @@ class Level:
     """Absolute voxel of the mag at which it starts."""
     problem: str = ""
     """Why it cannot be used."""
-    is_unsupported: bool = False
-    """Whether that is only something that is not implemented here."""
+    error: type[Exception] = CorruptError
+    """Of which kind that is: CorruptError, MissingError or UnsupportedError."""
 
     def open(self) -> ArrayVolume:
         """Give the array in absolute voxels.
@@ -44,11 +44,13 @@ class Level:
         ------
         CorruptError
             Its metadata say something impossible.
+        MissingError
+            It is not there.
         UnsupportedError
             They say something that is not implemented here.
         """
         if self.volume is None:
-            raise (UnsupportedError if self.is_unsupported else CorruptError)(self.problem)
+            raise self.error(self.problem)
         return TranslatedVolume(self.volume, self.offset)  # type: ignore[return-value]
 
 

@@ -209,7 +209,7 @@ def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, An
         levels.append(Level(key, volume, placed.mag, placed.offset))
     if not levels:
         raise next(iter(odd.values()))
-    levels += [Level(key, None, problem=str(error), is_unsupported=isinstance(error, UnsupportedError)) for key, error in odd.items()]
+    levels += [Level(key, None, problem=str(error), error=type(error)) for key, error in odd.items()]
     return LeveledLayer(FORMAT, store.url, name, tuple(levels), "" if found[0][0] == "" else None)
 
 

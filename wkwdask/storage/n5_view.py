@@ -6,7 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, ExistsError, MissingError, UnsupportedError
+from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.n5.attributes import FILE_NAME
 from wkwdask.formats.n5.block import VARLENGTH, format_header, header_nbytes
 from wkwdask.formats.n5.zarr_document import CODEC, FORMS, array_document, group_document, is_made_here
@@ -35,7 +35,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
         for level in layer.levels:
             volume = level.volume
             if not isinstance(volume, N5Volume):
-                raise (UnsupportedError if level.is_unsupported else CorruptError)(level.problem)
+                raise level.error(level.problem)
             if layer.key not in (None, level.key):
                 continue
             key = "" if inside is None else "/".join(filter(None, (inside, level.key)))

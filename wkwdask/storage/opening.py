@@ -159,7 +159,7 @@ def has_files(volume: StoredVolume) -> bool:
 
 def is_readable(layer: AnyLayer, mag: Mag) -> bool:
     """Tell whether a mag can be opened and has files."""
-    with contextlib.suppress(MissingError, FormatError, UnsupportedError):
+    with contextlib.suppress(MissingError, ModuleNotFoundError, FormatError, UnsupportedError):
         return has_files(layer.volume(mag))
     return False
 

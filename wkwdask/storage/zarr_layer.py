@@ -182,9 +182,9 @@ def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Leveled
             arrays.append((item, axes_of(item.shape, image.axes or names_of(item) or "tczyx"[-item.ndim :], f"{location}/{level.path}")))
             kept.append(level)
         except (KeyError, FileNotFoundError):
-            odd.append(Level(level.path, None, problem=f"{location}/{level.path}: not found, though the image lists it"))
+            odd.append(Level(level.path, None, problem=f"{location}/{level.path}: not found, though the image lists it", error=MissingError))
         except UnsupportedError as error:
-            odd.append(Level(level.path, None, problem=str(error), is_unsupported=True))
+            odd.append(Level(level.path, None, problem=str(error), error=UnsupportedError))
     used = NgffImage(image.axes, image.units, tuple(kept), image.is_labels)
     places = place_levels(used, [letters for _, letters in arrays], [item.shape for item, _ in arrays]) if kept else []
     base = _written_here(dict(arrays[0][0].attrs))[1] if arrays else MAG_1
@@ -249,11 +249,11 @@ def _level(item: Any, letters: str, location: str, key: str, mag: Mag | None, le
     """Describe an array that is open."""
     dtype = np.dtype(item.dtype)
     if dtype.kind not in _KINDS:
-        return Level(key, None, mag, problem=f"{location}: holds {dtype}, expected whole or real numbers", is_unsupported=True)
+        return Level(key, None, mag, problem=f"{location}: holds {dtype}, expected whole or real numbers", error=UnsupportedError)
     try:
         chunks, shards = tuple(item.chunks), item.shards
     except NotImplementedError as error:
-        return Level(key, None, mag, problem=f"{location}: {error}", is_unsupported=True)
+        return Level(key, None, mag, problem=f"{location}: {error}", error=UnsupportedError)
     version = item.metadata.zarr_format
     record = "zarr.json" if version == 3 else ".zarray"
     opened = None if is_remote(location) else look(f"{location}/{record}")
