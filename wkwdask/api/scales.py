@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from wkwdask.errors import BoundsError, MissingError, ViewerWarning
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
 from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
@@ -283,6 +284,8 @@ def convert_from_scales(
 
     layer = open_precomputed_layer(source)
     options = StoreOptions(encoding, category or layer.category, voxel_size or layer.voxel_size_nm, allow_external)
+    if layer.mag is not None and taken.mags is None:  # the path is that of a scale
+        taken = replace(taken, mags=(layer.mag,))
     mags = taken.mags_of(layer.folder, list(layer.mags))
     check_can_be_repeated(len(mags), starts_anew=existing == "overwrite")
     volumes = [(mag, layer.volume(mag)) for mag in mags]
@@ -290,11 +293,20 @@ def convert_from_scales(
         check_not_below_zero(taken.of(volume))
     reports = []
     for mag, volume in volumes:
-        folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None else None, options.category)
+        folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None or mag != MAG_1 else None, options.category)
         known = {**taken.settings, **source_settings(volume)}
         staged = stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
         reports.append(build.rechunk(staged, verify=False))
-    return merge_reports(reports)
+    report = merge_reports(reports)
+    left = _left_out(layer) if taken.mags is None and not taken.finest_only else ""
+    return replace(report, note="\n".join(filter(None, [report.note, left])))
+
+
+def _left_out(layer: PrecomputedLayer) -> str:
+    """Say which scales of a volume cannot become mags."""
+    left = [f"{scale.key!r} (no mag)" for scale in layer.info.scales if layer.mag_of(scale) is None]
+    left += [f"{odd.key!r} (cannot be read)" for odd in layer.info.odd]
+    return f"scales that are left out: {', '.join(left)}" if left else ""
 
 
 def _warn(notes: Sequence[str]) -> None:
