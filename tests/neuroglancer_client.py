@@ -56,20 +56,28 @@ class _Files(http.server.SimpleHTTPRequestHandler):
         else:
             self._reply(404, b"", {})
 
+    do_HEAD = do_GET  # noqa: N815
+
     def _send(self, body: bytes, headers: dict[str, str]) -> None:
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        if asked is None:
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if asked is None or not any(asked.groups()):
             self._reply(200, body, headers)
             return
-        first, last = int(asked[1]), min(int(asked[2]), len(body) - 1)
+        if asked[1]:
+            first, last = int(asked[1]), min(int(asked[2] or len(body)), len(body) - 1)
+        else:  # so many bytes at the end, where shards of Zarr have their index
+            first, last = max(0, len(body) - int(asked[2])), len(body) - 1
         self._reply(206, body[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{len(body)}"})
 
     def _reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in (headers | {"Access-Control-Allow-Origin": "*", "Content-Length": str(len(body))}).items():
+        for name, value in (
+            headers | {"Access-Control-Allow-Origin": "*", "Access-Control-Expose-Headers": "Content-Range", "Content-Length": str(len(body))}
+        ).items():
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        if self.command != "HEAD":
+            self.wfile.write(body)
 
     def log_message(self, *arguments: object) -> None:
         """Say nothing."""

@@ -12,6 +12,7 @@ from .pyramid_cases import LABELS, pyramid_cases, scaling, threads_label
 from .race import Faster, Race, Unit
 from .rechunk_cases import rechunk_cases
 from .segmentation_cases import segmentation_cases
+from .zarr_cases import zarr_cases
 
 if TYPE_CHECKING:
     from .data import Data
@@ -28,6 +29,7 @@ def all_cases(data: Data) -> list[Race | Memory]:
     cases += pyramid_cases(data)
     cases += rechunk_cases(data)
     cases += precomputed_cases(data)
+    cases += zarr_cases(data)
     cases += analysis_cases(data)
     cases += segmentation_cases(data)
     sizes = (max(BLOCK_LEN, data.size // 4), data.size // 2, data.size)

@@ -6,12 +6,14 @@ What the client is known to show wrong is not read back: for that the writer mus
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 
 import dask.array as da
 import numpy as np
 import pytest
 from neuroglancer_client import missing, reading
+from PIL import Image
 
 import wkwdask
 from wkwdask.formats.precomputed.sharding import Sharding
@@ -197,3 +199,25 @@ def test_a_picture_of_real_data(client, shared_data, tmp_path):
     saturated = np.ptp(picture, axis=2) > 20
     assert saturated.mean() > 0.1  # labels in colours
     assert len(np.unique(picture[saturated], axis=0)) > 1000  # with the image's grey values below them
+
+
+@pytest.mark.parametrize("version", ["0.5", "0.4"])
+def test_zarr_images(client, version):
+    """Pixels of an OME-NGFF image, in shards of Zarr 3 or files of Zarr 2, at their places: coordinates are those of the centres of voxels."""
+    pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+    import neuroglancer
+
+    voxels = np.random.default_rng(5).integers(0, 255, (64, 48, 40), np.uint8)
+    name = f"em-{version}.ome.zarr"
+    wkwdask.to_zarr(voxels, client.folder / name, voxel_size=NM, offset=(100, -20, 7), chunk_shape=(16, 16, 16), version=version)
+    with client.viewer.txn() as state:
+        state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=[length / 1e9 for length in NM])
+        state.layers.clear()
+        source = f"zarr{'3' if version == '0.5' else '2'}://{client.source(name).partition('://')[2]}"
+        shader = "void main() { emitGrayscale(toNormalized(getDataValue())); }"
+        state.layers["em"] = neuroglancer.ImageLayer(source=source, shader=shader)
+        state.layout, state.cross_section_scale, state.show_axis_lines, state.show_scale_bar = "xy", 1, False, False
+        state.position = [100 + 32 - 0.5, -20 + 24 - 0.5, 7 + 21]
+    picture = client.viewer.screenshot(size=[40, 30]).screenshot.image
+    found = np.asarray(Image.open(io.BytesIO(picture)).convert("L"))
+    np.testing.assert_array_equal(found, voxels[12:52, 9:39, 21].T)

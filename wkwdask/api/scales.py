@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from wkwdask.errors import BoundsError, MissingError, ViewerWarning
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
 from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
@@ -28,7 +29,7 @@ from wkwdask.storage.dataset import Layer
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.opening import cropped
 from wkwdask.storage.precomputed import PrecomputedVolume
-from wkwdask.storage.precomputed_layer import location_of, open_precomputed_layer
+from wkwdask.storage.precomputed_layer import PrecomputedLayer, location_of, open_precomputed_layer
 from wkwdask.storage.states import digest
 from wkwdask.storage.translated import shifted
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.wkw_write import WkwEncoding
     from wkwdask.storage.leveled import ArrayVolume, LeveledLayer
     from wkwdask.storage.opening import AnyLayer, StoredVolume
-    from wkwdask.storage.precomputed_layer import AbsoluteVolume, PrecomputedLayer
+    from wkwdask.storage.precomputed_layer import AbsoluteVolume
     from wkwdask.storage.volume import Volume
 
 SCALE_OPTIONS = ("encoding", "sharded", "chunk_size", "quality", "compress", "force")
@@ -299,11 +300,20 @@ def convert_from_scales(
         check_not_below_zero(taken.of(volume))
     reports = []
     for mag, volume in volumes:
-        folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None else None, options.category)
+        folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None or mag != MAG_1 else None, options.category)
         known = {**taken.settings, **stored_settings(volume)}
         staged = stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
         reports.append(build.rechunk(staged, verify=False))
-    return merge_reports(reports)
+    report = merge_reports(reports)
+    left = _left_out(layer) if isinstance(layer, PrecomputedLayer) and taken.mags is None and not taken.finest_only else ""
+    return replace(report, note="\n".join(filter(None, [report.note, left])))
+
+
+def _left_out(layer: PrecomputedLayer) -> str:
+    """Say which scales of a volume cannot become mags."""
+    left = [f"{scale.key!r} (no mag)" for scale in layer.info.scales if layer.mag_of(scale) is None]
+    left += [f"{odd.key!r} (cannot be read)" for odd in layer.info.odd]
+    return f"scales that are left out: {', '.join(left)}" if left else ""
 
 
 def stored_settings(volume: AbsoluteVolume | ArrayVolume) -> dict[str, Any]:

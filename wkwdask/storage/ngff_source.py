@@ -51,8 +51,8 @@ class SourceImage:
     """Its arrays, finest first."""
     odd: tuple[str, ...]
     """Arrays that are no mag, and why."""
-    voxel_size_nm: Lengths
-    """Edge lengths of a voxel of mag 1 [nm]."""
+    voxel_size_nm: Lengths | None
+    """Edge lengths of a voxel of mag 1 [nm], None where the group names no units."""
     is_label: bool
     """Whether voxels are ids."""
     box: BoundingBox | None = None
@@ -76,7 +76,7 @@ def find_image(source: object) -> SourceImage | None:
     Returns
     -------
     SourceImage or None
-        None where it is no image, or does not say how long its voxels are, or along which axes.
+        None where it is no image, or does not say how long its voxels are along which axes.
 
     Raises
     ------
@@ -159,9 +159,8 @@ def _parsed(folder: str, image: dict[str, Any], *, is_label: bool) -> SourceImag
     if not set("xyz") <= set(letters) or not set(letters) <= set("tcxyz") or len(set(letters)) != len(letters):
         return None
     spatial = [letters.index(letter) for letter in "xyz"]
-    if any(units[n] is None for n in spatial):
-        return None
-    placed = [_placed(entry, image, spatial, [str(units[n]) for n in spatial], folder) for entry in image["datasets"]]
+    named = all(units[n] is not None for n in spatial)
+    placed = [_placed(entry, image, spatial, [str(units[n]) if named else "nanometer" for n in spatial], folder) for entry in image["datasets"]]
     if not placed or any(one is None for one in placed):
         return None
     known = sorted((one for one in placed if one is not None), key=lambda one: (max(one[1]), one[1]))
@@ -180,7 +179,7 @@ def _parsed(folder: str, image: dict[str, Any], *, is_label: bool) -> SourceImag
         if "t" in its_axes:
             raise UnsupportedError(f"{folder}/{path}: has {shape[letters.index('t')]} points in time; name one array and its axes to take over one of them")
         levels.append(ImageLevel(f"{folder}/{path}", mag, (corner[0], corner[1], corner[2]), its_axes))
-    return SourceImage(folder, tuple(levels), tuple(odd), base, is_label)
+    return SourceImage(folder, tuple(levels), tuple(odd), base if named else None, is_label)
 
 
 def _array(group: Any, path: str, folder: str) -> Any:

@@ -12,7 +12,7 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE
-from wkwdask.formats.precomputed.scale_choice import find_scale, mags_of
+from wkwdask.formats.precomputed.scale_choice import base_resolution, find_scale, mags_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.storage.local import is_remote, local_path
@@ -75,8 +75,7 @@ class PrecomputedLayer:
     @property
     def voxel_size_nm(self) -> Lengths | None:
         """Edge lengths of a voxel of mag 1 [nm]: those of the first scale."""
-        base = next((scale for scale, mag in zip(self.info.scales, mags_of(self.info), strict=True) if mag == MAG_1), None)
-        return base.resolution if base is not None else None
+        return base_resolution(self.info)
 
     @cached_property
     def mags(self) -> dict[Mag, str]:

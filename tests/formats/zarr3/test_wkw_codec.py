@@ -7,6 +7,7 @@ import os
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -152,7 +153,7 @@ class Counting(zarr.storage.WrapperStore):
 @pytest.mark.parametrize("compression", ["raw", "lz4"])
 def test_small_parts_read_few_bytes(tmp_path, compression):
     folder, expected = mag_of(tmp_path, compression, shape=(64, 64, 64), block_len=4, file_len=16)
-    array = zarr.open_array(Counting(zarr.storage.LocalStore(folder)), mode="r")
+    array = zarr.open_array(Counting(zarr.storage.LocalStore(folder, read_only=True)), mode="r")
     whole = os.path.getsize(f"{folder}/z0/y0/x0.wkw")
     Counting.nbytes = 0
     np.testing.assert_array_equal(array[33:35, 17:19, 50:52], expected[33:35, 17:19, 50:52])
@@ -160,6 +161,35 @@ def test_small_parts_read_few_bytes(tmp_path, compression):
     Counting.nbytes = 0
     np.testing.assert_array_equal(array[...], expected)
     assert Counting.nbytes == whole
+
+
+@pytest.mark.parametrize("where", [(slice(33, 35), slice(17, 19), slice(50, 52)), (slice(2, 60), slice(10, 50), slice(1, 30)), (slice(None),) * 3])
+def test_without_an_event_loop(tmp_path, where):
+    """What pipelines of zarr call that work in threads."""
+    folder, expected = mag_of(tmp_path, "lz4", shape=(64, 64, 64), block_len=4, file_len=16)
+    array = zarr.open_array(folder, mode="r")
+
+    class Getter:
+        def get_sync(self, prototype, byte_range=None):
+            with open(f"{folder}/z0/y0/x0.wkw", "rb") as file:
+                raw = file.read()
+            return prototype.buffer.from_bytes(raw if byte_range is None else raw[byte_range.start : byte_range.end])
+
+    prototype = zarr.core.buffer.default_buffer_prototype()
+    (codec,) = array.metadata.codecs
+    spec = SimpleNamespace(shape=(64, 64, 64), dtype=array.metadata.data_type, prototype=prototype, fill_value=0)
+    np.testing.assert_array_equal(codec._decode_partial_sync(Getter(), where, spec).as_numpy_array(), expected[where])
+
+
+def test_the_fused_pipeline(tmp_path):
+    """Where zarr has it."""
+    if not hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"):
+        pytest.skip("this version of zarr has no fused pipeline")
+    folder, expected = mag_of(tmp_path, "lz4", channels=3)
+    with zarr.config.set({"codec_pipeline.path": "zarr.core.codec_pipeline.FusedCodecPipeline"}):
+        array = zarr.open_array(folder, mode="r")
+        for where in ((slice(None),) * 4, (1, slice(3, 20), 7, slice(5, 40, 3))):
+            np.testing.assert_array_equal(array[where], expected[where])
 
 
 def test_a_codec_around_it(tmp_path):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -147,4 +147,13 @@ def format_index(places: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], 
 
 def checksum(data: bytes) -> bytes:
     """Give the CRC-32C of some bytes, as the codec ``crc32c`` writes it."""
-    return int(need("google_crc32c", "the index of a Zarr shard", "zarr").value(data)).to_bytes(4, "little")
+    return int(_crc32c()(data)).to_bytes(CHECKSUM_NBYTES, "little")
+
+
+@cache
+def _crc32c() -> Any:
+    """Find a library; which one comes with zarr depends on its version."""
+    try:
+        return need("google_crc32c", "the index of a Zarr shard", "zarr").value
+    except ModuleNotFoundError:
+        return need("crc32c", "the index of a Zarr shard", "zarr").crc32c

@@ -29,7 +29,7 @@ from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE, START
 from wkwdask.kernels.locate import locate_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     import numpy.typing as npt
     from zarr.abc.store import ByteGetter
@@ -169,23 +169,27 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
     # -------------------------------------------------------------------------------------------- parts of chunks
 
     async def _decode_partial_single(self, byte_getter: ByteGetter, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
-        box, rest = boxed(selection, chunk_spec.shape)
-        edge = chunk_spec.shape[-1]
-        if box.is_empty:
-            return _buffer(_new(chunk_spec, box)[rest], chunk_spec)
-        if 2 * box.volume >= edge**3 or edge <= self.block_len:
-            data = await byte_getter.get(chunk_spec.prototype)
-            if data is None:
-                return None
-            array = await asyncio.to_thread(self._decode_box, data, chunk_spec, box)
-        else:
-            read = await self._read_box(byte_getter, chunk_spec, box)
-            if read is None:
-                return None
-            array = read
-        return _buffer(array[rest], chunk_spec)
+        return await self._decode_partial(byte_getter, selection, chunk_spec)
 
-    async def _read_box(self, getter: ByteGetter, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any] | None:
+    def _decode_partial_sync(self, byte_getter: Any, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
+        """Decode a part for pipelines of zarr that know no event loop."""
+        read: NDBuffer | None = _result(self._decode_partial(_Blocking(byte_getter), selection, chunk_spec))
+        return read
+
+    async def _decode_partial(self, getter: Any, selection: SelectorTuple, spec: ArraySpec) -> NDBuffer | None:
+        box, rest = boxed(selection, spec.shape)
+        edge = spec.shape[-1]
+        if box.is_empty:
+            return _buffer(_new(spec, box)[rest], spec)
+        in_memory = hasattr(getter, "shard_dict")  # of a chunk inside a shard, where some versions of zarr give whole ones only
+        if in_memory or 2 * box.volume >= edge**3 or edge <= self.block_len:
+            data = await getter.get(spec.prototype)
+            array = None if data is None else await _run(getter, self._decode_box, data, spec, box)
+        else:
+            array = await self._read_box(getter, spec, box)
+        return None if array is None else _buffer(array[rest], spec)
+
+    async def _read_box(self, getter: Any, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any] | None:
         """Read and decode the blocks of a box; None where there is no file."""
         wanted = self._header(spec.shape, spec.dtype.to_native_dtype())
         pages = list(_pages(wanted, box))
@@ -213,8 +217,35 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
                 if last - first <= _FEW_BLOCKS:
                     _decode(*arguments)
                 else:
-                    await asyncio.to_thread(_decode, *arguments)
+                    await _run(getter, _decode, *arguments)
         return out
+
+
+class _Blocking:
+    """What chunks are read from, without an event loop: coroutines that use it never wait."""
+
+    def __init__(self, getter: Any) -> None:
+        self._getter = getter
+        if hasattr(getter, "shard_dict"):
+            self.shard_dict = getter.shard_dict
+
+    async def get(self, prototype: Any, byte_range: Any = None) -> Any:
+        """Read bytes."""
+        return self._getter.get_sync(prototype=prototype, byte_range=byte_range)
+
+
+def _result(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("a chunk was read without an event loop, and waited for something")
+
+
+async def _run(getter: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that takes a while: beside the event loop, where there is one."""
+    return function(*arguments) if isinstance(getter, _Blocking) else await asyncio.to_thread(function, *arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +318,7 @@ def _check_sizes(found: Located, header: WkwHeader, page: int) -> None:
             )
 
 
-async def _fetch(getter: ByteGetter, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
+async def _fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
     """Read byte ranges, some at once, into one piece of memory."""
     rows = ranges.tolist()
     if len(rows) == 1:
@@ -295,13 +326,14 @@ async def _fetch(getter: ByteGetter, spec: ArraySpec, ranges: npt.NDArray[np.int
     memory = np.empty(nbytes, np.uint8)
     for start in range(0, len(rows), _MOST_REQUESTS):
         some = rows[start : start + _MOST_REQUESTS]
-        parts = await asyncio.gather(*(_get_all(getter, spec, offset, length) for offset, _, length in some))
+        wanted = [_get_all(getter, spec, offset, length) for offset, _, length in some]
+        parts = [await one for one in wanted] if isinstance(getter, _Blocking) else await asyncio.gather(*wanted)
         for (_, place, length), part in zip(some, parts, strict=True):
             memory[place : place + length] = np.frombuffer(part, np.uint8)
     return memory
 
 
-async def _get_all(getter: ByteGetter, spec: ArraySpec, offset: int, nbytes: int) -> bytes:
+async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> bytes:
     data = await _get(getter, spec, offset, nbytes)
     if data is None or len(data) != nbytes:
         found = "is gone" if data is None else f"ends at byte {offset + len(data)}"
@@ -309,11 +341,11 @@ async def _get_all(getter: ByteGetter, spec: ArraySpec, offset: int, nbytes: int
     return data
 
 
-async def _get(getter: ByteGetter, spec: ArraySpec, offset: int, nbytes: int) -> bytes | None:
+async def _get(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> bytes | None:
     """Read some bytes of a chunk, fewer where it ends before; None where there is none."""
     if not nbytes:
         return b""
-    data = await getter.get(spec.prototype, RangeByteRequest(offset, offset + nbytes))
+    data: Buffer | None = await getter.get(spec.prototype, RangeByteRequest(offset, offset + nbytes))
     return None if data is None else data.to_bytes()
 
 

@@ -1,0 +1,123 @@
+"""WKW through zarr-python without a copy, by the codec or the store of wkwdask; and zarr-python as a tool that writes shards."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import dask
+import numpy as np
+
+import wkwdask
+
+from . import zarr_images
+from .base import DatasetCopy, Work, boxes, digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REQUIRES = ("wkwdask", "zarr")
+
+
+class View(Work):
+    """Slices of a zarr array, one after the other.
+
+    Parameters
+    ----------
+    path : str
+        The mag.
+    size : int
+        Edge of the volume [voxels].
+    folder : str
+        Where the copy goes beside whose files others are put; data files are links.
+    stored : bool
+        Whether files beside the data describe it, so that the codec reads it; else the store decodes it.
+    passes : int
+        How often a run reads it all.
+    edge, count : int
+        Edge of the boxes [voxels] and how many there are; 0 reads the whole mag.
+    """
+
+    package = "zarr"
+
+    def __init__(self, path: str, size: int, folder: str, stored: bool, passes: int = 1, edge: int = 0, count: int = 0) -> None:
+        import zarr
+
+        zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})
+        _register()
+        dataset, layer, _ = path.rsplit("/", 2)
+        copy = DatasetCopy(dataset, layer, folder)
+        copy.reset()
+        if stored:
+            wkwdask.write_zarr_view(copy.folder)
+            self._array = zarr.open_array(str(copy.folder / layer / "1"), mode="r")
+        else:
+            self._array = zarr.open_group(wkwdask.zarr_view(copy.folder, layer=layer), mode="r")["1"]
+        self._passes = passes
+        self._boxes = boxes(size, edge, count) if edge else [((0, 0, 0), (size, size, size))]
+        self._results: list[np.ndarray] = []
+        self.nbytes = passes * self._array.dtype.itemsize * sum(int(np.prod(np.subtract(high, low))) for low, high in self._boxes)
+
+    def run(self) -> None:
+        """Read."""
+        for _ in range(self._passes):
+            self._results = []
+            for low, high in self._boxes:
+                z, y, x = (slice(a, b) for a, b in zip(reversed(low), reversed(high), strict=True))
+                self._results.append(self._array[z, y, x])
+
+    def digests(self) -> list[str]:
+        """Hash every result."""
+        return [digest(result.T[np.newaxis]) for result in self._results]
+
+
+def _register() -> None:
+    """Make the codec known where the package is not installed, but only on the path."""
+    from zarr.registry import get_codec_class, register_chunk_key_encoding, register_codec
+
+    from wkwdask.formats.zarr3.wkw import WkwCodec
+    from wkwdask.formats.zarr3.wkw_keys import WkwChunkKeyEncoding
+
+    try:
+        get_codec_class("wkw")
+    except KeyError:
+        register_codec("wkw", WkwCodec)
+        register_chunk_key_encoding("wkw", WkwChunkKeyEncoding)
+
+
+class Export(zarr_images.Export):
+    """``wkwdask.convert`` to an OME-NGFF image."""
+
+    def __init__(self, **options: object) -> None:
+        dask.config.set(scheduler="synchronous")
+        super().__init__(**options)
+
+    def run(self) -> None:
+        """Convert."""
+        dataset, layer, _ = self.path.rsplit("/", 2)
+        wkwdask.convert(dataset, self.folder / "a.ome.zarr", layer=layer, voxel_size=(4, 4, 4), chunk_size=(self.chunk,) * 3)
+
+    @property
+    def array(self) -> Path:
+        """The array."""
+        return self.folder / "a.ome.zarr" / "1"
+
+
+class PlainExport(zarr_images.Export):
+    """A loop that reads a shard by wkw and writes it by zarr-python, with the same chunks, shards and codecs."""
+
+    package = "zarr"
+
+    def run(self) -> None:
+        """Convert."""
+        import wkw
+        import zarr
+        from zarr.codecs import BloscCodec
+
+        zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})
+        edge = self.shard
+        codec = BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=self.dtype.itemsize)
+        array = zarr.create_array(str(self.array), shape=(self.size,) * 3, dtype=self.dtype, chunks=(self.chunk,) * 3, shards=(edge,) * 3, compressors=codec)
+        with wkw.Dataset.open(self.path) as source:
+            for index in np.ndindex(*(self.size // edge,) * 3):
+                z, y, x = (n * edge for n in index)
+                array[z : z + edge, y : y + edge, x : x + edge] = source.read((x, y, z), (edge,) * 3)[0].T
