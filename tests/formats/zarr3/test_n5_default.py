@@ -15,7 +15,8 @@ from n5_volumes import n5_dataset, write_dataset
 import wkwdask
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.n5.attributes import DTYPES
-from wkwdask.formats.n5.compression import make_compression, zarr_codec
+from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.n5.zarr_codecs import zarr_codec
 from wkwdask.formats.n5.zarr_document import array_document
 from wkwdask.storage.n5_layer import open_n5_layer
 
