@@ -103,11 +103,13 @@ def check_compress(compress: str | None, sharding: object) -> None:
 
     Raises
     ------
+    TypeError
+        Shards are described by something else than a Sharding.
     ValueError
-        There is no such compression, or chunks are no files; or shards are described by something else.
+        There is no such compression, or chunks are no files.
     """
     if not isinstance(sharding, (Sharding, NoneType)):
-        raise ValueError(f"sharded must be True, False or a Sharding, such as choose_sharding gives, got {sharding!r}")
+        raise TypeError(f"sharded must be True, False or a Sharding, such as choose_sharding gives, got {sharding!r}")
     if compress not in SUFFIXES:
         raise ValueError(f'compress must be None or "gzip", got {compress!r}')
     if sharding is not None and compress is not None:
