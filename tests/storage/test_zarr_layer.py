@@ -258,3 +258,25 @@ def test_remote(group):
         assert (volume.opened, len(volume.stored_states())) == (None, 0)
         with pytest.raises(MissingError):
             find_zarr_layers(f"zarr://{server.url}/nothing")
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.sampled_from(["x", "y", "z", "scale", "translation", "nanometer", "0"])
+    | st.just(10**400)
+    | st.integers(-3, 9),
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(st.sampled_from(["name", "unit", "type", "path", "scale", "translation"]), some),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["axes", "datasets", "coordinateTransformations"]), JSON), st.lists(JSON, max_size=2))
+def test_any_attributes(first, steps):
+    """Whatever a group says: it is an image whose arrays are placed somewhere, or none."""
+    for document in (first, {**first, "datasets": [{"path": "0", "coordinateTransformations": steps}, {"path": "1"}]}):
+        found = parse_image({"ome": {"multiscales": [document]}})
+        if found is not None:
+            shapes = [(30, 40, 50)] * len(found.levels)
+            assert len(place_levels(found, ["zyx"] * len(shapes), shapes)) == len(shapes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from wkwdask.geometry.mag import Mag, Vec3, vec3
 
@@ -16,7 +16,13 @@ Lengths = tuple[float, float, float]
 
 _TOLERANCE = 0.02  # of a ratio of two lengths: other software rounds lengths, and the sizes of arrays of odd lengths
 _FARTHEST = 1 << 53
+_LARGEST = 1e100
 _HALF = 0.499  # of a voxel, so that a place in the middle between two voxels is the lower one
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Tell whether a value of a JSON is a number that can be calculated with."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
 
 
 def times(values: Sequence[float], factors: Sequence[float]) -> Lengths:

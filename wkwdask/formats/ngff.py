@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.datasource import length_nm
-from wkwdask.formats.levels import mag_of, offset_of, ratio_of, times
+from wkwdask.formats.levels import is_number, mag_of, offset_of, ratio_of, times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -84,7 +84,7 @@ def _level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) -> Ngf
 
 
 def _numbers(value: Any) -> list[float] | None:
-    if not isinstance(value, list) or any(isinstance(n, bool) or not isinstance(n, (int, float)) or not math.isfinite(n) for n in value):
+    if not isinstance(value, list) or not all(map(is_number, value)):
         return None
     return [float(n) for n in value]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.n5.attribute_edits import LevelPlace, axis_names, dataset_document, with_level
 from wkwdask.formats.n5.attributes import DTYPES, is_dataset, parse_attributes, parse_dataset
-from wkwdask.formats.n5.placement import Placed, axes_of, level_attributes, place_levels
+from wkwdask.formats.n5.placement import Placed, axes_of, level_attributes, level_names, place_levels
 from wkwdask.geometry.mag import Mag
 
 GOOD = {"dimensions": [100, 200, 300], "blockSize": [64, 64, 64], "dataType": "uint16", "compression": {"type": "gzip", "level": -1}}
@@ -154,3 +154,20 @@ def test_what_is_written_is_read(channels):
     for found in (placed(group, *levels), placed({}, *levels), placed(group, *[(size, {}) for size, _ in levels])):
         assert [(level.mag, level.offset) for level in found] == [(Mag(1, 1, 1), (-7, 5, 0)), (Mag(2, 2, 1), (-4, 2, 0)), (Mag(4, 4, 2), (-2, 1, 0))]
         assert found[2].lengths_nm == (16.0, 16.0, 70.0)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.sampled_from(["x", "y", "z", "nm", "s0", "../s1", "c"]) | st.just(10**400),
+    lambda some: st.lists(some, max_size=3) | st.dictionaries(st.sampled_from(["axes", "scale", "units", "translate", "dimensions", "unit", "path"]), some),
+    max_leaves=8,
+)
+NAMES = ("axes", "transform", "units", "resolution", "pixelResolution", "downsamplingFactors", "scales")
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES), min_size=2, max_size=3), VALUES)
+def test_any_attributes(documents, datasets):
+    """Whatever software wrote beside what is specified: levels are placed, somewhere."""
+    group = {**documents[0], "multiscales": [{"datasets": datasets}]}
+    level_names(group)
+    for level in placed(group, *[([30, 20, 10], attributes) for attributes in documents[1:]]):
+        assert isinstance(level, UnsupportedError) or len(level.axes) == 3

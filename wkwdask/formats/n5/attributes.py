@@ -125,4 +125,4 @@ def _lengths(value: Any, path: str, least: int, problems: Problems) -> tuple[int
 
 def is_whole(value: Any) -> bool:
     """Tell whether a value of a JSON is a whole number; one written as 64.0 is."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value == int(value)
+    return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and math.isfinite(value) and value == int(value))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.datasource import length_nm
-from wkwdask.formats.levels import mag_of, offset_of, ratio_of, times
+from wkwdask.formats.levels import is_number, mag_of, offset_of, ratio_of, times
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -55,7 +55,8 @@ def level_names(group: Mapping[str, Any]) -> list[str]:
         names = [entry["path"] for entry in group["multiscales"][0]["datasets"]]
     except (KeyError, IndexError, TypeError):
         return []
-    return names if all(isinstance(name, str) and name for name in names) else []
+    is_inside = all(isinstance(name, str) and name and not name.startswith("/") and ".." not in name.split("/") for name in names)
+    return names if is_inside else []
 
 
 def listed_factors(group: Mapping[str, Any]) -> list[Any]:
@@ -123,7 +124,7 @@ def _along(values: Sequence[Any] | Any, letters: Sequence[str], default: float =
     letters = letters if len(values) == len(letters) else "xyz"
     named = dict(zip(letters, values, strict=True))
     found = [named.get(letter, default) for letter in "xyz"]
-    if any(isinstance(n, bool) or not isinstance(n, (int, float)) or not math.isfinite(n) for n in found):
+    if not all(map(is_number, found)):
         return None
     return float(found[0]), float(found[1]), float(found[2])
 
