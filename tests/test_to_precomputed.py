@@ -121,6 +121,7 @@ def test_later(tmp_path):
         (voxels(), {"chunk_size": (10, 10)}, "chunk_size"),
         (voxels(), {"chunk_size": (10, 0, 10)}, "chunk sizes must be positive"),
         (voxels(), {"sharded": Sharding(1, 1, 1)}, "the bits"),
+        (voxels(), {"sharded": {"preshift_bits": 1}}, "sharded must be True, False or a Sharding"),
         (voxels(), {"sharded": Sharding(1, 1, 4, "murmurhash3_x86_128")}, "only shards that are boxes"),
         (voxels(), {"sharded": True, "compress": "gzip"}, "compress= is for chunks that are files"),
         (voxels(), {"compress": "br"}, 'compress must be None or "gzip"'),
