@@ -23,6 +23,7 @@ from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, s
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.opening import open_stored, voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
 from wkwdask.storage.provenance import read_provenance
@@ -231,6 +232,8 @@ def _to_scales(
 
     Raises
     ------
+    MissingError
+        There is no such source.
     UnsupportedError
         The source is of a kind that is not converted in one step.
     """
@@ -241,6 +244,8 @@ def _to_scales(
         return rechunk_scales(str(source), target, taken.mags, existing, None, options)
     located = locate(source) if isinstance(source, (str, os.PathLike)) and _is_wkw(source) else None
     if located is None:
+        if isinstance(source, (str, os.PathLike)) and not is_remote(os.fspath(source)) and not os.path.exists(local_path(source)):
+            raise MissingError(f"{os.fspath(source)}: no such file or folder")
         raise UnsupportedError(f"{source}: is neither WKW nor a precomputed volume: convert it to WKW first, then that to {target}")
     if located.mag is not None:
         taken = replace(taken, mags=(located.mag,))
