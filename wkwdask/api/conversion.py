@@ -30,6 +30,7 @@ from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.jobs.zarr_write import is_ids
 from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5_layer import is_n5, is_named_n5
 from wkwdask.storage.ngff_source import find_image, find_zarr_layer
 from wkwdask.storage.opening import find, open_stored, voxel_size_of
@@ -280,6 +281,8 @@ def _to_scales(
 
     Raises
     ------
+    MissingError
+        There is no such source.
     UnsupportedError
         The source is of a kind that is not converted in one step.
     """
@@ -293,6 +296,8 @@ def _to_scales(
         return rechunk_scales(str(source), target, taken.mags, existing, None, options)
     located = locate(source) if isinstance(source, (str, os.PathLike)) and _is_wkw(source) else None
     if located is None:
+        if isinstance(source, (str, os.PathLike)) and not is_remote(os.fspath(source)) and not os.path.exists(local_path(source)):
+            raise MissingError(f"{os.fspath(source)}: no such file or folder")
         raise UnsupportedError(f"{source}: is neither WKW nor a precomputed volume: convert it to WKW first, then that to {target}")
     if located.mag is not None:
         taken = replace(taken, mags=(located.mag,))
