@@ -15,27 +15,25 @@ import wkwdask.xarray_accessor  # noqa: F401  # registers .wkw
 from wkwdask.api.options import mag_or_key
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import check_inside, locate, read_datasource
+from wkwdask.storage.dataset import locate, read_datasource
 from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.n5_layer import PREFIX as N5_PREFIX
-from wkwdask.storage.n5_layer import is_n5, is_named_n5
-from wkwdask.storage.opening import find, open_stored
+from wkwdask.storage.opening import open_stored
 from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
 from wkwdask.storage.wkw import HEADER_NAME
-from wkwdask.storage.zarr_layer import PREFIX as ZARR_PREFIX
-from wkwdask.storage.zarr_layer import is_named_zarr
-from wkwdask.xarray_variables import open_variables
+from wkwdask.xarray_arrays import N5Backend, NgffBackend
+from wkwdask.xarray_variables import node_of, open_part, open_variables, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wkwdask.api.options import MagLike
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.storage.dataset import Layer, Located
-    from wkwdask.storage.leveled import Level, LeveledLayer
-    from wkwdask.storage.opening import AnyLayer, StoredVolume
+    from wkwdask.storage.opening import AnyLayer
+
+__all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
 
 
 class WkwBackend(BackendEntrypoint):
@@ -101,7 +99,7 @@ class WkwBackend(BackendEntrypoint):
         ValueError
             Several layers could be meant.
         """
-        return _without(_opened(*open_stored(filename_or_obj, layer, None if mag is None else Mag.parse(mag)), bounding_box), drop_variables)
+        return without(open_part(*open_stored(filename_or_obj, layer, None if mag is None else Mag.parse(mag)), bounding_box), drop_variables)
 
     def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
         """Open a dataset or a layer as a tree: one node per layer, one leaf per mag.
@@ -137,12 +135,12 @@ class WkwBackend(BackendEntrypoint):
         groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
         is_layer = len(located.layers) == 1 and not os.path.isfile(f"{located.path}/{FILE_NAME}")
         for layer in located.layers:
-            node = "" if is_layer else _node(layer.name)
+            node = "" if is_layer else node_of(layer.name)
             groups[node or "/"] = xr.Dataset(attrs={**groups["/"].attrs, **_layer_attrs(layer)} if is_layer else _layer_attrs(layer))
             for mag in layer.mags:
                 if located.mag in (None, mag):
-                    groups[f"{node}/{mag.name}"] = _without(_open_or_explain(layer, mag), drop_variables)
-        groups.update({_node(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.odd})
+                    groups[f"{node}/{mag.name}"] = without(_open_or_explain(layer, mag), drop_variables)
+        groups.update({node_of(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.odd})
         return groups
 
 
@@ -196,7 +194,7 @@ class PrecomputedBackend(BackendEntrypoint):
             ``info`` is broken.
         """
         layer, volume = open_stored(_named(filename_or_obj), None, mag_or_key(mag), chunk_size)
-        return _without(_opened(layer, volume, bounding_box), drop_variables)
+        return without(open_part(layer, volume, bounding_box), drop_variables)
 
     def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
         """Open a volume as a tree with one leaf per scale.
@@ -226,173 +224,17 @@ class PrecomputedBackend(BackendEntrypoint):
         for scale in layer.info.scales:
             if layer.key in (None, scale.key):
                 mag = layer.mag_of(scale)
-                name = _node(scale.key) if mag is None or f"/{mag.name}" in groups else f"/{mag.name}"
+                name = node_of(scale.key) if mag is None or f"/{mag.name}" in groups else f"/{mag.name}"
                 volume = layer.open_scale(scale)
-                groups[name] = _without(open_variables(layer, volume, volume.box), drop_variables)
-        groups.update({_node(odd.key): xr.Dataset(attrs={"key": odd.key, "problem": odd.problem}) for odd in layer.info.odd if layer.key in (None, odd.key)})
+                groups[name] = without(open_variables(layer, volume, volume.box), drop_variables)
+        groups.update({node_of(odd.key): xr.Dataset(attrs={"key": odd.key, "problem": odd.problem}) for odd in layer.info.odd if layer.key in (None, odd.key)})
         return groups
-
-
-class ArraysBackend(BackendEntrypoint):
-    """What the engines ``"n5"`` and ``"ngff"`` have in common."""
-
-    supports_groups: ClassVar[bool] = True
-    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
-
-    @staticmethod
-    def named(url: str | os.PathLike[str]) -> str:
-        """Say of what the engine was given which format it is."""
-        raise NotImplementedError
-
-    def open_dataset(  # type: ignore[override]
-        self,
-        filename_or_obj: str | os.PathLike[str],
-        *,
-        drop_variables: str | Iterable[str] | None = None,
-        layer: str | None = None,
-        mag: MagLike | None = None,
-        bounding_box: BoundingBox | str | Sequence[Any] | None = None,
-    ) -> xr.Dataset:
-        """Open one array as a lazy variable that is named after the layer.
-
-        Parameters
-        ----------
-        filename_or_obj : str or path
-            A container, a group with several resolutions, or an array.
-        drop_variables : str or iterable of str, optional
-            Variables to leave out.
-        layer : str, optional
-            The group or array in a container; may be omitted where there is one.
-        mag : Mag, str, int or sequence of 3 int, optional
-            The mag, or the name of an array such as ``"s1"``; by default that of the path, else the finest that has files.
-        bounding_box : BoundingBox, str or sequence, optional
-            Part of the layer: x, y, z, width, height, depth [voxels of mag 1].
-
-        Returns
-        -------
-        xarray.Dataset
-            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates [nm].
-
-        Raises
-        ------
-        MissingError
-            There is no such layer or mag.
-        BoundsError
-            The bounding box reaches outside the layer.
-        FormatError
-            Metadata are broken.
-        ValueError
-            Several layers could be meant.
-        """
-        return _without(_opened(*open_stored(self.named(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
-
-    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
-        """Open a container or layer as a tree: one node per layer, one leaf per mag.
-
-        Parameters
-        ----------
-        filename_or_obj : str or path
-            A container, a group with several resolutions, or an array.
-        drop_variables : str or iterable of str, optional
-            Variables to leave out.
-
-        Returns
-        -------
-        xarray.DataTree
-        """
-        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
-
-    def open_groups_as_dict(  # type: ignore[override]
-        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
-    ) -> dict[str, xr.Dataset]:
-        """Open a container or layer as groups, one for each array: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
-        layers: Any = find(self.named(filename_or_obj)).layers
-        groups = {"/": xr.Dataset(attrs={} if len(layers) > 1 else _arrays_attrs(layers[0]))}
-        for layer in layers:
-            node = _node(layer.name) if len(layers) > 1 else ""
-            if node:
-                groups[node] = xr.Dataset(attrs=_arrays_attrs(layer))
-            for level in layer.levels:
-                if layer.key in (None, level.key):
-                    key = level.mag.name if level.mag is not None and level.volume is not None else ""
-                    name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{_node(level.key)}"
-                    groups[name] = _without(_level_or_problem(layer, level), drop_variables)
-        return groups
-
-
-class N5Backend(ArraysBackend):
-    """The engine ``"n5"``."""
-
-    description: ClassVar[str] = "N5 containers, groups and datasets, local and remote"
-
-    @staticmethod
-    def named(url: str | os.PathLike[str]) -> str:
-        """Say of what the engine was given that it is N5."""
-        text = os.fspath(url)
-        return text if is_named_n5(text) else f"{N5_PREFIX}{text}"
-
-    def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Tell whether a path or URL is N5: by its prefix, or a local folder by its ``attributes.json``."""
-        return is_n5(filename_or_obj)
-
-
-class NgffBackend(ArraysBackend):
-    """The engine ``"ngff"``: OME-NGFF images with all their resolutions, and other Zarr arrays."""
-
-    description: ClassVar[str] = "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
-
-    @staticmethod
-    def named(url: str | os.PathLike[str]) -> str:
-        """Say of what the engine was given that it is Zarr."""
-        text = os.fspath(url)
-        return text if is_named_zarr(text) else f"{ZARR_PREFIX}{text}"
-
-    def guess_can_open(self, filename_or_obj: Any) -> bool:
-        """Tell whether a URL says that it is Zarr; what does not is left to the engine ``"zarr"``."""
-        return is_named_zarr(filename_or_obj)
-
-
-def _arrays_attrs(layer: LeveledLayer) -> dict[str, Any]:
-    attrs: dict[str, Any] = {"layer": layer.name, "data_format": layer.format}
-    if layer.category is not None:
-        attrs["category"] = layer.category
-    if layer.voxel_size_nm is not None:
-        attrs["voxel_size_nm"] = layer.voxel_size_nm
-    return attrs
-
-
-def _level_or_problem(layer: LeveledLayer, level: Level) -> xr.Dataset:
-    try:
-        volume = level.open()
-    except (FormatError, UnsupportedError) as error:
-        return xr.Dataset(attrs={"key": level.key, "problem": str(error)})
-    return open_variables(layer, volume, volume.box)
 
 
 def _named(url: str | os.PathLike[str]) -> str:
     """Say of what the engine was given that it is a precomputed volume."""
     text = os.fspath(url)
     return text if is_named_precomputed(text) else f"{PREFIX}{text}"
-
-
-def _opened(layer: AnyLayer, volume: StoredVolume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
-    box = volume.box
-    if bounding_box is not None:
-        box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
-        check_inside(volume.name, volume.box, box)
-    return open_variables(layer, volume, box)
-
-
-def _node(layer: str) -> str:
-    """Give the path of a layer's node; a slash in its name would begin another one."""
-    return f"/{layer.replace('/', '_')}"
-
-
-def _without(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.Dataset:
-    if drop_variables is None:
-        return dataset
-    names = [drop_variables] if isinstance(drop_variables, str) else drop_variables
-    return dataset.drop_vars(names, errors="ignore")
 
 
 def _open_or_explain(layer: Layer, mag: Mag) -> xr.Dataset:

@@ -163,9 +163,8 @@ def _group_layer(store: Store, group: dict[str, Any], name: str) -> LeveledLayer
     """Make the layer of a group that has levels, None where it has none."""
     found: list[tuple[str, N5Dataset]] = []
     odd: dict[str, FormatError | UnsupportedError] = {}
-    for level in _names(store, group):
-        document = read_attributes(store, level)
-        if document is None or not is_dataset(document):
+    for level, document in _documents(store, group):
+        if not is_dataset(document):
             continue
         try:
             found.append((level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}"))))
@@ -176,24 +175,27 @@ def _group_layer(store: Store, group: dict[str, Any], name: str) -> LeveledLayer
     return _layer(store, found, group, odd, name) if found else None
 
 
-def _names(store: Store, group: dict[str, Any]) -> Iterator[str]:
-    """Go through names that levels can have: those that attributes list, those of folders, and of a remote group those that there are one after the other."""
-    named = level_names(group)
-    if named:
-        yield from named
-    elif store.is_local:
-        try:
-            numbers = sorted((level_number(name), name) for name in os.listdir(store.url) if level_number(name) is not None)
-        except (FileNotFoundError, NotADirectoryError):
-            numbers = []
-        yield from (name for _, name in numbers)
-    else:
-        for number in range(len(listed_factors(group)) or _MOST_LEVELS):
-            if number and not listed_factors(group) and read_attributes(store, f"s{number}") is None:
-                return
-            yield f"s{number}"
-            if not number and read_attributes(store, "s0") is None:
-                return
+def _documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read the attributes of levels, finest first: those that the group lists, those of folders, or of a remote group as many as follow each other."""
+    listed, count = level_names(group), len(listed_factors(group))
+    if not listed and store.is_local:
+        listed = _folders(store.url)
+    names = listed or [f"s{number}" for number in range(0 if store.is_local else count or _MOST_LEVELS)]
+    for name in names:
+        document = read_attributes(store, name)
+        if document is not None:
+            yield name, document
+        elif not listed and not count:
+            return
+
+
+def _folders(folder: str) -> list[str]:
+    """List the folders that are named like levels, by their numbers."""
+    try:
+        numbers = [(level_number(name), name) for name in os.listdir(folder)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [name for _, name in sorted((number, name) for number, name in numbers if number is not None)]
 
 
 def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, Any], odd: dict[str, FormatError | UnsupportedError], name: str) -> LeveledLayer:

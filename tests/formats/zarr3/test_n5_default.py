@@ -15,7 +15,8 @@ from n5_volumes import n5_dataset, write_dataset
 import wkwdask
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.n5.attributes import DTYPES
-from wkwdask.formats.n5.compression import make_compression, zarr_codec
+from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.n5.zarr_codecs import zarr_codec
 from wkwdask.formats.n5.zarr_document import array_document
 from wkwdask.storage.n5_layer import open_n5_layer
 
@@ -171,3 +172,30 @@ def test_store(tmp_path):
     assert asyncio.run(store.exists("volumes/zarr.json"))
     with pytest.raises((ValueError, zarr.errors.BaseZarrError)):
         zarr.open_group(store, mode="w")
+
+
+def test_the_form_of_the_proposal(tmp_path):
+    """Blocks that are all whole, in either mode: transpose, bytes, compressor and ``offset`` read the same, and write what is N5."""
+    from wkwdask.formats.zarr3.offset import OffsetCodec
+
+    register_codec("offset", OffsetCodec)
+    for mode in (0, 1):
+        folder = tmp_path / f"{mode}"
+        write_dataset(folder, ARRAY, cut=False, mode=mode)
+        wkwdask.n5_as_zarr(folder, form="offset", write=True)
+        array, expected = zarr.open_array(folder), ARRAY.copy()
+        np.testing.assert_array_equal(array[...], ARRAY)
+        array[10:45, 30:, 5] = expected[10:45, 30:, 5] = 77
+        np.testing.assert_array_equal(wkwdask.open(folder)[0], expected)
+
+
+def test_the_fused_pipeline(tmp_path):
+    """Which calls the codec without an event loop."""
+    path = "zarr.core.codec_pipeline.FusedCodecPipeline"
+    if not hasattr(zarr.core.codec_pipeline, "FusedCodecPipeline"):
+        pytest.skip(f"zarr {zarr.__version__} has no fused pipeline")
+    with zarr.config.set({"codec_pipeline.path": path}):
+        array = create(tmp_path, ARRAY.shape, (16, 16, 8), ARRAY.dtype, "zstd")
+        assert type(array._async_array.codec_pipeline).__name__ == "FusedCodecPipeline"
+        array[...] = ARRAY
+        np.testing.assert_array_equal(zarr.open_array(tmp_path, mode="r")[3:40, ::2, 5], ARRAY[3:40, ::2, 5])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.n5.attributes import OWN
 from wkwdask.formats.n5.block import format_header
-from wkwdask.formats.n5.compression import zarr_codec
+from wkwdask.formats.n5.zarr_codecs import zarr_codec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
