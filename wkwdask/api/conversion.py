@@ -125,9 +125,9 @@ def convert(
         Edge of a block [voxels] and of a file [blocks], powers of two up to 128.
     compression : str, optional
         ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``; for an OME-NGFF
-        image ``"blosc"`` (the default), ``"zstd"``, ``"gzip"`` or ``"raw"``; for N5 ``"gzip"`` (the default) or another one that :func:`to_n5` writes.
+        image ``"zstd"``, ``"blosc"``, ``"gzip"`` or ``"raw"``, see :func:`to_zarr`; for N5 ``"gzip"`` (the default) or another one that :func:`to_n5` writes.
     level : int
-        LZ4HC level, 1..12.
+        LZ4HC level, 1..12; another one than the default also is that of the compression of an OME-NGFF image.
     encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
         How chunks of a precomputed volume are encoded; by default compressed_segmentation for segmentations of uint32 and uint64, else raw.
     sharded : bool or Sharding, optional
@@ -225,7 +225,7 @@ def convert(
         taken = Taken(
             None if mag is None else (Mag.parse(mag),), False, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
         )  # fmt: skip
-        stored = array_options({**of_scales, "compression": compression}, None, ngff)
+        stored = array_options({**of_scales, "compression": compression}, None if level == DEFAULT_LEVEL else level, ngff)
         return convert_to_image(source, target, layer, taken, stored, _lengths_nm(voxel_size, unit), existing)
     refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
     to_scales = is_named_precomputed(target)
