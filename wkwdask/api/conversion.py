@@ -30,6 +30,7 @@ from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.jobs.zarr_write import is_ids
 from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5_layer import is_n5, is_named_n5
 from wkwdask.storage.ngff_source import find_image, find_zarr_layer
 from wkwdask.storage.opening import find, open_stored, voxel_size_of
@@ -124,9 +125,9 @@ def convert(
         Edge of a block [voxels] and of a file [blocks], powers of two up to 128.
     compression : str, optional
         ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``; for an OME-NGFF
-        image ``"blosc"`` (the default), ``"zstd"``, ``"gzip"`` or ``"raw"``; for N5 ``"gzip"`` (the default) or another one that :func:`to_n5` writes.
+        image ``"zstd"``, ``"blosc"``, ``"gzip"`` or ``"raw"``, see :func:`to_zarr`; for N5 ``"gzip"`` (the default) or another one that :func:`to_n5` writes.
     level : int
-        LZ4HC level, 1..12.
+        LZ4HC level, 1..12; another one than the default also is that of the compression of an OME-NGFF image.
     encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
         How chunks of a precomputed volume are encoded; by default compressed_segmentation for segmentations of uint32 and uint64, else raw.
     sharded : bool or Sharding, optional
@@ -224,7 +225,7 @@ def convert(
         taken = Taken(
             None if mag is None else (Mag.parse(mag),), False, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
         )  # fmt: skip
-        stored = array_options({**of_scales, "compression": compression}, None, ngff)
+        stored = array_options({**of_scales, "compression": compression}, None if level == DEFAULT_LEVEL else level, ngff)
         return convert_to_image(source, target, layer, taken, stored, _lengths_nm(voxel_size, unit), existing)
     refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
     to_scales = is_named_precomputed(target)
@@ -280,6 +281,8 @@ def _to_scales(
 
     Raises
     ------
+    MissingError
+        There is no such source.
     UnsupportedError
         The source is of a kind that is not converted in one step.
     """
@@ -293,6 +296,8 @@ def _to_scales(
         return rechunk_scales(str(source), target, taken.mags, existing, None, options)
     located = locate(source) if isinstance(source, (str, os.PathLike)) and _is_wkw(source) else None
     if located is None:
+        if isinstance(source, (str, os.PathLike)) and not is_remote(os.fspath(source)) and not os.path.exists(local_path(source)):
+            raise MissingError(f"{os.fspath(source)}: no such file or folder")
         raise UnsupportedError(f"{source}: is neither WKW nor a precomputed volume: convert it to WKW first, then that to {target}")
     if located.mag is not None:
         taken = replace(taken, mags=(located.mag,))

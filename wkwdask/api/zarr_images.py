@@ -48,7 +48,7 @@ def to_zarr(
     mag: MagLike | None = None,
     chunk_shape: Sequence[int] = (64, 64, 64),
     shard_shape: Sequence[int] | bool = True,
-    compression: Compression = "blosc",
+    compression: Compression | None = None,
     level: int | None = None,
     version: Version | None = None,
     category: Literal["color", "segmentation"] | None = None,
@@ -68,7 +68,7 @@ def to_zarr(
     mag: MagLike | None = None,
     chunk_shape: Sequence[int] = (64, 64, 64),
     shard_shape: Sequence[int] | bool = True,
-    compression: Compression = "blosc",
+    compression: Compression | None = None,
     level: int | None = None,
     version: Version | None = None,
     category: Literal["color", "segmentation"] | None = None,
@@ -87,7 +87,7 @@ def to_zarr(
     mag: MagLike | None = None,
     chunk_shape: Sequence[int] = (64, 64, 64),
     shard_shape: Sequence[int] | bool = True,
-    compression: Compression = "blosc",
+    compression: Compression | None = None,
     level: int | None = None,
     version: Version | None = None,
     category: Literal["color", "segmentation"] | None = None,
@@ -117,8 +117,8 @@ def to_zarr(
         A chunk along x, y, z [voxels].
     shard_shape : sequence of 3 int or bool
         A shard along x, y, z [voxels], a power of two of chunks; by default at most 512 MiB before compression. False makes each chunk a file.
-    compression : {"blosc", "zstd", "gzip", "raw"}
-        How chunks are compressed; blosc is Zstandard behind a shuffle of bytes.
+    compression : {"zstd", "blosc", "gzip", "raw"}, optional
+        How chunks are compressed; blosc is Zstandard behind a shuffle of bytes. By default zstd for segmentations and bytes, else blosc.
     level : int, optional
         Its level; by default 3, for gzip 5.
     version : {"0.5", "0.4"}, optional
@@ -247,6 +247,4 @@ def array_options(values: dict[str, Any], level: int | None, version: str | None
     chunk_size, sharded = values["chunk_size"], values["sharded"]
     if not (sharded is None or isinstance(sharded, bool)):
         raise ValueError("sharded= takes True or False for an OME-NGFF image: to_zarr writes shards of a given shape")
-    return ArrayOptions(
-        (64, 64, 64) if chunk_size is None else vec3(chunk_size, "chunk_size"), sharded is not False, values["compression"] or "blosc", level, version
-    )
+    return ArrayOptions((64, 64, 64) if chunk_size is None else vec3(chunk_size, "chunk_size"), sharded is not False, values["compression"], level, version)

@@ -30,7 +30,7 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     layer : str, optional
         Only this one, which then is the root of the store.
     chunk_shape : sequence of 3 int, optional
-        Chunks along x, y, z [voxels]; by default about 4 MiB.
+        Chunks along x, y, z [voxels]; by default about 1 MiB.
 
     Returns
     -------

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.option("--file-len", type=int, default=32, show_default=True, metavar="BLOCKS", help="Edge of a file.")
 @click.option(
     "--compression",
-    help="lz4hc (default), lz4 or raw; TIFF: zlib (default), lzw, zstd, raw; OME-NGFF: blosc (default), zstd, gzip, raw; N5: gzip (default), zstd, blosc...",
+    help="lz4hc (default), lz4 or raw; TIFF: zlib (default), lzw, zstd, raw; OME-NGFF: zstd, blosc, gzip, raw; N5: gzip (default), zstd, blosc...",
 )
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @click.option("--ngff", type=click.Choice(("0.5", "0.4")), help="Version of an OME-NGFF image. Default: 0.5, in Zarr 3; 0.4 lies in Zarr 2, without shards.")

@@ -43,8 +43,8 @@ class ArrayOptions:
     """A chunk along x, y, z [voxels]."""
     shard_shape: Vec3 | bool = True
     """A shard [voxels], or whether there are any."""
-    compression: str = "blosc"
-    """One of ``wkwdask.formats.zarr3.chunks.COMPRESSIONS``."""
+    compression: str | None = None
+    """One of ``wkwdask.formats.zarr3.chunks.COMPRESSIONS``, by default as :func:`default_compression` says."""
     level: int | None = None
     """Its level."""
     version: str | None = None
@@ -76,6 +76,11 @@ def is_ids(dtype: np.dtype[Any], num_channels: int) -> bool:
     return dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1
 
 
+def default_compression(dtype: np.dtype[Any], *, is_label: bool) -> str:
+    """Choose how chunks are compressed: a shuffle of bytes makes numbers of several bytes smaller, but takes ids, which repeat, apart."""
+    return "zstd" if is_label or dtype.itemsize == 1 else "blosc"
+
+
 def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -> ZarrTarget:
     """Lay out an array.
 
@@ -84,7 +89,8 @@ def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -
     ValueError
         An option makes no sense.
     """
-    level = check_compression(options.compression, options.level)
+    compression = options.compression or default_compression(new.dtype, is_label=new.is_label)
+    level = check_compression(compression, options.level)
     if min(options.chunk_shape) < 1:
         raise ValueError(f"a chunk must have at least one voxel along each axis, got {options.chunk_shape}")
     is_sharded = options.shard_shape is not False
@@ -92,7 +98,7 @@ def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -
         if options.shard_shape is not True:
             raise ValueError("OME-NGFF 0.4 lies in Zarr 2, which has no shards: leave shards out, or write version 0.5")
         is_sharded = False
-    encoding = ChunkEncoding(new.dtype.newbyteorder("="), new.num_channels, options.chunk_shape, options.compression, level)
+    encoding = ChunkEncoding(new.dtype.newbyteorder("="), new.num_channels, options.chunk_shape, compression, level)
     if isinstance(options.shard_shape, bool):
         cells = shard_cells(new.size, options.chunk_shape, new.dtype.itemsize * new.num_channels, is_sharded=is_sharded)
     else:

@@ -98,7 +98,7 @@ class ShardFile:
     def _page(self, page: int) -> npt.NDArray[np.uint64]:
         """Read some entries of the shard index, shape (n, 2); none where the shard is absent."""
         file = self.index_file or self.file
-        key = (file.name, file.state, "index", page)
+        key = (file.name, file.state, self.sharding, "index", page)
         table = _tables.get(key)
         if table is None:
             first = page * _PAGE_ENTRIES * INDEX_ENTRY_NBYTES
@@ -120,7 +120,7 @@ class ShardFile:
         FormatError
             It is broken.
         """
-        key = (self.file.name, self.file.state, "minishard", minishard)
+        key = (self.file.name, self.file.state, self.sharding, "minishard", minishard)
         table = _tables.get(key)
         if table is not None:
             return table

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wkwdask.storage.opening import AnyLayer, StoredVolume
     from wkwdask.storage.volume import Volume
 
-_CHUNK_NBYTES = 4 << 20
+_CHUNK_NBYTES = 1 << 20
 _LABELS = "labels"
 _KEY = re.compile(r"c(?:/0)?/(\d+)/(\d+)/(\d+)", re.ASCII)
 
@@ -110,7 +110,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _chunk_shape(volume: StoredVolume) -> Vec3:
-    """Choose chunks of about 4 MiB: multiples of those that are stored, since the box need not begin at one."""
+    """Choose chunks of about 1 MiB: multiples of those that are stored, since the box need not begin at one."""
     shape = list(volume.chunk_shape)
     nbytes = volume.num_channels * volume.dtype.itemsize
     while True:

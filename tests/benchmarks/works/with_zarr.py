@@ -111,11 +111,11 @@ class PlainExport(zarr_images.Export):
         """Convert."""
         import wkw
         import zarr
-        from zarr.codecs import BloscCodec
+        from zarr.codecs import ZstdCodec
 
         zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})
         edge = self.shard
-        codec = BloscCodec(cname="zstd", clevel=3, shuffle="shuffle", typesize=self.dtype.itemsize)
+        codec = ZstdCodec(level=3)
         array = zarr.create_array(str(self.array), shape=(self.size,) * 3, dtype=self.dtype, chunks=(self.chunk,) * 3, shards=(edge,) * 3, compressors=codec)
         with wkw.Dataset.open(self.path) as source:
             for index in np.ndindex(*(self.size // edge,) * 3):

@@ -11,7 +11,7 @@ from .base import Work, digest, folder_nbytes, read_mag
 
 
 class Export(Work):
-    """What makes a sharded Zarr array of a mag: chunks of 64 voxels, Zstandard behind a shuffle of bytes, in one shard or a few.
+    """What makes a sharded Zarr array of a mag: chunks of 64 voxels, Zstandard.
 
     Parameters
     ----------

@@ -77,9 +77,10 @@ class ChunkEncoding:
     def document_v2(self, shape: Sequence[int]) -> dict[str, Any]:
         """Write the ``.zarray`` of an array of version 2."""
         compressor = _compressor(self.compression, self.level)
+        config = None if compressor is None else {name: value for name, value in compressor.get_config().items() if name != "checksum"}  # for tensorstore
         return {
             "zarr_format": 2, "shape": outer_shape(self.num_channels, shape), "chunks": outer_shape(self.num_channels, self.chunk_shape),
-            "dtype": self.dtype.newbyteorder("<").str, "compressor": None if compressor is None else compressor.get_config(),
+            "dtype": self.dtype.newbyteorder("<").str, "compressor": config,
             "fill_value": 0.0 if self.dtype.kind == "f" else 0, "order": "C", "filters": None, "dimension_separator": "/",
         }  # fmt: skip
 
