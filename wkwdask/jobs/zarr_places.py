@@ -110,9 +110,15 @@ def image_place(url: str | os.PathLike[str]) -> ImagePlace:
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
     there = read_attributes(folder)
     found = None if there is None else image_of(there[1], folder)
-    if there is None and os.path.isdir(folder) and any(not name.startswith(".") for name in os.listdir(folder)):
-        raise ExistsError(f"{folder}: holds something else than an image ({min(name for name in os.listdir(folder) if not name.startswith('.'))})")
+    other = _something_else(folder) if there is None and os.path.isdir(folder) else None
+    if other is not None:
+        raise ExistsError(f"{folder}: holds something else than an image ({other})")
     return ImagePlace(folder, None if found is None else found[1], None if found is None else found[0])
+
+
+def _something_else(folder: str) -> str | None:
+    """Name what is neither a job's nor an array that a job let appear and was killed before it could list it."""
+    return min((name for name in os.listdir(folder) if not name.startswith(".") and array_record(f"{folder}/{name}") is None), default=None)
 
 
 def labels_note(url: str | os.PathLike[str]) -> str:
