@@ -68,7 +68,7 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     if not layers:
         raise MissingError(f"{found.path}: the dataset has no layers")
     is_dataset = layer is None and any(one.dataset_folder == found.path for one in layers)
-    return ViewStore(view_of(layers, found.mag, shape, as_root=not is_dataset), found.path)
+    return ViewStore(view_of(layers, found.mag, shape, as_root=len(layers) == 1 and not is_dataset), found.path)
 
 
 def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:
