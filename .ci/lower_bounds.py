@@ -6,6 +6,7 @@ from pathlib import Path
 
 project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
 extras = project["optional-dependencies"]
-for requirement in project["dependencies"] + [one for name in ("analysis", "cluster", "convert", "precomputed", "remote", "test") for one in extras[name]]:
+names = ("analysis", "cluster", "convert", "precomputed", "remote", "zarr", "test")
+for requirement in project["dependencies"] + [one for name in names for one in extras[name]]:
     name, version = re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?>=([\d.]+)", requirement).groups()
     print(f"{name}=={version}")

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.info import parse_info
-from wkwdask.formats.precomputed.sharding import assemble_shard, compress_gzip, format_sharding
+from wkwdask.formats.precomputed.sharding import assemble_shard, format_sharding
 
 
 def scale_entry(key="4_4_40", size=(50, 37, 23), offset=(0, 0, 0), chunk=(16, 16, 8), resolution=(4, 4, 40), encoding="raw", sharding=None, **others):

@@ -22,11 +22,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not path.is_file():
             self._answer(404, b"")
             return
-        data, asked = path.read_bytes(), re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range") or "")
+        data, asked = path.read_bytes(), re.fullmatch(r"bytes=(\d*)-(\d+)", self.headers.get("Range") or "")
         if asked is None or not server.serves_ranges:
             self._answer(200, data)
             return
-        first, last = int(asked[1]), int(asked[2])
+        first, last = (int(asked[1]), int(asked[2])) if asked[1] else (max(0, len(data) - int(asked[2])), len(data) - 1)  # the last bytes, without a start
         if first >= len(data):
             self._answer(416, b"")
             return

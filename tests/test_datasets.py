@@ -111,7 +111,7 @@ def test_layers_of_other_formats_are_listed(dataset):
     seg = dataset.refreshed()["seg"]
     assert "(zarr3)" in repr(seg)
     assert "zarr3" in seg._repr_html_()
-    with pytest.raises(UnsupportedError, match="stored as zarr3"):
+    with pytest.raises((MissingError, ModuleNotFoundError), match=r"no Zarr array here|needs the package zarr"):
         seg.open()
     assert dataset.set_bounding_box("seg", (0, 0, 0, 9, 9, 9))["seg"].bounding_box.size == (9, 9, 9)
     assert list(dataset.remove_layer("seg").layers) == ["color"]

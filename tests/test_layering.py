@@ -19,7 +19,7 @@ FLOORS = {
     "streams": 2, "storage": 2,
     "jobs": 3,
     "graphs": 4,
-    "api": 5, "xarray_backend": 5, "xarray_accessor": 5, "xarray_variables": 5, "clusters": 5, "cli": 5, "viewer": 5, "__main__": 5, "": 5,
+    "api": 5, "xarray_backend": 5, "xarray_accessor": 5, "xarray_variables": 5, "xarray_arrays": 5, "clusters": 5, "cli": 5, "viewer": 5, "__main__": 5, "": 5,
 }  # fmt: skip
 TOP = 5
 WITHOUT_DASK = 3  # the highest floor that never imports dask

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import dask.array as da
 import numpy as np
@@ -207,11 +208,60 @@ def test_diff(volumes, tmp_path):
     assert [one.voxel for one in other.volumes[0].listed] == [(112, 19, 53)]
     again = wkwdask.diff(volumes / "em", volumes / "em")
     assert again.equal
-    assert [volume.name for volume in again.volumes] == ["em/1", "em/2-2-1"]
+    assert [volume.name for volume in again.volumes] == ["em/1", "em/2-2-1", "em/12_12_120"]
     part = wkwdask.diff(volumes / "em" / "4_4_40", volumes / "em", bounding_box=(111, 17, 45, 4, 5, 6))
     assert part.voxels_compared == 120
     np.save(tmp_path / "cells.npy", IDS[0].transpose(2, 1, 0))
     assert wkwdask.diff(volumes / "cells", tmp_path / "cells.npy").equal
+
+
+def test_diff_of_scales_without_a_mag(volumes, tmp_path):
+    wkwdask.rechunk(volumes / "em", tmp_path / "copy", sharded=True)
+    odd = EM[:, ::3, ::3, ::3].copy()
+    odd[1, 3, 2, 1] += 1
+    wkwdask.to_precomputed(odd, tmp_path / "other", voxel_size=(12, 12, 120), offset=(33, 2, 13))
+    shutil.rmtree(tmp_path / "copy" / "12_12_120")
+    os.rename(tmp_path / "other" / "12_12_120", tmp_path / "copy" / "12_12_120")
+    info = json.loads((tmp_path / "copy" / "info").read_text())
+    info["scales"][2] = json.loads((tmp_path / "other" / "info").read_text())["scales"][0]
+    (tmp_path / "copy" / "info").write_text(json.dumps(info))
+    found = wkwdask.diff(volumes / "em", tmp_path / "copy", bounding_box=(101, 7, 40, 20, 20, 10))
+    assert [(one.name, one.voxels_different) for one in found.volumes] == [("em/1", 0), ("em/2-2-1", 0), ("em/12_12_120", 1)]
+    for pair in [("em", "copy/12_12_120"), ("em/12_12_120", "copy"), ("em/12_12_120", "copy/12_12_120")]:
+        (one,) = wkwdask.diff(volumes / pair[0], tmp_path / pair[1]).volumes
+        assert [difference.voxel for difference in one.listed] == [(36, 4, 14)]
+    with pytest.raises(MissingError):
+        wkwdask.diff(volumes / "em" / "12_12_120", volumes / "cells")
+    info["scales"][2]["encoding"] = "crackle"
+    (tmp_path / "copy" / "info").write_text(json.dumps(info))
+    with pytest.raises(UnsupportedError, match="crackle"):
+        wkwdask.diff(volumes / "em", tmp_path / "copy")
+    assert wkwdask.diff(volumes / "em", tmp_path / "copy", mag=1).equal
+
+
+def test_convert_of_scales(volumes, tmp_path):
+    wkwdask.convert(volumes / "em" / "8_8_40", tmp_path / "one", layer="em")
+    assert os.listdir(tmp_path / "one" / "em") == ["2-2-1"]
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "one", mag="2-2-1"), EM[:, ::2, ::2])
+    report = wkwdask.convert(volumes / "em", tmp_path / "all", layer="em")
+    assert sorted(os.listdir(tmp_path / "all" / "em")) == ["1", "2-2-1"]
+    assert "'12_12_120' (no mag)" in report.note
+    with pytest.raises(MissingError, match="nothing: no such file or folder"):
+        wkwdask.convert(tmp_path / "nothing", f"precomputed://{tmp_path}/v")
+
+
+def test_the_first_scale_cannot_be_read(volumes, tmp_path):
+    """It still says how large voxels are."""
+    shutil.copytree(volumes / "em", tmp_path / "em")
+    info = json.loads((tmp_path / "em" / "info").read_text())
+    info["scales"][0]["encoding"] = "crackle"
+    (tmp_path / "em" / "info").write_text(json.dumps(info))
+    report = wkwdask.convert(tmp_path / "em", tmp_path / "wkw", layer="em")
+    assert "'4_4_40' (cannot be read)" in report.note
+    assert os.listdir(tmp_path / "wkw" / "em") == ["2-2-1"]
+    assert wkwdask.info(tmp_path / "wkw").voxel_size_nm == (4, 4, 40)
+    (made,) = wkwdask.build_pyramid(tmp_path / "em", mags="4-4-2").mags
+    assert made.path.endswith("/16_16_80")
 
 
 def test_statistics(volumes, tmp_path):

@@ -14,7 +14,8 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.faults import KINDS
-from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, compress_gzip, format_minishard_index, format_shard_index
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip
+from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, format_minishard_index, format_shard_index
 
 ARRAY = np.maximum(labels((40, 33, 20), np.uint32), 1)
 RAW = Sharding(1, 1, 9)
@@ -91,7 +92,8 @@ def copy_as(name):
 
 def shard_of(path, sharding=RAW):
     """Take a shard apart: its chunks by their identifiers."""
-    from wkwdask.formats.precomputed.sharding import decompress_gzip, parse_minishard_index, parse_shard_index
+    from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+    from wkwdask.formats.precomputed.sharding import parse_minishard_index, parse_shard_index
 
     raw, chunks = path.read_bytes(), {}
     head = sharding.index_nbytes

@@ -121,6 +121,7 @@ def test_later(tmp_path):
         (voxels(), {"chunk_size": (10, 10)}, "chunk_size"),
         (voxels(), {"chunk_size": (10, 0, 10)}, "chunk sizes must be positive"),
         (voxels(), {"sharded": Sharding(1, 1, 1)}, "the bits"),
+        (voxels(), {"sharded": {"preshift_bits": 1}}, "sharded must be True, False or a Sharding"),
         (voxels(), {"sharded": Sharding(1, 1, 4, "murmurhash3_x86_128")}, "only shards that are boxes"),
         (voxels(), {"sharded": True, "compress": "gzip"}, "compress= is for chunks that are files"),
         (voxels(), {"compress": "br"}, 'compress must be None or "gzip"'),
@@ -130,7 +131,7 @@ def test_later(tmp_path):
     ],
 )
 def test_refused_before_anything_is_written(tmp_path, array, options, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         wkwdask.to_precomputed(array, tmp_path / "v", **{**OPTIONS, **options})
     assert list(tmp_path.iterdir()) == []
 
@@ -234,7 +235,7 @@ class BrokenError(Exception):
 @pytest.mark.parametrize("sharded", [False, SHARDING])
 def test_what_was_finished_is_kept(tmp_path, monkeypatch, sharded):
     """An interrupted call goes on with what its journal tells of; what was damaged meanwhile is made anew."""
-    monkeypatch.setattr("wkwdask.storage.precomputed_files._GROUP_CHUNKS", 4)
+    monkeypatch.setattr("wkwdask.plans.chunks._GROUP_CHUNKS", 4)
     asked, state = [], {"left": 5}
 
     def chunk(block, block_info=None):

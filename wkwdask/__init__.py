@@ -56,12 +56,17 @@ _NAMES = {
     "label_statistics": "api.labels",
     "make_demo": "viewer.demo",
     "merge": "api.annotations",
+    "n5_as_zarr": "api.n5",
+    "n5_store": "api.n5",
+    "offset_codec": "formats.zarr3.making",
     "open": "api.access",
     "open_dataset": "api.datasets",
+    "pad_codec": "formats.zarr3.making",
     "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
+    "register_header": "formats.zarr3.headers",
     "remap": "api.segmentations",
     "remove_dust": "api.segmentations",
     "remove_zarr_view": "api.zarr_views",
@@ -69,6 +74,9 @@ _NAMES = {
     "repair": "api.checks",
     "rm": "api.copies",
     "sample": "api.access",
+    "tiff_prefix": "formats.zarr3.tiff",
+    "tiff_shard_codec": "formats.zarr3.making",
+    "to_n5": "api.n5",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
     "to_zarr": "api.zarr_images",
@@ -128,12 +136,17 @@ __all__ = [
     "label_statistics",
     "make_demo",
     "merge",
+    "n5_as_zarr",
+    "n5_store",
+    "offset_codec",
     "open",
     "open_dataset",
+    "pad_codec",
     "plan_pyramid",
     "preview",
     "read",
     "rechunk",
+    "register_header",
     "remap",
     "remove_dust",
     "remove_zarr_view",
@@ -141,6 +154,9 @@ __all__ = [
     "repair",
     "rm",
     "sample",
+    "tiff_prefix",
+    "tiff_shard_codec",
+    "to_n5",
     "to_precomputed",
     "to_wkw",
     "to_zarr",
@@ -163,6 +179,7 @@ if TYPE_CHECKING:
     from wkwdask.api.functions import apply
     from wkwdask.api.labels import label_statistics
     from wkwdask.api.layers import Layer, LayerMag
+    from wkwdask.api.n5 import n5_as_zarr, n5_store, to_n5
     from wkwdask.api.precomputed import to_precomputed
     from wkwdask.api.pyramids import build_pyramid, plan_pyramid, upsample
     from wkwdask.api.reshape import compress, rechunk
@@ -190,6 +207,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.faults import Fault
     from wkwdask.formats.precomputed.choose_sharding import choose_sharding
     from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask.formats.zarr3.headers import register_header
+    from wkwdask.formats.zarr3.making import offset_codec, pad_codec, tiff_shard_codec
+    from wkwdask.formats.zarr3.tiff import tiff_prefix
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.estimate import PyramidPlan

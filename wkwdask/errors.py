@@ -77,3 +77,7 @@ class ViewerWarning(UserWarning):
 
 class SectionWarning(UserWarning):
     """Sections of a stack are missing or bad, and the job goes on."""
+
+
+class HeaderWarning(UserWarning):
+    """Headers of chunks are not where readers of the stored files look for them."""

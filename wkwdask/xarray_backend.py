@@ -1,4 +1,4 @@
-"""xarray's engines ``"wkw"`` and ``"precomputed"``: a mag as a lazy variable with coordinates in nanometers, a dataset as a tree of layers and mags.
+"""xarray's engines ``"wkw"``, ``"precomputed"``, ``"n5"`` and ``"ngff"``: a mag as a lazy variable with coordinates in nanometers, and a tree of mags.
 
 xarray imports this module with every other engine, so that it is light; it also registers the accessor ``.wkw``.
 """
@@ -15,21 +15,25 @@ import wkwdask.xarray_accessor  # noqa: F401  # registers .wkw
 from wkwdask.api.options import mag_or_key
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import check_inside, locate, read_datasource
+from wkwdask.storage.dataset import locate, read_datasource
+from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.opening import open_stored
 from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
 from wkwdask.storage.wkw import HEADER_NAME
-from wkwdask.xarray_variables import open_variables
+from wkwdask.xarray_arrays import N5Backend, NgffBackend
+from wkwdask.xarray_variables import node_of, open_part, open_variables, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wkwdask.api.options import MagLike
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.storage.dataset import Layer, Located
-    from wkwdask.storage.opening import AnyLayer, StoredVolume
+    from wkwdask.storage.opening import AnyLayer
+
+__all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
 
 
 class WkwBackend(BackendEntrypoint):
@@ -95,7 +99,7 @@ class WkwBackend(BackendEntrypoint):
         ValueError
             Several layers could be meant.
         """
-        return _without(_opened(*open_stored(filename_or_obj, layer, None if mag is None else Mag.parse(mag)), bounding_box), drop_variables)
+        return without(open_part(*open_stored(filename_or_obj, layer, None if mag is None else Mag.parse(mag)), bounding_box), drop_variables)
 
     def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
         """Open a dataset or a layer as a tree: one node per layer, one leaf per mag.
@@ -131,12 +135,12 @@ class WkwBackend(BackendEntrypoint):
         groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
         is_layer = len(located.layers) == 1 and not os.path.isfile(f"{located.path}/{FILE_NAME}")
         for layer in located.layers:
-            node = "" if is_layer else _node(layer.name)
+            node = "" if is_layer else node_of(layer.name)
             groups[node or "/"] = xr.Dataset(attrs={**groups["/"].attrs, **_layer_attrs(layer)} if is_layer else _layer_attrs(layer))
             for mag in layer.mags:
                 if located.mag in (None, mag):
-                    groups[f"{node}/{mag.name}"] = _without(_open_or_explain(layer, mag), drop_variables)
-        groups.update({_node(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.odd})
+                    groups[f"{node}/{mag.name}"] = without(_open_or_explain(layer, mag), drop_variables)
+        groups.update({node_of(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.odd})
         return groups
 
 
@@ -190,7 +194,7 @@ class PrecomputedBackend(BackendEntrypoint):
             ``info`` is broken.
         """
         layer, volume = open_stored(_named(filename_or_obj), None, mag_or_key(mag), chunk_size)
-        return _without(_opened(layer, volume, bounding_box), drop_variables)
+        return without(open_part(layer, volume, bounding_box), drop_variables)
 
     def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
         """Open a volume as a tree with one leaf per scale.
@@ -220,10 +224,10 @@ class PrecomputedBackend(BackendEntrypoint):
         for scale in layer.info.scales:
             if layer.key in (None, scale.key):
                 mag = layer.mag_of(scale)
-                name = _node(scale.key) if mag is None or f"/{mag.name}" in groups else f"/{mag.name}"
+                name = node_of(scale.key) if mag is None or f"/{mag.name}" in groups else f"/{mag.name}"
                 volume = layer.open_scale(scale)
-                groups[name] = _without(open_variables(layer, volume, volume.box), drop_variables)
-        groups.update({_node(odd.key): xr.Dataset(attrs={"key": odd.key, "problem": odd.problem}) for odd in layer.info.odd if layer.key in (None, odd.key)})
+                groups[name] = without(open_variables(layer, volume, volume.box), drop_variables)
+        groups.update({node_of(odd.key): xr.Dataset(attrs={"key": odd.key, "problem": odd.problem}) for odd in layer.info.odd if layer.key in (None, odd.key)})
         return groups
 
 
@@ -233,32 +237,13 @@ def _named(url: str | os.PathLike[str]) -> str:
     return text if is_named_precomputed(text) else f"{PREFIX}{text}"
 
 
-def _opened(layer: AnyLayer, volume: StoredVolume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
-    box = volume.box
-    if bounding_box is not None:
-        box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
-        check_inside(volume.name, volume.box, box)
-    return open_variables(layer, volume, box)
-
-
-def _node(layer: str) -> str:
-    """Give the path of a layer's node; a slash in its name would begin another one."""
-    return f"/{layer.replace('/', '_')}"
-
-
-def _without(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.Dataset:
-    if drop_variables is None:
-        return dataset
-    names = [drop_variables] if isinstance(drop_variables, str) else drop_variables
-    return dataset.drop_vars(names, errors="ignore")
-
-
 def _open_or_explain(layer: Layer, mag: Mag) -> xr.Dataset:
     try:
-        volume = layer.volume(mag)
-    except (FormatError, MissingError, UnsupportedError) as error:
+        opened: AnyLayer = arrays_of(layer) if is_arrays_layer(layer) else layer
+        volume = opened.volume(mag)
+    except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
         return xr.Dataset(attrs={"mag": mag.name, "problem": str(error)})
-    return open_variables(layer, volume, volume.box)
+    return open_variables(opened, volume, volume.box)
 
 
 def _dataset_attrs(located: Located) -> dict[str, Any]:

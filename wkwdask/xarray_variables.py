@@ -10,14 +10,16 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.storage.dataset import check_inside
+from wkwdask.storage.leveled import LeveledLayer
 from wkwdask.storage.opening import voxel_size_of
 from wkwdask.storage.precomputed_layer import PREFIX
 from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.graphs.read import BoxReader
     from wkwdask.storage.opening import AnyLayer, StoredVolume
 
@@ -52,7 +54,7 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
 
     Parameters
     ----------
-    layer : Layer or PrecomputedLayer
+    layer : Layer, PrecomputedLayer or LeveledLayer
         The layer.
     volume : WkwVolume or TranslatedVolume
         One of its mags.
@@ -76,15 +78,53 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
         attrs["voxel_size_nm"] = voxel_size
     if layer.category is not None:
         attrs["category"] = layer.category
-    name = layer.name if layer.name not in ("c", "x", "y", "z") else f"layer_{layer.name}"
+    name = layer.name.replace("/", "_")
+    name = name if name not in ("c", "x", "y", "z") else f"layer_{name}"
     chunks = _preferred_chunks(reader)
     encoding = {
         "preferred_chunks": dict(zip(reader.axes, chunks, strict=True)),
-        "source": volume.name if isinstance(volume, WkwVolume) else f"{PREFIX}{layer.folder}",
+        "source": volume.name if isinstance(volume, WkwVolume) else layer.source if isinstance(layer, LeveledLayer) else f"{PREFIX}{layer.folder}",
     }
     variable = xr.Variable(tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding)
     dataset_attrs = {key: attrs[key] for key in ("mag", "voxel_size_nm") if key in attrs}
     return xr.Dataset({name: variable}, coords=coordinates, attrs=dataset_attrs)
+
+
+def open_part(layer: AnyLayer, volume: StoredVolume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
+    """Make the variable and the coordinates of one mag, or of the part of it that a user names.
+
+    Parameters
+    ----------
+    layer : Layer, PrecomputedLayer or LeveledLayer
+        The layer.
+    volume : WkwVolume or TranslatedVolume
+        One of its mags.
+    bounding_box : BoundingBox, str or sequence, optional
+        Part of the layer [voxels of mag 1].
+
+    Raises
+    ------
+    BoundsError
+        It reaches outside the layer.
+    """
+    box = volume.box
+    if bounding_box is not None:
+        box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)
+        check_inside(volume.name, volume.box, box)
+    return open_variables(layer, volume, box)
+
+
+def node_of(layer: str) -> str:
+    """Give the path of a layer's node; a slash in its name would begin another one."""
+    return f"/{layer.replace('/', '_')}"
+
+
+def without(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> xr.Dataset:
+    """Leave out variables that a user does not want."""
+    if drop_variables is None:
+        return dataset
+    names = [drop_variables] if isinstance(drop_variables, str) else drop_variables
+    return dataset.drop_vars(names, errors="ignore")
 
 
 def _coordinate(n: int, axis: str, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> xr.Variable:

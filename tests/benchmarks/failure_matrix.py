@@ -14,5 +14,6 @@ if __name__ == "__main__":
     tests = Path(__file__).resolve().parents[1]
     sys.path[0] = str(tests)
     os.environ["WKWDASK_PROGRESS"] = "off"
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # where batch scripts find wkwdask and dask
     importlib.import_module("benchmarks")
     raise SystemExit(importlib.import_module("benchmarks.failure_command").main(sys.argv[1:]))

@@ -63,8 +63,8 @@ def _gzip(kind: _Kind, tool: str) -> str:
     """Say how a tool compresses chunks in shards; none of the others lets people choose."""
     if not kind.sharded:
         return tool
-    ours = 1 if kind.layer == "em" else 6
-    return f"{tool}, gzip level {ours if tool == 'wkwdask' else 9}"
+    ours = "gzip of isal" if kind.layer == "em" else "gzip level 6"
+    return f"{tool}, {ours if tool == 'wkwdask' else 'gzip level 9'}"
 
 
 def _write(kind: _Kind) -> Race:

@@ -14,5 +14,6 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
     os.environ["WKWDASK_PROGRESS"] = "off"
+    os.environ["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))  # where batch scripts find wkwdask and dask
     importlib.import_module("benchmarks")
     raise SystemExit(importlib.import_module("benchmarks.overhead_command").main(*map(int, sys.argv[1:])))

@@ -221,3 +221,26 @@ def test_zarr_images(client, version):
     picture = client.viewer.screenshot(size=[40, 30]).screenshot.image
     found = np.asarray(Image.open(io.BytesIO(picture)).convert("L"))
     np.testing.assert_array_equal(found, voxels[12:52, 9:39, 21].T)
+
+
+@pytest.mark.parametrize("compression", ["gzip", "raw"])
+def test_n5(client, compression):
+    """Pixels of a group of N5, of which the client picks the resolution; blocks are cut off at the upper ends. It shows voxel 0 at 0, wherever that lies."""
+    import neuroglancer
+
+    voxels = np.random.default_rng(5).integers(0, 255, (60, 45, 37), np.uint8)
+    name = f"em-{compression}.n5"
+    for number, step in enumerate((1, 2)):
+        part = voxels[::step, ::step, ::step]
+        wkwdask.to_n5(part, client.folder / name / "em" / f"s{number}", block_size=(16, 16, 16), compression=compression, voxel_size=NM, mag=step)
+    with client.viewer.txn() as state:
+        state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=[length / 1e9 for length in NM])
+        state.layers.clear()
+        source = f"n5://{client.source(name).partition('://')[2]}/em"
+        shader = "void main() { emitGrayscale(toNormalized(getDataValue())); }"
+        state.layers["em"] = neuroglancer.ImageLayer(source=source, shader=shader)
+        state.layout, state.cross_section_scale, state.show_axis_lines, state.show_scale_bar = "xy", 1, False, False
+        state.position = [32, 24, 35.5]
+    picture = client.viewer.screenshot(size=[40, 30]).screenshot.image
+    found = np.asarray(Image.open(io.BytesIO(picture)).convert("L"))
+    np.testing.assert_array_equal(found, voxels[12:52, 9:39, 35].T)

@@ -18,10 +18,11 @@ from strategies import voxel_array
 from wkwdask.formats.precomputed import compressed_segmentation, compresso
 from wkwdask.formats.precomputed.choose_sharding import sharding_for
 from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 from wkwdask.formats.precomputed.info import Scale, parse_info
 from wkwdask.formats.precomputed.info_edits import format_info, new_document, with_scales
 from wkwdask.formats.precomputed.murmurhash import murmurhash3
-from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, compress_gzip, decompress_gzip, parse_minishard_index, parse_shard_index
+from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, parse_minishard_index, parse_shard_index
 from wkwdask.formats.precomputed.writable import check_writable
 
 SIZE, OFFSET, CHUNK = (21, 13, 6), (-7, 3, 5), (8, 8, 4)  # the last chunks are cut, and the first voxel lies below 0

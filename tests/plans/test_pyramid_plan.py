@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import vectors
 
@@ -49,15 +49,15 @@ class Case:
 
 @st.composite
 def cases(draw):
-    """Plans of few or many regions, for boxes that touch no grid, chunks of one to 128 voxels, and any mixture of steps.
+    """Plans of few or many regions, for boxes that touch no grid, chunks of one to 128 voxels, also of lengths that are no powers of two, and any steps.
 
     Chunks and shards have other lengths along each axis as often as not, which is where mixed-up axes show. Voxels of 255 bytes are drawn because
     a brick of the smallest kind is then already more than the budget; many workers, because they cut regions below a file.
     """
     mags = _ladder(Mag.parse("1"), draw(st.lists(st.sampled_from(STEPS + JUMPS), min_size=1, max_size=6)))
-    chunk = (draw(st.sampled_from([1, 2, 8, 32, 128])),) * 3
+    chunk = (draw(st.sampled_from([1, 2, 8, 24, 32, 100, 128])),) * 3
     if draw(st.booleans()):
-        chunk = draw(st.tuples(*[st.sampled_from([1, 4, 16, 64])] * 3))
+        chunk = draw(st.tuples(*[st.sampled_from([1, 4, 10, 16, 64])] * 3))
     times = draw(st.sampled_from([1, 2, 4, 16, 32]))
     box = BoundingBox(draw(vectors(0, 5000)), draw(st.one_of(vectors(1, 3000), vectors(1, 40))))
     return Case(box, mags, chunk, tuple(n * times for n in chunk), draw(st.sampled_from([1, 2, 4, 8, 255])), draw(st.sampled_from([1, 2, 16, 1000])))
@@ -73,7 +73,8 @@ def test_levels(case):
         assert plan.source_region_shape == tuple(n * f for n, f in zip(plan.levels[0].region_shape, plan.levels[0].factor, strict=True))
         for level in plan.levels:
             assert all(n % chunk == 0 for n, chunk in zip((*level.region_shape, *level.brick_shape), case.chunk * 2, strict=True))
-            assert all(n > 0 and n & (n - 1) == 0 for n in (*level.region_shape, *level.brick_shape))
+            odd = [n // (n & -n) for n in case.chunk * 2]  # shapes are chunks times powers of two
+            assert all(n > 0 and n // (n & -n) == part for n, part in zip((*level.region_shape, *level.brick_shape), odd, strict=True))
             assert all(r % b == 0 for r, b in zip(level.region_shape, level.brick_shape, strict=True))
         for finer, level in pairwise(plan.levels):
             assert all(a == b * f for a, b, f in zip(finer.region_shape, level.region_shape, level.factor, strict=True))
@@ -96,6 +97,7 @@ def test_a_pass_stops_where_a_share_is_less_than_a_chunk(case):
 @given(cases())
 def test_memory(case):
     """What is read at once is within the budget or one window long; a brick of any mag holds no more than that, or is the least that holds whole windows."""
+    assume(all(n & (n - 1) == 0 for n in case.chunk))  # one of another length cannot be halved down to a voxel
     for plan in case.passes:
         first = plan.levels[0]
         window = math.prod(first.factor)
@@ -271,6 +273,14 @@ def test_a_region_is_a_file_or_less(case):
         num_regions = math.prod(len(r) for r in cell_range(first.box, first.region_shape))
         if case.workers > num_regions:
             assert edge <= 2 or edge * max(case.chunk) <= 128
+
+
+@pytest.mark.parametrize(("edge", "voxel_nbytes"), [(10, 8), (12, 1), (24, 4), (96, 1), (100, 1)])
+def test_regions_hold_whole_bricks_whatever_the_length_of_a_chunk(edge, voxel_nbytes):
+    box = BoundingBox((0, 0, 0), (1500, 700, 100))
+    for plan in plan_passes(box, [Mag.parse(2), Mag.parse(4)], (edge,) * 3, (edge,) * 3, voxel_nbytes, 2):
+        for level in plan.levels:
+            assert all(n % brick == 0 for n, brick in zip(level.region_shape, level.brick_shape, strict=True))
 
 
 def test_one_file_of_the_first_coarser_mag_is_a_task():

@@ -288,8 +288,8 @@ def test_remote_mags_are_not_supported(dataset):
 
 
 def test_other_formats_are_not_supported(dataset):
-    edit(dataset, lambda document: document["dataLayers"][0].update(dataFormat="zarr3"))
-    with pytest.raises(UnsupportedError, match="stored as zarr3, only wkw can be opened"):
+    edit(dataset, lambda document: document["dataLayers"][0].update(dataFormat="neuroglancerPrecomputed"))
+    with pytest.raises(UnsupportedError, match="stored as neuroglancerPrecomputed, only wkw can be opened"):
         wkwdask.read(dataset, mag=1)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import pickle
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from precomputed_volumes import labels, scale_entry, split_shard, write_info, write_scale, write_volume
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, TruncatedError
-from wkwdask.formats.precomputed.sharding import Sharding, compress_gzip
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip
+from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
@@ -174,6 +176,18 @@ def test_shards_without_chunks_and_bytes_to_spare(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------ absent, broken, replaced
+
+
+def test_another_sharding_of_the_same_files(tmp_path):
+    """Somebody corrects an info by hand: tables that were read by the wrong one do not count."""
+    sharding = Sharding(1, 2, 6)
+    write_volume(tmp_path, ARRAY, "segmentation", sharding=sharding)
+    for wrong in (Sharding(1, 1, 7), Sharding(3, 0, 6)):
+        write_info(tmp_path, [scale_entry(sharding=wrong)], "uint64", 1, "segmentation")
+        with contextlib.suppress(FormatError):
+            read(open_precomputed(tmp_path).volume)
+        write_info(tmp_path, [scale_entry(sharding=sharding)], "uint64", 1, "segmentation")
+        np.testing.assert_array_equal(read(open_precomputed(tmp_path).volume)[0], ARRAY)
 
 
 def test_links_to_nowhere(stored):

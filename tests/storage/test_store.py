@@ -13,7 +13,8 @@ from range_server import range_server
 
 import wkwdask
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.precomputed.sharding import Sharding, compress_gzip
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip
+from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.storage import store as module
 from wkwdask.storage.precomputed_layer import open_precomputed
 from wkwdask.storage.store import open_store

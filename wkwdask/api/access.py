@@ -14,7 +14,8 @@ from wkwdask.jobs.places import place_of
 from wkwdask.jobs.wkw_region import stage_region
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume
-from wkwdask.storage.opening import open_stored, recent_stored
+from wkwdask.storage.leveled_summary import summarize_arrays
+from wkwdask.storage.opening import is_arrays, open_stored, recent_stored
 from wkwdask.storage.points import sample_points
 from wkwdask.storage.precomputed_layer import is_precomputed
 from wkwdask.storage.precomputed_summary import VolumeSummary, summarize_precomputed
@@ -56,13 +57,13 @@ def open(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag in WKW; or a Neuroglancer precomputed volume: a local folder, or ``"precomputed://"`` and a path or URL (``https://``,
-        ``s3://``, ``gs://``).
+        A dataset, a layer or a mag in WKW; a Neuroglancer precomputed volume; an N5 container, group or dataset; an OME-NGFF image or another Zarr array. A
+        local folder, or ``"precomputed://"``, ``"n5://"`` or ``"zarr://"`` and a path or URL (``https://``, ``s3://``, ``gs://``).
     layer : str, optional
-        The layer; may be omitted where there is one.
+        The layer, of N5 and Zarr the path of a group; may be omitted where there is one.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag, such as ``"2-2-1"``; by default that of the path, else the finest that has files. Of a precomputed volume also the key of a scale, such as
-        ``"8_8_40"``.
+        The mag, such as ``"2-2-1"``; by default that of the path, else the finest that has files. Of other formats also the key of a scale or the name of an
+        array, such as ``"8_8_40"`` or ``"s1"``.
     chunks : str, int or sequence of 3 int
         ``"auto"`` (within dask's ``array.chunk-size``), ``"file"``, ``"block"``, a size such as ``"64MiB"``, or voxels along x, y, z.
     bounding_box : BoundingBox, str or sequence, optional
@@ -118,7 +119,7 @@ def read(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag.
+        A dataset, a layer or a mag, of any format that :func:`open` opens.
     box : BoundingBox or pair of corners, optional
         What to read: the lowest corner and the one beyond the highest, absolute voxels of the mag along x, y, z. By default the whole
         box of the layer.
@@ -174,7 +175,7 @@ def sample(
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag.
+        A dataset, a layer or a mag, of any format that :func:`open` opens.
     points : array_like of int, shape (n, 3)
         Absolute voxels of the mag along x, y, z.
     layer : str, optional
@@ -459,17 +460,17 @@ def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray
 
 
 def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
-    """Summarise a dataset, layer or mag, or a precomputed volume: what ``wkwdask info`` prints.
+    """Summarise a dataset, layer or mag, a precomputed volume, N5 or Zarr: what ``wkwdask info`` prints.
 
     Parameters
     ----------
     url : str or path
-        A dataset, a layer or a mag, or a precomputed volume.
+        A dataset, a layer or a mag; a precomputed volume; an N5 container, group or dataset; a Zarr group or array.
 
     Returns
     -------
     DatasetSummary or VolumeSummary
-        The second one of a precomputed volume.
+        The first one of WKW.
 
     Raises
     ------
@@ -478,7 +479,9 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
     FormatError
         The JSON is broken.
     """
-    return summarize_precomputed(url) if is_precomputed(url) else summarize(url)
+    if is_precomputed(url):
+        return summarize_precomputed(url)
+    return summarize_arrays(url) if is_arrays(url) else summarize(url)
 
 
 def _voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:

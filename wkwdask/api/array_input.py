@@ -13,6 +13,7 @@ import numpy as np
 from wkwdask.formats.coordinates import first_voxel, spacing_of
 from wkwdask.geometry.mag import Vec3, vec3
 from wkwdask.jobs.content import Content
+from wkwdask.kernels.fold import fold
 from wkwdask.kernels.turned_copy import copy_into
 
 if TYPE_CHECKING:
@@ -127,12 +128,12 @@ def _fingerprint(array: Any) -> str:
     """Hash an array in memory, shape (c, x, y, z), by cubes: the same in any memory order, without a copy of the whole; name any other one by its graph."""
     if not isinstance(array, np.ndarray) or array.dtype.hasobject:
         return str(dask.base.tokenize(array))
-    digest = hashlib.sha1(repr((array.shape, array.dtype.str)).encode(), usedforsecurity=False)
+    digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
     bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
     starts = [range(0, n, _CUBE) for n in array.shape[1:]]
     for x, y, z in product(*starts):
         cube = bits[:, x : x + _CUBE, y : y + _CUBE, z : z + _CUBE]
         ordered = np.empty(cube.shape, cube.dtype, order="F")
         copy_into(cube, ordered)
-        digest.update(ordered.T.data)  # whose memory is in one piece
+        digest.update(fold(ordered))
     return digest.hexdigest()

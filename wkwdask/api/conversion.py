@@ -11,15 +11,18 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+from wkwdask.api.n5 import convert_to_n5
 from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.api.scales import Taken, convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
 from wkwdask.api.zarr_images import array_options, convert_to_image
 from wkwdask.errors import BoundsError, ExistsError, MissingError, SectionWarning, UnsupportedError
 from wkwdask.formats.datasource import length_nm
+from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.n5_write import N5Encoding
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, stage_import, target_folder
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
@@ -27,11 +30,14 @@ from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.jobs.zarr_write import is_ids
 from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.storage.local import is_remote, local_path
+from wkwdask.storage.n5_layer import is_n5, is_named_n5
 from wkwdask.storage.ngff_source import find_image, find_zarr_layer
-from wkwdask.storage.opening import open_stored, voxel_size_of
+from wkwdask.storage.opening import find, open_stored, voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
 from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.replaceable import is_taken
+from wkwdask.storage.zarr_layer import is_named_zarr
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
@@ -77,8 +83,8 @@ def convert(
 ) -> Report:
     """Make a WKW mag of images or of an array in another format, or the other way round where the source is WKW.
 
-    Between WKW and Neuroglancer precomputed volumes, all mags and scales of a layer are converted, with their places and the size of voxels. Sections are
-    decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
+    Between WKW, N5 and Neuroglancer precomputed volumes, all mags, levels and scales of a layer are converted, with their places and the size of voxels.
+    Sections are decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
     interrupted call goes on from where it was when it is made again.
 
     Parameters
@@ -86,15 +92,17 @@ def convert(
     source : str, path or sequence of them
         A folder of TIFF, PNG or JPEG sections, a pattern such as ``"raw/section_*.tif"`` (both in natural order), a list of images; a TIFF with many pages,
         OME-TIFF, ``.npy``, ``file.h5:/dataset``, a Zarr array or OME-Zarr group, MRC; a Neuroglancer precomputed volume (``precomputed://PATH``, or a URL such
-        as ``precomputed://gs://bucket/em``). For an export a WKW dataset, layer or mag.
+        as ``precomputed://gs://bucket/em``); an N5 group or dataset (``n5://PATH``), or an OME-NGFF image with all its resolutions (``zarr://PATH``). For an
+        export a WKW dataset, layer or mag.
     target : str or path
         A dataset, layer or mag (``DATASET/LAYER/MAG``), new or not; a new dataset gets a ``datasource-properties.json``. For an export ``.ome.tif``,
-        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume, ``.ome.zarr`` or ``zarr://PATH`` an OME-NGFF image of all mags;
+        ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume, ``.ome.zarr`` or ``zarr://PATH`` an OME-NGFF image of all mags,
+        ``n5://PATH`` an N5 group in which ``s0``, ``s1``... appear;
         any other name becomes a folder with one TIFF for each section, named by its z.
     layer : str, optional
         The layer of the dataset; for a new one by default ``color`` or ``segmentation``.
     mag : Mag, str, int or sequence of 3 int, optional
-        The mag that is written, 1 by default, or exported, by default the finest; between WKW and precomputed volumes by default all.
+        The mag that is written, 1 by default, or exported, by default the finest; between WKW, N5 and precomputed volumes by default all.
     axes : str, optional
         Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``, ``-`` for one of length 1. By default what the file says, else
         ``"zyx"`` or ``"czyx"``.
@@ -110,14 +118,14 @@ def convert(
     unit : str
         Unit of ``voxel_size``, such as ``"nm"`` or ``"um"``.
     offset : sequence of 3 int
-        Voxel of the mag that the first one of the source becomes; between WKW and precomputed volumes by what all voxels are moved [voxels of mag 1].
+        Voxel of the mag that the first one of the source becomes; between WKW, N5 and precomputed volumes by what all voxels are moved [voxels of mag 1].
     bounding_box : BoundingBox, str or sequence, optional
         What is taken over, in mag-1 voxels of the dataset.
     block_len, file_len : int
         Edge of a block [voxels] and of a file [blocks], powers of two up to 128.
     compression : str, optional
         ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``; for an OME-NGFF
-        image ``"zstd"``, ``"blosc"``, ``"gzip"`` or ``"raw"``, see :func:`to_zarr`.
+        image ``"zstd"``, ``"blosc"``, ``"gzip"`` or ``"raw"``, see :func:`to_zarr`; for N5 ``"gzip"`` (the default) or another one that :func:`to_n5` writes.
     level : int
         LZ4HC level, 1..12; another one than the default also is that of the compression of an OME-NGFF image.
     encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
@@ -126,7 +134,7 @@ def convert(
         Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default each is a file. Those of an OME-NGFF image
         are by default; ``False`` makes each a file.
     chunk_size : sequence of 3 int, optional
-        A chunk of a precomputed volume or an OME-NGFF image [voxels]; 64 along each axis by default.
+        A chunk of a precomputed volume or an OME-NGFF image, or a block of N5 [voxels]; 64 along each axis by default.
     quality : int, optional
         Of jpeg and jxl, 0..100.
     compress : {"gzip"}, optional
@@ -201,6 +209,17 @@ def convert(
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
+    if is_named_n5(target):
+        given = {**of_scales, "axes": axes, "on_error": on_error == "fill", "category": category, "pyramid": pyramid, "level": level != DEFAULT_LEVEL}
+        given.pop("chunk_size")
+        refuse_options(f"{target} is N5", given)
+        encoding_of_blocks = N5Encoding(vec3(chunk_size or (64, 64, 64), "chunk_size"), make_compression(compression or "gzip"))
+        taken = Taken(
+            None if mag is None else (Mag.parse(mag),), False, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
+        )  # fmt: skip
+        chosen, only = _layer_and_mag(source, layer)
+        taken = taken if only is None or taken.mags is not None else replace(taken, mags=(only,))
+        return convert_to_n5(chosen, target, taken, encoding_of_blocks, _lengths_nm(voxel_size, unit), existing)
     if is_zarr_image(target):
         of_images = {"axes": axes, "on_error": on_error == "fill", "category": category, "pyramid": pyramid}
         refuse_options(f"{target} is an OME-NGFF image", {**of_images, "encoding": encoding, "quality": quality, "compress": compress, "force": force})
@@ -213,7 +232,8 @@ def convert(
         return convert_to_image(source, target, layer, taken, stored, _lengths_nm(voxel_size, unit), existing)
     refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
     to_scales = is_named_precomputed(target)
-    if to_scales or (isinstance(source, (str, os.PathLike)) and is_precomputed(source) and not _is_export(target)):
+    is_volume = isinstance(source, (str, os.PathLike)) and (is_precomputed(source) or _is_arrays(source))
+    if to_scales or (is_volume and not _is_export(target)):
         of_images = {"axes": axes, "on_error": on_error == "fill"}
         taken = Taken(
             None if mag is None else (Mag.parse(mag),), pyramid, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
@@ -226,7 +246,9 @@ def convert(
         else:
             refuse_options(f"{source} is converted to WKW", {**of_images, **of_scales})
             encoding_of_mags = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
-            report = convert_from_scales(str(source), target, layer, taken, encoding_of_mags, category, size, existing, allow_external=allow_external)
+            chosen, only = _layer_and_mag(source, None)
+            taken = taken if only is None or taken.mags is not None else replace(taken, mags=(only,))
+            report = convert_from_scales(chosen, target, layer, taken, encoding_of_mags, category, size, existing, allow_external=allow_external)
             above = partial(build_pyramid, report.mags[0].path, existing=existing, allow_external=allow_external)
         return merge_reports([report, above()]) if pyramid else report
     refuse_options(f"{source} is converted to WKW or images", of_scales)
@@ -262,20 +284,52 @@ def _to_scales(
 
     Raises
     ------
+    MissingError
+        There is no such source.
     UnsupportedError
         The source is of a kind that is not converted in one step.
     """
     options = scale_options(of_scales)
+    if isinstance(source, (str, os.PathLike)) and _is_arrays(source):
+        found, only = _layer_and_mag(source, layer)
+        return convert_to_scales(found, target, taken if only is None else replace(taken, mags=(only,)), options, voxel_size, existing)
     if is_precomputed(source):
         if taken != Taken(taken.mags, taken.finest_only) or voxel_size is not None:
             raise UnsupportedError(f"{source}: scales are stored anew as they are; convert to WKW to change their place, type or channels")
         return rechunk_scales(str(source), target, taken.mags, existing, None, options)
     located = locate(source) if isinstance(source, (str, os.PathLike)) and _is_wkw(source) else None
     if located is None:
+        if isinstance(source, (str, os.PathLike)) and not is_remote(os.fspath(source)) and not os.path.exists(local_path(source)):
+            raise MissingError(f"{os.fspath(source)}: no such file or folder")
         raise UnsupportedError(f"{source}: is neither WKW nor a precomputed volume: convert it to WKW first, then that to {target}")
     if located.mag is not None:
         taken = replace(taken, mags=(located.mag,))
     return convert_to_scales(choose_layer(located, layer), target, taken, options, voxel_size, existing)
+
+
+def _is_arrays(source: str | os.PathLike[str]) -> bool:
+    """Tell whether a source is N5, or says itself that it is Zarr; what does not may be any array in a folder, whose axes a user can name."""
+    return is_n5(source) or is_named_zarr(source)
+
+
+def _layer_and_mag(source: Paths, layer: str | None) -> tuple[Any, Mag | None]:
+    """Open the layer that is converted, with the one mag that is meant, where the path is that of one.
+
+    Raises
+    ------
+    UnsupportedError
+        The source is of a kind that is not converted in one step.
+    """
+    what = f"{source}: is neither WKW, nor a precomputed volume, N5 or Zarr: convert it to WKW first"
+    if not isinstance(source, (str, os.PathLike)):
+        raise UnsupportedError(what)
+    try:
+        found = find(source)
+    except (MissingError, NotADirectoryError):
+        if os.path.exists(source):
+            raise UnsupportedError(what) from None
+        raise
+    return found.choose(layer), found.mag
 
 
 def _is_wkw(source: str | os.PathLike[str]) -> bool:
@@ -287,7 +341,7 @@ def _is_wkw(source: str | os.PathLike[str]) -> bool:
 
 def _stored(source: Paths, layer: str | None, mag: Mag | str | None) -> tuple[StoredVolume, Lengths | None] | None:
     """Open a source that is WKW or precomputed, with the edge lengths of a voxel of mag 1 [nm]; None for another one."""
-    if not isinstance(source, (str, os.PathLike)) or not (is_precomputed(source) or _is_wkw(source)):
+    if not isinstance(source, (str, os.PathLike)) or not (is_precomputed(source) or _is_arrays(source) or _is_wkw(source)):
         return None
     found, volume = open_stored(source, layer, mag)
     return volume, voxel_size_of(found, volume)

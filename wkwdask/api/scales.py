@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from wkwdask.errors import BoundsError, MissingError, ViewerWarning
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
 from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
@@ -24,9 +25,11 @@ from wkwdask.jobs.wkw_convert import target_folder
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
 from wkwdask.storage.converted import Converted, check_range
+from wkwdask.storage.dataset import Layer
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.opening import cropped
-from wkwdask.storage.precomputed_layer import location_of, open_precomputed_layer
+from wkwdask.storage.precomputed import PrecomputedVolume
+from wkwdask.storage.precomputed_layer import PrecomputedLayer, location_of, open_precomputed_layer
 from wkwdask.storage.states import digest
 from wkwdask.storage.translated import shifted
 
@@ -38,9 +41,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.wkw_write import WkwEncoding
-    from wkwdask.storage.dataset import Layer
-    from wkwdask.storage.opening import StoredVolume
-    from wkwdask.storage.precomputed_layer import PrecomputedLayer
+    from wkwdask.storage.leveled import ArrayVolume, LeveledLayer
+    from wkwdask.storage.opening import AnyLayer, StoredVolume
+    from wkwdask.storage.precomputed_layer import AbsoluteVolume
     from wkwdask.storage.volume import Volume
 
 SCALE_OPTIONS = ("encoding", "sharded", "chunk_size", "quality", "compress", "force")
@@ -212,8 +215,15 @@ class Taken:
         return settings_of("convert", box=self.box, offset=self.offset, channels=self.channels, dtype=self.dtype, value_range=self.value_range)
 
 
-def convert_to_scales(layer: Layer, target: str | os.PathLike[str], taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str) -> Report:
-    """Convert mags of a WKW layer to scales of a precomputed volume; see :func:`wkwdask.api.conversion.convert`.
+def local_mags(layer: AnyLayer) -> list[Mag]:
+    """List the mags of a layer that can be read; those of a dataset in WKW that are elsewhere cannot."""
+    return [mag for mag, folder in layer.mags.items() if not isinstance(layer, Layer) or not is_remote(folder)]
+
+
+def convert_to_scales(
+    layer: Layer | LeveledLayer, target: str | os.PathLike[str], taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str
+) -> Report:
+    """Convert mags of a layer in WKW, N5 or Zarr to scales of a precomputed volume; see :func:`wkwdask.api.conversion.convert`.
 
     Raises
     ------
@@ -222,12 +232,11 @@ def convert_to_scales(layer: Layer, target: str | os.PathLike[str], taken: Taken
     ValueError
         The voxel size is not known, or an option makes no sense.
     """
-    size = voxel_size or (None if layer.datasource is None else layer.datasource.voxel_size_nm)
+    size = voxel_size or layer.voxel_size_nm
     if size is None:
         raise ValueError(f"{layer.folder}: no JSON says how large its voxels are; give voxel_size= (--voxel-size) in nm")
-    kind = None if layer.record is None else "segmentation" if layer.record.category == "segmentation" else "image"
-    there = [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
-    mags = taken.mags_of(layer.folder, there)
+    kind = None if layer.category is None else "segmentation" if layer.category == "segmentation" else "image"
+    mags = taken.mags_of(layer.folder, local_mags(layer))
     encoding = ScaleEncoding(options.encoding, options.sharded or False, options.chunk_size or (64, 64, 64), options.quality, options.compress)
     copies = []
     for mag in mags:
@@ -263,10 +272,10 @@ def _copied(target: str, kind: str, copies: Sequence[ScaleCopy], existing: str, 
 
 
 def convert_from_scales(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], layer_name: str | None, taken: Taken, encoding: WkwEncoding, category: str | None,
+    layer: PrecomputedLayer | LeveledLayer, target: str | os.PathLike[str], layer_name: str | None, taken: Taken, encoding: WkwEncoding, category: str | None,
     voxel_size: Lengths | None, existing: str, *, allow_external: bool,
 ) -> Report:  # fmt: skip
-    """Convert scales of a precomputed volume to mags of a WKW layer; see :func:`wkwdask.api.conversion.convert`.
+    """Convert a precomputed volume, N5 or Zarr to mags of a WKW layer; see :func:`wkwdask.api.conversion.convert`.
 
     Raises
     ------
@@ -281,20 +290,37 @@ def convert_from_scales(
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
-    layer = open_precomputed_layer(source)
-    options = StoreOptions(encoding, category or layer.category, voxel_size or layer.voxel_size_nm, allow_external)
     mags = taken.mags_of(layer.folder, list(layer.mags))
+    first = layer.volume(mags[0])
+    category = category or layer.category or {"image": "color"}.get(guess := default_kind(first.dtype, first.num_channels), guess)
+    options = StoreOptions(encoding, category, voxel_size or layer.voxel_size_nm, allow_external)
     check_can_be_repeated(len(mags), starts_anew=existing == "overwrite")
     volumes = [(mag, layer.volume(mag)) for mag in mags]
     for _, volume in volumes:  # before the first is made
         check_not_below_zero(taken.of(volume))
     reports = []
     for mag, volume in volumes:
-        folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None else None, options.category)
-        known = {**taken.settings, **source_settings(volume)}
+        folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None or mag != MAG_1 else None, options.category)
+        known = {**taken.settings, **stored_settings(volume)}
         staged = stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
         reports.append(build.rechunk(staged, verify=False))
-    return merge_reports(reports)
+    report = merge_reports(reports)
+    left = _left_out(layer) if isinstance(layer, PrecomputedLayer) and taken.mags is None and not taken.finest_only else ""
+    return replace(report, note="\n".join(filter(None, [report.note, left])))
+
+
+def _left_out(layer: PrecomputedLayer) -> str:
+    """Say which scales of a volume cannot become mags."""
+    left = [f"{scale.key!r} (no mag)" for scale in layer.info.scales if layer.mag_of(scale) is None]
+    left += [f"{odd.key!r} (cannot be read)" for odd in layer.info.odd]
+    return f"scales that are left out: {', '.join(left)}" if left else ""
+
+
+def stored_settings(volume: AbsoluteVolume | ArrayVolume) -> dict[str, Any]:
+    """Name what is read and the state of all its files, so that a job goes on only with what it began with."""
+    if isinstance(volume.volume, PrecomputedVolume):
+        return source_settings(volume)
+    return {"source": volume.name, "input": source_token(volume), "states": digest(volume.stored_states())}
 
 
 def _warn(notes: Sequence[str]) -> None:

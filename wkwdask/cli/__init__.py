@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wkwdask.cli import analysis, apply, batch, checks, cluster, commands, convert, copies, datasets, merging, reshape, segmentations
+from wkwdask.cli import analysis, apply, batch, checks, cluster, commands, convert, copies, datasets, merging, n5, reshape, segmentations, tiff
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -33,6 +33,8 @@ def cli(debug: bool) -> None:
     Check it, mend it          wkwdask verify DATASET, wkwdask repair DATASET
     Compare two of them        wkwdask diff DATASET OTHER
     Images to WKW and back     wkwdask convert sections/ DATASET --voxel-size 4,4,35
+    N5 as Zarr                 wkwdask n5-as-zarr VOLUME.n5
+    Zarr chunks as TIFF files  wkwdask tiff-prefix 256,256 uint16
     See it as Zarr             wkwdask zarr-view DATASET
     Run on a cluster           wkwdask cluster list, then --cluster NAME
     Edit its JSON              wkwdask dataset rename-layer DATASET OLD NEW
@@ -43,7 +45,7 @@ def cli(debug: bool) -> None:
     """
 
 
-for module in (commands, datasets, convert, reshape, copies, merging, apply, analysis, segmentations, checks, cluster, batch):
+for module in (commands, datasets, convert, n5, reshape, copies, merging, apply, analysis, segmentations, checks, tiff, cluster, batch):
     for command in module.COMMANDS:
         cli.add_command(command)
 

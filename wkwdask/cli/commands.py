@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _CLOSE_SECONDS = 30
 
 
-@click.command(short_help="Show what is in a dataset, layer, mag or precomputed volume.")
+@click.command(short_help="Show what is in a dataset, layer or mag, in a precomputed volume, N5 or Zarr.")
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table.")
 def info(path: str, as_json: bool) -> None:
-    """Show what is in a dataset, a layer or a mag, or in a precomputed volume.
+    """Show what is in a dataset, a layer or a mag, in a precomputed volume, N5 or Zarr.
 
     Boxes are voxels of each mag: top left + size. Blocks and files are voxels along an edge.
 
@@ -30,6 +30,7 @@ def info(path: str, as_json: bool) -> None:
       wkwdask info dataset
       wkwdask info dataset/color/1 --json
       wkwdask info precomputed://https://host/volume
+      wkwdask info n5://volume.n5/em
     """
     from wkwdask.api import info as summarize
     from wkwdask.cli.tables import print_summary, print_volume

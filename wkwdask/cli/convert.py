@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to take over [voxels of mag 1 of the dataset].")
 @click.option("--block-len", type=int, default=32, show_default=True, metavar="VOXELS", help="Edge of a block.")
 @click.option("--file-len", type=int, default=32, show_default=True, metavar="BLOCKS", help="Edge of a file.")
-@click.option("--compression", help="lz4hc (default), lz4 or raw; TIFF: zlib (default), lzw, zstd, raw; OME-NGFF: zstd, blosc, gzip, raw.")
+@click.option(
+    "--compression",
+    help="lz4hc (default), lz4 or raw; TIFF: zlib (default), lzw, zstd, raw; OME-NGFF: zstd, blosc, gzip, raw; N5: gzip (default), zstd, blosc...",
+)
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @click.option("--ngff", type=click.Choice(("0.5", "0.4")), help="Version of an OME-NGFF image. Default: 0.5, in Zarr 3; 0.4 lies in Zarr 2, without shards.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by the type.")
@@ -43,9 +46,9 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
     """Make a WKW mag of images or of an array in another format; export where SOURCE is WKW.
 
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
-    array, MRC, or a Neuroglancer volume (precomputed://PATH or URL). TARGET is a dataset, a layer or a mag; for an export .ome.tif, .tif, .npy, .zarr,
-    precomputed://PATH, .ome.zarr or zarr://PATH (OME-NGFF, all mags), or a folder of TIFFs. What is made appears when it is complete, and an interrupted
-    run goes on when it is started again.
+    array, MRC, a Neuroglancer volume (precomputed://PATH or URL), N5 (n5://PATH) or OME-NGFF with all its resolutions (zarr://PATH). TARGET is a dataset, a
+    layer or a mag; for an export .ome.tif, .tif, .npy, .zarr, precomputed://PATH, .ome.zarr or zarr://PATH (OME-NGFF, all mags), n5://PATH, or a folder of
+    TIFFs. What is made appears when it is complete, and an interrupted run goes on when it is started again.
 
     \b
     Examples:
@@ -54,6 +57,7 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
       wkwdask convert labels.h5:/volumes/labels dataset --layer neurons --category segmentation
       wkwdask convert dataset/color/1 sections-of-it/ --box 1000,1000,500,512,512,100
       wkwdask convert dataset precomputed://neurons --layer segmentation --sharded
+      wkwdask convert dataset n5://volume.n5/em --layer color
       wkwdask convert precomputed://gs://bucket/em dataset --layer color --box 1000,1000,500,512,512,100
       wkwdask convert dataset em.ome.zarr --layer color
       wkwdask convert dataset em.ome.zarr/labels/neurons --layer segmentation

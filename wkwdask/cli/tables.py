@@ -61,7 +61,7 @@ def print_summary(summary: DatasetSummary) -> None:
 
 
 def print_volume(summary: VolumeSummary) -> None:
-    """Print what is in a precomputed volume.
+    """Print what is in a precomputed volume, or in N5 or Zarr.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def print_volume(summary: VolumeSummary) -> None:
     """
     console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
     channels = f" x {summary.num_channels} channels" if summary.num_channels > 1 else ""
-    console.print(f"[bold]{escape(summary.path)}[/bold]\nprecomputed {summary.type}, {summary.dtype}{channels}", soft_wrap=True)
+    console.print(f"[bold]{escape(summary.path)}[/bold]\n{summary.format} {summary.type}, {summary.dtype}{channels}", soft_wrap=True)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in ("scale", "mag", "voxel [nm]", "box", "chunk", "encoding", "shards"):
         table.add_column(escape(name))
@@ -91,7 +91,7 @@ def _scale_cells(scale: ScaleSummary) -> tuple[str, ...]:
     chunks = ", ".join("x".join(map(str, shape)) for shape in scale.chunk_sizes)
     counted = ("-", "-") if scale.files is None or scale.nbytes is None else (f"{scale.files:,}", format_nbytes(scale.nbytes))
     shown = f"{scale.encoding} (hidden)" if scale.hidden else scale.encoding
-    return escape(scale.key), "-" if scale.mag is None else scale.mag.name, resolution, _box(scale.box), chunks, shown, scale.sharding or "-", *counted
+    return escape(scale.key), "-" if scale.mag is None else scale.mag.name, resolution, _box(scale.box), chunks, shown or "-", scale.sharding or "-", *counted
 
 
 def _lengths(size: tuple[float, float, float] | None, unit: str) -> str:
@@ -141,7 +141,8 @@ def _mag_cells(mag: MagSummary) -> tuple[str, ...]:
     if mag.problem:
         return mag.mag.name, "cannot be opened", "", "", "", "", ""
     edge = mag.block_len * mag.file_len
-    return mag.mag.name, _box(mag.box), str(mag.block_len), str(edge), mag.compression, f"{mag.files:,}", format_nbytes(mag.nbytes)
+    block, file = (str(mag.block_len), str(edge)) if edge else ("-", "-")
+    return mag.mag.name, _box(mag.box), block, file, mag.compression, f"{mag.files:,}", format_nbytes(mag.nbytes)
 
 
 def _box(box: BoundingBox | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from wkwdask.formats.precomputed.choose_sharding import choose_sharding
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, Scale
 from wkwdask.formats.precomputed.info_edits import new_document, provenance_document, scale_entry
+from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.writable import check_writable
 from wkwdask.geometry.mag import Mag, Vec3
 from wkwdask.jobs.content import EXISTING, owner_of
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.precomputed.info import Lengths
-    from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.jobs.content import Content
     from wkwdask.jobs.precomputed_places import VolumePlace
     from wkwdask.storage.owner import Owner
@@ -97,14 +98,18 @@ def quality_hint(encoding: str, quality: int | None) -> dict[str, Any]:
     return {_QUALITIES[encoding]: quality}
 
 
-def check_compress(compress: str | None, sharding: Sharding | None) -> None:
+def check_compress(compress: str | None, sharding: object) -> None:
     """Make sure that files of chunks can be compressed like that.
 
     Raises
     ------
+    TypeError
+        Shards are described by something else than a Sharding.
     ValueError
         There is no such compression, or chunks are no files.
     """
+    if not isinstance(sharding, (Sharding, NoneType)):
+        raise TypeError(f"sharded must be True, False or a Sharding, such as choose_sharding gives, got {sharding!r}")
     if compress not in SUFFIXES:
         raise ValueError(f'compress must be None or "gzip", got {compress!r}')
     if sharding is not None and compress is not None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
-from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.compare import CompareJob, Difference
 from wkwdask.plans.regions import RegionGrid
+from wkwdask.storage.dataset import Layer
 from wkwdask.storage.foreign import Placing, open_foreign
 from wkwdask.storage.opening import cropped, find, open_stored
 from wkwdask.storage.precomputed_layer import PrecomputedLayer
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.storage.zarr_layer import is_plain_zarr
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.formats.precomputed.info import Scale
     from wkwdask.storage.array_file import ArrayVolume
     from wkwdask.storage.image_stack import ImageStack
     from wkwdask.storage.opening import AnyLayer, Found, StoredVolume
@@ -185,6 +188,8 @@ def stage_diff(
     ------
     BoundsError
         The box holds nothing of a mag.
+    CorruptError, UnsupportedError
+        A scale of a precomputed volume cannot be read, and no other one was named.
     MissingError
         There is no such dataset, layer or mag, or nothing that both have.
     ValueError
@@ -199,23 +204,30 @@ def stage_diff(
         if mag_a is not None and mag_b is not None and mag_a != mag_b:
             raise ValueError(f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: mags are compared with equal ones")
         chosen = mag or mag_a or mag_b
-        there = [[m for m in one.mags if (chosen is None or m == chosen) and _is_openable(one, m)] for one in (a, b)]
+        ratios = [_ratios(one) if chosen is None else {} for one in (a, b)]
+        named = [ratio for one, its_ratios in zip((a, b), ratios, strict=True) if _names_scale(one) for ratio in its_ratios]
+        there = [[m for m in one.mags if not named and (chosen is None or m == chosen) and _is_openable(one, m)] for one in (a, b)]
         staged += [_stage(f"{name}/{m.name}", a, b, m, box) for m in there[0] if m in there[1]]
+        scales = [{ratio: scale for ratio, scale in one.items() if not named or ratio in named} for one in ratios]
+        staged += [_stage_scales(name, (a, scale), (b, scales[1][ratio]), ratio, box) for ratio, scale in scales[0].items() if ratio in scales[1]]
         for n in (0, 1):
             alone[n].extend(f"{name}/{m.name}" for m in there[n] if m not in there[1 - n])
+            alone[n].extend(f"{name}/{scale.key}" for ratio, scale in scales[n].items() if ratio not in scales[1 - n])
     if not staged:
         raise MissingError(f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " "))
     return staged, Diff((), tuple(alone[0]), tuple(alone[1]))
 
 
 def _is_foreign(url: str | os.PathLike[str]) -> bool:
-    """Tell whether something is of another format than WKW.
+    """Tell whether something is a file or folder of images or an array, which says of no place; Zarr may, where its URL says that it is Zarr.
 
     Raises
     ------
     MissingError
         There is nothing.
     """
+    if is_plain_zarr(url):
+        return True
     try:
         find(url)
     except MissingError as missing:
@@ -251,13 +263,49 @@ def _is_openable(layer: AnyLayer, mag: Mag) -> bool:
     return True
 
 
+_Ratio = tuple[float, ...]
+
+
+def _names_scale(layer: AnyLayer) -> bool:
+    """Tell whether a path was that of a scale that has no mag."""
+    return isinstance(layer, PrecomputedLayer) and layer.key is not None and layer.mag is None
+
+
+def _ratios(layer: AnyLayer) -> dict[_Ratio, Scale]:
+    """Find the scales that have no mag, by how many times as long their voxels are as those of mag 1.
+
+    Raises
+    ------
+    CorruptError, UnsupportedError
+        A scale cannot be read, and none was named.
+    """
+    if not isinstance(layer, PrecomputedLayer):
+        return {}
+    if layer.key is None:
+        for odd in layer.info.odd:
+            odd.refuse()
+    base = layer.voxel_size_nm or (1, 1, 1)
+    scales = [scale for scale in layer.info.scales if layer.key in (None, scale.key) and layer.mag_of(scale) is None]
+    return {tuple(round(length / unit, 3) for length, unit in zip(scale.resolution, base, strict=True)): scale for scale in scales}
+
+
+def _stage_scales(name: str, first: tuple[AnyLayer, Scale], second: tuple[AnyLayer, Scale], ratio: _Ratio, box: BoundingBox | None) -> StagedDiff:
+    """Stage the comparison of two scales that have no mag."""
+    a, b = (layer.open_scale(scale) for layer, scale in (first, second) if isinstance(layer, PrecomputedLayer))
+    part = None
+    if box is not None:
+        low = vec3([math.floor(n / step) for n, step in zip(box.topleft, ratio, strict=True)])
+        part = BoundingBox(low, vec3([math.ceil(n / step) - start for n, step, start in zip(box.bottomright, ratio, low, strict=True)]))
+    return _compared(f"{name}/{first[1].key}", a, b, (True, True), part)
+
+
 _Named = tuple[str, tuple["AnyLayer", Mag | None], tuple["AnyLayer", Mag | None]]
 
 
 def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
     """Pair layers by their names; single ones whatever they are called."""
     if layer is not None:
-        a, b = (found.layers[0] if isinstance(found.layers[0], PrecomputedLayer) else found.choose(layer) for found in (first, second))
+        a, b = (found.layers[0] if len(found.layers) == 1 and not isinstance(found.layers[0], Layer) else found.choose(layer) for found in (first, second))
         return [(layer, (a, first.mag), (b, second.mag))], ([], [])
     if len(first.layers) == len(second.layers) == 1:
         a, b = first.layers[0], second.layers[0]
@@ -273,7 +321,7 @@ def _stage(name: str, a: AnyLayer, b: AnyLayer, mag: Mag, box: BoundingBox | Non
 
 def _is_box_known(layer: AnyLayer) -> bool:
     """Tell whether a layer's box is more than the extent of its files."""
-    return isinstance(layer, PrecomputedLayer) or layer.record is not None
+    return not isinstance(layer, Layer) or layer.record is not None
 
 
 def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> StagedDiff:

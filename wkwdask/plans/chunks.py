@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
 MANY_CHUNKS = 200_000
+_GROUP_NBYTES = 64 << 20
+_GROUP_CHUNKS = 1024
 
 
 def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nbytes: int) -> Vec3:
@@ -45,6 +47,30 @@ def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nb
             break
         shape = grown
     return shape
+
+
+def group_of_chunks(grid: Vec3, chunk_nbytes: int) -> Vec3:
+    """Say how many chunks that are files of their own are best handled together.
+
+    Parameters
+    ----------
+    grid : tuple of 3 int
+        Chunks of the volume along x, y, z.
+    chunk_nbytes : int
+        Bytes of a decoded chunk with all channels.
+
+    Returns
+    -------
+    tuple of 3 int
+        Powers of two: as many as decode to at most 64 MiB, and at most 1024.
+    """
+    cells, nbytes = [1, 1, 1], chunk_nbytes
+    axes = [axis for axis in range(3) if cells[axis] < grid[axis]]
+    while axes and nbytes * 2 <= _GROUP_NBYTES and cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS:
+        axis = min(axes, key=lambda n: cells[n])
+        cells[axis], nbytes = cells[axis] * 2, nbytes * 2
+        axes = [axis for axis in axes if cells[axis] < grid[axis]]
+    return cells[0], cells[1], cells[2]
 
 
 def chunk_lengths(start: Sequence[int], box: BoundingBox, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -277,7 +277,8 @@ def choose_region(box: BoundingBox, factor: Vec3, chunk_shape: Vec3, shard_shape
     tuple of 3 int
         [voxels of the mag]
     """
-    edge = max(max(_divide(shard_shape, chunk_shape)), max(2, _REGION_VX // max(chunk_shape)))
+    usual = max(2, _REGION_VX // max(chunk_shape))
+    edge = max(max(_divide(shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)  # bricks are powers of two of chunks, and regions hold whole bricks
     while edge > 2:
         shape = _cube(edge, chunk_shape)
         num_regions = math.prod(len(cells) for cells in cell_range(box, shape))

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, OddLayer, format_datasource, parse_datasource
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.local import is_remote, local_path, publish_bytes, remove_temporaries
-from wkwdask.storage.locks import locked_file
+from wkwdask.storage.json_edit import update_json
+from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 
@@ -74,15 +74,12 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
     if not os.path.isdir(os.path.dirname(path)):
         raise MissingError(f"{path}: there is no such folder")
     check_datasource_writable(folder)
-    with locked_file(path, f"change of {path}"):
-        remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
-        current = read_datasource(folder)
-        document = new if current is None else current.document
-        if document is None:
-            raise MissingError(f"{folder}/{FILE_NAME}: not found")
-        after = change(document)
-        if current is None or after != current.document:
-            publish_bytes(path, format_datasource(after).encode())
+    update_json(f"{folder}/{FILE_NAME}", lambda: _document(folder), change, format_datasource, new)
+
+
+def _document(folder: str) -> dict[str, Any] | None:
+    found = read_datasource(folder)
+    return None if found is None else found.document
 
 
 def check_datasource_writable(folder: str) -> None:

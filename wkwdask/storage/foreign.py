@@ -27,6 +27,7 @@ from wkwdask.storage.local import local_path
 from wkwdask.storage.opening import open_stored
 from wkwdask.storage.slices import Slice, file_stamp
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_tiff, series_axes, series_of, series_slices
+from wkwdask.storage.zarr_layer import is_plain_zarr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,13 +130,15 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
 
 
 def open_any(url: str | os.PathLike[str]) -> Volume:
-    """Open one volume of any format: a WKW mag, a scale of a precomputed volume, or what :func:`open_foreign` reads, whose first voxel is voxel 0.
+    """Open one volume of any format: a mag, scale or level of what :func:`open_stored` opens, or what :func:`open_foreign` reads, whose first voxel is voxel 0.
 
     Raises
     ------
     MissingError
         There is nothing, or no format that is known.
     """
+    if is_plain_zarr(url):
+        return open_foreign(url, Placing((0, 0, 0), MAG_1)).volume
     try:
         return open_stored(url)[1]
     except MissingError as missing:

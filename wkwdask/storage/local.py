@@ -33,6 +33,7 @@ _RENAME_EXCHANGE = 2
 _WRITE_BACK_NBYTES = 1 << 20
 _SYNC_FILE_RANGE_WRITE = 2
 _COPIED_NBYTES = 8 << 20
+_OTHER_FORMATS = ("n5://", "zarr://", "zarr2://", "zarr3://")
 _CANNOT_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform.startswith("linux") else None
 
@@ -57,6 +58,8 @@ def local_path(url: str | os.PathLike[str]) -> str:
     text = os.fspath(url)
     if not text:
         raise ValueError("a path is empty")  # it would mean the current folder
+    if text.startswith(_OTHER_FORMATS):
+        raise UnsupportedError(f"{text}: this works on WKW; convert() (wkwdask convert) makes WKW of other formats")
     if is_remote(text):
         raise UnsupportedError(f"{text}: only local paths and file:// URLs can be opened")
     text = os.path.expanduser(text.removeprefix("file://"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
+from wkwdask.storage.n5_edit import N5Edit
 from wkwdask.storage.ngff_edit import NgffEdit
 from wkwdask.storage.precomputed_edit import InfoEdit
 
@@ -35,6 +36,7 @@ _FROM_JSON: dict[str, Callable[[dict[str, Any]], MetadataEdit]] = {
     LayerEdit.kind: LayerEdit.from_json,
     MagRemoval.kind: MagRemoval.from_json,
     InfoEdit.kind: InfoEdit.from_json,
+    N5Edit.kind: N5Edit.from_json,
     NgffEdit.kind: NgffEdit.from_json,
 }
 

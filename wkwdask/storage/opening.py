@@ -1,4 +1,4 @@
-"""From what a user names to a layer and a volume of it, stored as WKW or as Neuroglancer precomputed: readers need not know which."""
+"""From what a user names to a layer and a volume of it, stored as WKW, Neuroglancer precomputed, N5 or Zarr: readers need not know which."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import dataset
 from wkwdask.storage.dataset import Layer, Located, choose_layer, locate
+from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer, listed_arrays
+from wkwdask.storage.leveled import ArrayVolume, LeveledLayer
+from wkwdask.storage.local import is_remote
 from wkwdask.storage.lru import Lru
+from wkwdask.storage.n5_layer import choose, find_n5_layers, is_n5, is_named_n5
+from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_layer import AbsoluteVolume, PrecomputedLayer, is_precomputed, open_precomputed_layer
 from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.storage.zarr_layer import find_zarr_layers, is_named_zarr, is_zarr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +30,9 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.geometry.bounding_box import BoundingBox
 
-AnyLayer: TypeAlias = Layer | PrecomputedLayer
+AnyLayer: TypeAlias = Layer | PrecomputedLayer | LeveledLayer
 """A layer of any format. All have a name, a folder, a category, a voxel size and mags that can be opened."""
-StoredVolume: TypeAlias = WkwVolume | AbsoluteVolume
+StoredVolume: TypeAlias = WkwVolume | AbsoluteVolume | ArrayVolume
 """One mag of such a layer, in absolute voxels."""
 
 _REMOTE_SECONDS = 60.0  # for which the info of a remote volume is believed between two reads
@@ -47,17 +53,21 @@ class Found:
 
     def choose(self, layer: str | None) -> AnyLayer:
         """Pick the one layer that is meant; errors as for :func:`wkwdask.storage.dataset.choose_layer`."""
+        arrays = [one for one in self.layers if isinstance(one, LeveledLayer)]
+        if arrays:
+            return arrays[0] if len(arrays) == 1 and layer == arrays[0].name else choose(arrays, layer, self.path)
         first = self.layers[0] if len(self.layers) == 1 else None
         if isinstance(first, PrecomputedLayer):
             if layer not in (None, first.name):
                 raise MissingError(f"{self.path}: no layer {layer!r}; a precomputed volume is one layer, {first.name}")
             return first
-        return choose_layer(Located(self.path, tuple(one for one in self.layers if isinstance(one, Layer)), self.mag, self.odd), layer)
+        chosen = choose_layer(Located(self.path, tuple(one for one in self.layers if isinstance(one, Layer)), self.mag, self.odd), layer)
+        return arrays_of(chosen, self.mag) if is_arrays_layer(chosen) else chosen
 
     def open(self, layer: str | None, mag: Mag | str | None) -> tuple[AnyLayer, StoredVolume]:
         """Open the mag that is meant; errors as for :func:`open_stored`."""
         chosen = self.choose(layer)
-        if isinstance(chosen, PrecomputedLayer):
+        if not isinstance(chosen, Layer):
             return chosen, chosen.volume(mag)
         wanted = None if mag is None else Mag.parse(mag)
         if self.mag is not None and wanted not in (None, self.mag):
@@ -71,7 +81,7 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
     Parameters
     ----------
     url : str or path
-        A dataset, layer or mag in WKW, or a precomputed volume or one of its scales.
+        A dataset, layer or mag in WKW; a precomputed volume or one of its scales; an N5 container, group or dataset; a Zarr group or array.
     chunk_size : sequence of 3 int, optional
         Which of several chunk sizes of a precomputed volume is read.
 
@@ -97,8 +107,21 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
         return Found(layer.folder, (layer,), layer.mag)
     if chunk_size is not None:
         raise ValueError(f"{os.fspath(url)}: chunk_size= chooses among those of a precomputed volume, which this is not")
-    located = locate(url)
+    if is_arrays(url):
+        layers = find_arrays(url)
+        return Found(layers[0].folder if len(layers) == 1 else os.fspath(url), layers, layers[0].mag if len(layers) == 1 else None)
+    located = listed_arrays(url) or locate(url)
     return Found(located.path, located.layers, located.mag, located.odd)
+
+
+def is_arrays(url: object) -> bool:
+    """Tell whether something is N5 or Zarr: by its name, or a local folder by what it holds; one with WKW in it is not."""
+    return is_named_n5(url) or is_named_zarr(url) or ((is_n5(url) or is_zarr(url)) and listed_arrays(url) is None)
+
+
+def find_arrays(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
+    """Find the layers of what is N5 or Zarr; errors as for :func:`find`."""
+    return find_n5_layers(url) if is_n5(url) else find_zarr_layers(url)
 
 
 def open_stored(
@@ -119,7 +142,7 @@ def open_stored(
 
     Returns
     -------
-    Layer or PrecomputedLayer, WkwVolume or TranslatedVolume
+    Layer, PrecomputedLayer or LeveledLayer, WkwVolume or TranslatedVolume
 
     Raises
     ------
@@ -136,7 +159,7 @@ def has_files(volume: StoredVolume) -> bool:
 
 def is_readable(layer: AnyLayer, mag: Mag) -> bool:
     """Tell whether a mag can be opened and has files."""
-    with contextlib.suppress(MissingError, FormatError, UnsupportedError):
+    with contextlib.suppress(MissingError, ModuleNotFoundError, FormatError, UnsupportedError):
         return has_files(layer.volume(mag))
     return False
 
@@ -146,14 +169,18 @@ def voxel_size_of(layer: AnyLayer, volume: StoredVolume) -> Lengths | None:
 
     Parameters
     ----------
-    layer : Layer or PrecomputedLayer
+    layer : Layer, PrecomputedLayer or LeveledLayer
         The layer.
     volume : WkwVolume or TranslatedVolume
         One of its mags.
     """
     if isinstance(volume, WkwVolume):
         return layer.voxel_size_nm
-    x, y, z = (length / factor for length, factor in zip(volume.volume.scale.resolution, volume.box.mag.factors, strict=True))
+    stored = volume.volume
+    lengths = stored.scale.resolution if isinstance(stored, PrecomputedVolume) else stored.lengths_nm
+    if lengths is None:
+        return None
+    x, y, z = (length / factor for length, factor in zip(lengths, volume.box.mag.factors, strict=True))
     return x, y, z
 
 
@@ -170,10 +197,10 @@ def cropped(volume: StoredVolume, box: BoundingBox) -> StoredVolume:
     if isinstance(volume, WkwVolume):
         return replace(volume, box=box)
     x, y, z = volume.shift
-    return replace(volume, volume=volume.volume.cropped(moved(box, (-x, -y, -z))))
+    return replace(volume, volume=volume.volume.cropped(moved(box, (-x, -y, -z))))  # type: ignore[arg-type]
 
 
-_precomputed: Lru[tuple[AbsoluteVolume, float]] = Lru(64)
+_recent: Lru[tuple[AbsoluteVolume | ArrayVolume, float]] = Lru(64)
 
 
 def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredVolume:
@@ -192,20 +219,27 @@ def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
     """
     path = os.fspath(url)
     key = (path if path.startswith("/") or "://" in path else os.path.join(os.getcwd(), path), layer, mag)
-    kept = _precomputed.get(key)
-    if kept is None and not is_precomputed(url):
-        return dataset.recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
+    kept = _recent.get(key)
+    if kept is None and not is_precomputed(url) and not is_arrays(url):
+        try:
+            return dataset.recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
+        except (MissingError, UnsupportedError):  # a layer of a dataset may be stored as Zarr or N5
+            return open_stored(url, layer, mag)[1]
     if kept is not None and not anew and _is_fresh(*kept):
         return kept[0]
-    _precomputed.discard(key)
+    _recent.discard(key)
     chosen, volume = open_stored(url, layer, mag)
-    if isinstance(volume, TranslatedVolume) and (mag is not None or not volume.volume.store.is_local or (isinstance(chosen, PrecomputedLayer) and chosen.key)):
-        _precomputed.put(key, (volume, time.monotonic()))
+    if isinstance(volume, TranslatedVolume) and (mag is not None or not _is_local(volume) or getattr(chosen, "key", None) is not None):
+        _recent.put(key, (volume, time.monotonic()))
     return volume
 
 
-def _is_fresh(volume: AbsoluteVolume, opened: float) -> bool:
+def _is_local(volume: AbsoluteVolume | ArrayVolume) -> bool:
+    return not is_remote(volume.name)
+
+
+def _is_fresh(volume: AbsoluteVolume | ArrayVolume, opened: float) -> bool:
     """Tell whether the record of a volume is still the one that it was opened by; that of a remote one is believed for a while."""
-    if not volume.volume.store.is_local:
+    if not _is_local(volume):
         return time.monotonic() - opened < _REMOTE_SECONDS
     return volume.volume.is_unchanged()

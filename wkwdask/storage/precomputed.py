@@ -5,7 +5,6 @@ The volume lives in coordinates of its own grid: its first voxel is voxel 0, and
 
 from __future__ import annotations
 
-import contextlib
 import os
 from dataclasses import dataclass, replace
 from itertools import islice, product
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, MissingError, ReplacedError
+from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.formats.precomputed.chunk import ChunkCodec
-from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
-from wkwdask.formats.precomputed.sharding import decompress_gzip
+from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.geometry import compressed_morton, grid
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
@@ -36,6 +35,7 @@ from wkwdask.storage.precomputed_files import (
     states_of,
     stored_boxes,
 )  # fmt: skip
+from wkwdask.storage.precomputed_info import info_of, look
 from wkwdask.storage.precomputed_shards import StoredChunk, close_shard, open_shard
 
 if TYPE_CHECKING:
@@ -43,28 +43,18 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.precomputed.info import Scale, VolumeInfo
+    from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.storage.precomputed_info import Opened
     from wkwdask.storage.states import States
     from wkwdask.storage.store import Store
 
 _CELLS_AT_ONCE = 1 << 16
 _HELD_NBYTES = 64 << 20  # of remote files that are read at once
-_LARGEST_INFO = 64 << 20
 _DIRECT = "compressed_segmentation"  # the encoding that is decoded straight into its place
 
 _suffixes: Lru[str] = Lru(1024)
 """The ending of the file that was found last in a scale's folder."""
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What says that a scale is still the one that was opened, of a local volume."""
-
-    info: tuple[int, int, int]
-    """Inode, time and size of ``info``."""
-    folder: int | None
-    """Inode of the scale's folder, None where it was absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,52 +411,6 @@ class PrecomputedVolume:
     def has_shards(self) -> bool:
         """Tell whether any chunk or shard is stored; of a remote volume it is taken to be so."""
         return not self.store.is_local or has_files(self.folder, self.scale)
-
-
-def look(store: Store, key: str) -> Opened | None:
-    """Look at what says that a scale of a local volume is the one that was opened; None where its ``info`` is absent."""
-    try:
-        status = os.stat(store.path_of(FILE_NAME))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    folder = None
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        folder = os.stat(store.path_of(key)).st_ino
-    return Opened((status.st_ino, status.st_mtime_ns, status.st_size), folder)
-
-
-_infos: Lru[VolumeInfo] = Lru(16)
-
-
-def info_of(store: Store, state: tuple[int, int, int]) -> VolumeInfo:
-    """Read the ``info`` of a local volume once for each state of the file."""
-    key = (store.url, state)
-    info = _infos.get(key)
-    if info is None:
-        info = read_info(store)
-        _infos.put(key, info)
-    return info
-
-
-def read_info(store: Store) -> VolumeInfo:
-    """Read the ``info`` of a volume; it may be one that only says where the volume is instead.
-
-    Raises
-    ------
-    CorruptError
-        It is broken.
-    MissingError
-        There is none.
-    """
-    path = store.path_of(FILE_NAME)
-    (raw,) = store.read_whole([FILE_NAME], _LARGEST_INFO)
-    if raw is None:
-        raise MissingError(f"{path}: not found: no Neuroglancer precomputed volume here")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{path}: byte {error.start}: no UTF-8 text") from None
-    return parse_info(text, path)
 
 
 def _some_cells(ranges: Sequence[range], shard_cells: Vec3 | None) -> Iterator[npt.NDArray[np.int64]]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wkwdask.errors import MissingError
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
 from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME, format_info, with_scales
+from wkwdask.storage.json_edit import update_json
 from wkwdask.storage.local import publish_bytes, remove_temporaries
 from wkwdask.storage.locks import locked_file
-from wkwdask.storage.precomputed import read_info
+from wkwdask.storage.precomputed_info import read_info
 from wkwdask.storage.store import LocalStore
 
 if TYPE_CHECKING:
@@ -54,16 +55,11 @@ def update_info(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]],
     MissingError
         There is no such file, and no ``new``.
     """
-    path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link stays one
-    with locked_file(path, f"change of {path}"):
-        remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
-        current = find_info(folder)
-        document = new if current is None else current.document
-        if document is None:
-            raise MissingError(f"{folder}/{FILE_NAME}: not found")
-        after = change(document)
-        if current is None or after != current.document:
-            publish_bytes(path, format_info(after).encode())
+    update_json(f"{folder}/{FILE_NAME}", lambda: _document(find_info(folder)), change, format_info, new)
+
+
+def _document(info: VolumeInfo | None) -> dict[str, Any] | None:
+    return None if info is None else info.document
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,11 @@ import numpy as np
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.extras import need
-from wkwdask.formats.precomputed.sharding import decompress_gzip
+from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
+from wkwdask.plans.chunks import group_of_chunks
 from wkwdask.storage.states import digests
 from wkwdask.storage.wkw_file import check_folder
 
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 SUFFIXES = ("", ".gz", ".br", ".zstd")
 """What the name of a chunk may end with: as it is, or compressed as a whole, as cloud-volume does on local disks."""
 GZIP_MAGIC = b"\x1f\x8b"
-_GROUP_NBYTES = 64 << 20
-_GROUP_CHUNKS = 1024
-_CHUNK_NAME = re.compile(r"(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)_(-?\d+)-(-?\d+)(\.gz|\.br|\.zstd)?", re.ASCII)
+_NUMBER = r"(0|-?[1-9]\d*)"  # no leading zeros
+_CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + r"(\.gz|\.br|\.zstd)?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _DIGEST_MASK = np.uint64((1 << 63) - 1)
 
@@ -75,13 +75,7 @@ def group_cells(scale: Scale, voxel_nbytes: int) -> Vec3:
     if scale.sharding is not None:
         x, y, z = (1 << (n - 1).bit_length() for n in grid)
         return scale.shard_cells or (x, y, z)
-    cells, nbytes = [1, 1, 1], scale.chunk_size[0] * scale.chunk_size[1] * scale.chunk_size[2] * voxel_nbytes
-    axes = [axis for axis in range(3) if cells[axis] < grid[axis]]
-    while axes and nbytes * 2 <= _GROUP_NBYTES and cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS:
-        axis = min(axes, key=lambda n: cells[n])
-        cells[axis], nbytes = cells[axis] * 2, nbytes * 2
-        axes = [axis for axis in axes if cells[axis] < grid[axis]]
-    return cells[0], cells[1], cells[2]
+    return group_of_chunks(grid, scale.chunk_size[0] * scale.chunk_size[1] * scale.chunk_size[2] * voxel_nbytes)
 
 
 def shard_name(scale: Scale, shard_cells: Vec3, index: Vec3) -> str:
@@ -198,12 +192,7 @@ def list_chunks(folder: str, scale: Scale) -> ChunkFiles:
     cells, rest = np.divmod(spans[:, :, 0], edge)
     good = (rest == 0) & (cells >= 0) & (spans[:, :, 0] < size) & (spans[:, :, 1] == np.minimum(spans[:, :, 0] + edge, size))
     kept = np.flatnonzero(good.all(axis=1) & ~is_long)
-    canonical = [n for n in kept.tolist() if entries[n].name == _name_of(scale, cells[n]) + SUFFIXES[suffixes[n]]]  # no leading zeros
-    return ChunkFiles(cells[canonical], [entries[n] for n in canonical], np.array(suffixes, np.int64)[canonical])
-
-
-def _name_of(scale: Scale, cell: Iterable[int]) -> str:
-    return "_".join(span_name(scale, n, axis) for axis, n in enumerate(int(n) for n in cell))
+    return ChunkFiles(cells[kept], [entries[n] for n in kept.tolist()], np.array(suffixes, np.int64)[kept])
 
 
 def list_shards(folder: str, scale: Scale) -> dict[int, list[os.DirEntry[str]]]:
@@ -343,7 +332,7 @@ def states_of(folder: str, scale: Scale, shard_cells: Vec3, indices: Iterable[Ve
     if scale.sharding is not None and scale.shard_cells is None:
         return all_states(folder, scale, shard_cells)
     rows = [row for index in indices for row in _rows_of(folder, scale, shard_cells, index)]
-    return _summed(rows)
+    return summed_states(rows)
 
 
 def all_states(folder: str, scale: Scale, shard_cells: Vec3) -> States:
@@ -365,48 +354,67 @@ def all_states(folder: str, scale: Scale, shard_cells: Vec3) -> States:
     rows: list[tuple[int, ...]] = []
     if scale.sharding is None:
         files = list_chunks(folder, scale)
-        for cell, entry, suffix in zip(files.cells.tolist(), files.entries, files.suffixes.tolist(), strict=True):
-            rows += _row(entry.path, [n // edge for n, edge in zip(cell, shard_cells, strict=True)], (*cell, suffix))
-        return _summed(rows)
+        seen = set()
+        for n in np.argsort(files.suffixes, kind="stable").tolist():  # of several files of a chunk the one that readers look for first
+            x, y, z = files.cells[n].tolist()
+            row = _row(files.entries[n].path, (x // shard_cells[0], y // shard_cells[1], z // shard_cells[2]), (x, y, z, int(files.suffixes[n])))
+            if row is not None and (x, y, z) not in seen:
+                seen.add((x, y, z))
+                rows.append(row)
+        return summed_states(rows)
     found = list_shards(folder, scale)
     cells = np.zeros((len(found), 3), np.int64) if scale.shard_cells is None else _first_cells(scale, list(found)) // shard_cells
     for index, (shard, entries) in zip(cells.tolist(), found.items(), strict=True):
-        for entry in entries:
-            rows += _row(entry.path, index, (shard & (1 << 62) - 1, shard >> 62, 0, _KINDS.index(entry.name.rpartition(".")[2])))
-    return _summed(rows)
+        found_rows = (_row(entry.path, index, _shard_fields(shard, entry.name.rpartition(".")[2])) for entry in entries)
+        rows += [row for row in found_rows if row is not None]
+    return summed_states(rows)
 
 
 _KINDS = ("shard", "index", "data")
 
 
+def _shard_fields(shard: int, kind: str) -> tuple[int, int, int, int]:
+    """Say in numbers which file of a shard is meant."""
+    return shard & (1 << 62) - 1, shard >> 62, 0, _KINDS.index(kind)
+
+
 def _rows_of(folder: str, scale: Scale, shard_cells: Vec3, index: Vec3) -> Iterator[tuple[int, ...]]:
-    """Look at the files of one shard, or of one group."""
+    """Look at the files of one shard, or of one group; of several files of a chunk at the one that readers look for first."""
     if scale.sharding is not None:
         name = shard_name(scale, shard_cells, index).rpartition("/")[2].removesuffix("shard")
-        shard = int(name[:-1], 16)
-        for number, kind in enumerate(_KINDS):
-            yield from _row(f"{folder}/{name}{kind}", index, (shard & (1 << 62) - 1, shard >> 62, 0, number))
+        for kind in _KINDS:
+            row = _row(f"{folder}/{name}{kind}", index, _shard_fields(int(name[:-1], 16), kind))
+            if row is not None:
+                yield row
         return
     box = BoundingBox((index[0] * shard_cells[0], index[1] * shard_cells[1], index[2] * shard_cells[2]), shard_cells)
-    x_range, y_range, z_range = cell_range(box.intersection(BoundingBox((0, 0, 0), scale.grid)), (1, 1, 1))
-    for z, y, x in product(z_range, y_range, x_range):
-        path = f"{folder}/{_name_of(scale, (x, y, z))}"
-        for number, suffix in enumerate(SUFFIXES):
-            yield from _row(path + suffix, index, (x, y, z, number))
+    ranges = cell_range(box.intersection(BoundingBox((0, 0, 0), scale.grid)), (1, 1, 1))
+    x_names, y_names, z_names = ({n: span_name(scale, n, axis) for n in cells} for axis, cells in enumerate(ranges))
+    for z, y, x in product(z_names, y_names, x_names):
+        path = f"{folder}/{x_names[x]}_{y_names[y]}_{z_names[z]}"
+        rows = (_row(path + suffix, index, (x, y, z, number)) for number, suffix in enumerate(SUFFIXES))
+        row = next((row for row in rows if row is not None), None)
+        if row is not None:
+            yield row
 
 
-def _row(path: str, index: Sequence[int], what: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """Look at a file: the index that it belongs to, what it is, size and time; nothing where it is absent."""
+def _row(path: str, index: Sequence[int], what: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Look at a file: the index that it belongs to, what it is, size and time; None where it is absent."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return
-    if stat.S_ISREG(status.st_mode):
-        yield (*index, *what, status.st_size, status.st_mtime_ns)
+        return None
+    return (*index, *what, status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else None
 
 
-def _summed(rows: Sequence[tuple[int, ...]]) -> States:
-    """Make one row for each index: the sum of sizes, and a digest of all that is known of its files."""
+def summed_states(rows: Sequence[tuple[int, ...]]) -> States:
+    """Make one row for each index: the sum of sizes, and a digest of all that is known of its files.
+
+    Parameters
+    ----------
+    rows : sequence of tuple of int
+        One for each file: the index that it belongs to, four numbers that name it, its size [bytes] and time of modification [ns].
+    """
     table = np.array(rows, np.int64).reshape(-1, 9)
     indices, members = np.unique(table[:, :3], axis=0, return_inverse=True)
     out = np.zeros((len(indices), 5), np.int64)

@@ -12,11 +12,12 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE
-from wkwdask.formats.precomputed.scale_choice import find_scale, mags_of
+from wkwdask.formats.precomputed.scale_choice import base_resolution, find_scale, mags_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.precomputed import PrecomputedVolume, look, read_info
+from wkwdask.storage.precomputed import PrecomputedVolume
+from wkwdask.storage.precomputed_info import look, read_info
 from wkwdask.storage.store import open_store
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import HEADER_NAME
@@ -74,8 +75,7 @@ class PrecomputedLayer:
     @property
     def voxel_size_nm(self) -> Lengths | None:
         """Edge lengths of a voxel of mag 1 [nm]: those of the first scale."""
-        base = next((scale for scale, mag in zip(self.info.scales, mags_of(self.info), strict=True) if mag == MAG_1), None)
-        return base.resolution if base is not None else None
+        return base_resolution(self.info)
 
     @cached_property
     def mags(self) -> dict[Mag, str]:
@@ -302,9 +302,14 @@ def is_precomputed(url: object) -> bool:
     return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or _volume_above(path) is not None
 
 
+def is_wkw_itself(path: str) -> bool:
+    """Tell whether a folder is a WKW dataset with a JSON, or a mag."""
+    return os.path.exists(f"{path}/{DATASOURCE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}")
+
+
 def holds_wkw(path: str) -> bool:
     """Tell whether a folder is a WKW dataset, layer or mag."""
-    if os.path.exists(f"{path}/{DATASOURCE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}"):
+    if is_wkw_itself(path):
         return True
     try:
         with os.scandir(path) as entries:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, decompress_gzip, parse_minishard_index
+from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, parse_minishard_index
 from wkwdask.storage.lru import Lru
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class ShardFile:
     def _page(self, page: int) -> npt.NDArray[np.uint64]:
         """Read some entries of the shard index, shape (n, 2); none where the shard is absent."""
         file = self.index_file or self.file
-        key = (file.name, file.state, "index", page)
+        key = (file.name, file.state, self.sharding, "index", page)
         table = _tables.get(key)
         if table is None:
             first = page * _PAGE_ENTRIES * INDEX_ENTRY_NBYTES
@@ -119,7 +120,7 @@ class ShardFile:
         FormatError
             It is broken.
         """
-        key = (self.file.name, self.file.state, "minishard", minishard)
+        key = (self.file.name, self.file.state, self.sharding, "minishard", minishard)
         table = _tables.get(key)
         if table is not None:
             return table

@@ -1,4 +1,4 @@
-"""What is in a precomputed volume: the numbers behind ``wkwdask info``."""
+"""What is in a precomputed volume, or in N5 or Zarr: the numbers behind ``wkwdask info``."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ScaleSummary:
 
 @dataclass(frozen=True, slots=True)
 class VolumeSummary:
-    """A precomputed volume, or one of its scales."""
+    """A precomputed volume, or what N5 or Zarr holds; or one of its scales."""
 
     path: str
     """Its folder or URL."""
@@ -61,11 +61,13 @@ class VolumeSummary:
     num_channels: int
     """Values per voxel."""
     scales: tuple[ScaleSummary, ...]
-    """The scales, as ``info`` lists them."""
+    """The scales, as ``info`` lists them; or the arrays of N5 or Zarr, finest first."""
+    format: str = "precomputed"
+    """``"precomputed"``, ``"n5"`` or ``"zarr"``."""
 
     def to_json(self) -> dict[str, Any]:
         """Give plain values for ``json.dumps``."""
-        head = {"path": self.path, "format": "precomputed", "type": self.type, "dtype": self.dtype, "num_channels": self.num_channels}
+        head = {"path": self.path, "format": self.format, "type": self.type, "dtype": self.dtype, "num_channels": self.num_channels}
         return {**head, "scales": [_scale_json(scale) for scale in self.scales]}
 
 

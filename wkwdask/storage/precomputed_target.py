@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, compress_gzip
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip
+from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from wkwdask.storage.part_file import Run
     from wkwdask.storage.volume import PartWriter
 
-_GZIP_LEVELS = {"raw": 1}
-"""Of the encodings whose voxels become little smaller however long one tries; see ``compress_gzip``."""
 SUFFIXES = {None: "", "gzip": ".gz"}
 """What is appended to the name of a chunk's own file, by the way in which it is compressed."""
 
@@ -162,7 +161,8 @@ class PrecomputedTarget:
             return b""
         data = self.codec.encode(chunk, self.chunk_path(cell))
         gzips = self.compress == "gzip" if self.scale.sharding is None else self.scale.sharding.data_encoding == "gzip"
-        return compress_gzip(data, _GZIP_LEVELS.get(self.scale.encoding, 6)) if gzips else data
+        is_image = self.scale.encoding == "raw" and self.dtype.itemsize <= 2  # of labels there is more to be gained
+        return compress_gzip(data, is_image=is_image) if gzips else data
 
     def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
         """Leave out voxels beyond the box."""

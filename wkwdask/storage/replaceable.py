@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError
 from wkwdask.storage.local import inherit_permissions
+from wkwdask.storage.n5_folder import is_n5_dataset, n5_record
 from wkwdask.storage.precomputed_folder import is_scale, scale_file, scale_stray
 from wkwdask.storage.wkw import HEADER_NAME, is_mag, what_else
 from wkwdask.storage.zarr_folder import array_record, array_stray, is_array
@@ -31,7 +32,7 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")
     for target in there:
-        if not os.path.isdir(target) or not (is_mag(target) or is_scale(target) or _is_plain_array(target)):
+        if not os.path.isdir(target) or not (is_mag(target) or is_scale(target) or is_n5_dataset(target) or _is_plain_array(target)):
             raise ExistsError(f"{target}: {_what_it_holds(target)}")
 
 
@@ -39,6 +40,8 @@ def _what_it_holds(target: str) -> str:
     """Say why a folder is not replaced."""
     if not os.path.exists(f"{target}/{HEADER_NAME}") and scale_file(target) is not None:
         return f"holds something else than one precomputed scale ({scale_stray(target)}), and is not replaced; move it away"
+    if n5_record(target) is not None:
+        return "holds something else than one N5 dataset, and is not replaced; move it away"
     if not os.path.exists(f"{target}/{HEADER_NAME}") and array_record(target) is not None:
         return f"holds something else than one Zarr array ({array_stray(target)}), and is not replaced; move it away"
     return f"holds something else than one mag{what_else(target)}, and is not replaced; name a mag's folder, such as DATASET/LAYER/1"
@@ -73,7 +76,7 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
 
 def _example_file(folder: str) -> str | None:
     header = f"{folder}/{HEADER_NAME}"
-    return header if os.path.exists(header) else array_record(folder) or scale_file(folder)
+    return header if os.path.exists(header) else array_record(folder) or scale_file(folder) or n5_record(folder)
 
 
 def _stat(path: str | None) -> os.stat_result | None:

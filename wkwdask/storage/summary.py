@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.storage.dataset import Layer, locate, read_datasource
+from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.storage.dataset_edit import elsewhere
 from wkwdask.storage.wkw import WkwVolume, file_path, list_files
 
@@ -31,7 +32,7 @@ class MagSummary:
     compression: str = ""
     """How ``header.wkw`` says that blocks are encoded."""
     block_len: int = 0
-    """Edge of a block [voxels]."""
+    """Edge of a block [voxels], 0 where it is not stored as WKW."""
     file_len: int = 0
     """Edge of a file [blocks]."""
     files: int = 0
@@ -136,6 +137,8 @@ def _summarize_layer(layer: Layer, only: Mag | None) -> LayerSummary:
 
 
 def _summarize_mag(layer: Layer, mag: Mag, folder: str) -> MagSummary:
+    if is_arrays_layer(layer):
+        return _summarize_array(layer, mag, folder)
     try:
         volume = layer.volume(mag)
     except (FormatError, MissingError, UnsupportedError) as error:
@@ -149,6 +152,18 @@ def _summarize_mag(layer: Layer, mag: Mag, folder: str) -> MagSummary:
         mag, folder, volume.box, header.dtype.name, header.block_type.label, header.block_len, header.file_len, files, nbytes,
         elsewhere=_elsewhere(layer, folder),
     )  # fmt: skip
+
+
+def _summarize_array(layer: Layer, mag: Mag, folder: str) -> MagSummary:
+    """Look at a mag that is stored as Zarr or N5, which has no blocks of one length."""
+    try:
+        volume = arrays_of(layer).volume(mag)
+    except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
+        return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
+    found = volume.volume.files
+    files, nbytes = (0, 0) if found is None else found.count()
+    stored = "" if layer.record is None else layer.record.data_format
+    return MagSummary(mag, folder, volume.box, volume.dtype.name, stored, files=files, nbytes=nbytes, elsewhere=_elsewhere(layer, folder))
 
 
 def _elsewhere(layer: Layer, folder: str) -> str | None:

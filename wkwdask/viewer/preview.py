@@ -13,8 +13,8 @@ from PIL import Image, ImageDraw, ImageFont
 from wkwdask.api.options import mag_or_key
 from wkwdask.errors import MissingError
 from wkwdask.geometry.mag import Mag
+from wkwdask.storage.dataset import Layer
 from wkwdask.storage.opening import find, is_readable, voxel_size_of
-from wkwdask.storage.precomputed_layer import PrecomputedLayer
 
 if TYPE_CHECKING:
     import os
@@ -139,7 +139,7 @@ def _found(
 ) -> tuple[StoredVolume | None, StoredVolume | None, Sequence[float] | None]:
     """Find the image and the segmentation to draw, and the voxel size [nm]."""
     found = find(url)
-    layers = [found.choose(layer)] if layer is not None or len(found.layers) == 1 else list(found.layers)
+    layers = [found.choose(layer)] if layer is not None or len(found.layers) == 1 else [found.choose(one.name) for one in found.layers]
     image = segmentation = None
     voxel_size: Sequence[float] | None = None
     for candidate in layers:
@@ -169,7 +169,7 @@ def _scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: 
 
 def _volume(layer: AnyLayer, mag: Mag | str | None, size: int) -> StoredVolume | None:
     """Open the coarsest mag that still has a voxel for every pixel, else the finest there is."""
-    if isinstance(layer, PrecomputedLayer) and (isinstance(mag, str) or not layer.mags):
+    if not isinstance(layer, Layer) and (isinstance(mag, str) or not layer.mags):
         return layer.volume(mag)
     readable = [known for known in layer.mags if mag in (None, known) and is_readable(layer, known)]
     if not readable:

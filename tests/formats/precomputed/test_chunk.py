@@ -70,6 +70,17 @@ def test_thin_chunks(shape, encoding, seed):
     np.testing.assert_array_equal(codec.decode(codec.encode(array, "f"), shape, "f"), array)
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_noise_in_narrow_images(dtype):
+    """Each row has one byte more, and noise does not become smaller."""
+    rng = np.random.default_rng(0)
+    for channels, *shape in [(1, 1, 12, 11), (1, 2, 8, 18), (2, 1, 16, 16), (3, 1, 17, 17), (1, 1, 100, 100)]:
+        noise = rng.integers(0, 1 << 8 * np.dtype(dtype).itemsize, (channels, *shape)).astype(dtype)
+        for level in range(10):
+            codec = _codec("png", dtype, channels, level=level)
+            np.testing.assert_array_equal(codec.decode(codec.encode(noise, "x"), tuple(shape), "x"), noise)
+
+
 def test_raw_by_hand():
     array = np.arange(12, dtype=np.uint16).reshape(2, 3, 2, 1)
     assert ChunkCodec("raw", np.dtype("uint16"), 2).encode(array, "f") == struct.pack("<12H", 0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11)

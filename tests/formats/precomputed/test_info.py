@@ -81,6 +81,8 @@ WRONG_SCALES = [
     # changes of the scale, what is said
     ({"key": 3}, "scales[0].key: expected a folder, found 3"),
     ({"size": [1, 2]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2]"),
+    ({"key": "8\0"}, 'scales[0].key: expected a folder, found "8\\u0000"'),
+    ({"key": "\ud800"}, 'scales[0].key: expected a folder, found "\\ud800"'),
     ({"size": [1, 2, 0]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2, 0]"),
     ({"size": [1, 2, 2.5]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2, 2.5]"),
     ({"size": [1, 2, True]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2, true]"),
@@ -150,6 +152,8 @@ def test_no_info_at_all(text, message):
 def test_redirect():
     info = parse_info('{"redirect": "../elsewhere"}', "v/info")
     assert (info.redirect, info.scales) == ("../elsewhere", ())
+    with pytest.raises(CorruptError, match="redirect: expected a path or URL"):
+        parse_info('{"redirect": "a\\u0000"}', "v/info")
     with pytest.raises(CorruptError, match="@type"):
         parse_info('{"redirect": "../elsewhere", "@type": "neuroglancer_annotations_v1"}', "v/info")
 

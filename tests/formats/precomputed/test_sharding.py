@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import struct
-import zlib
 
 import numpy as np
 import pytest
@@ -16,13 +14,12 @@ from strategies import vectors
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.json_text import Problems
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_for
+from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.precomputed.murmurhash import murmurhash3
 from wkwdask.formats.precomputed.sharding import (
     Sharding,
     assemble_shard,
     check_ids,
-    compress_gzip,
-    decompress_gzip,
     format_minishard_index,
     format_shard_index,
     format_sharding,
@@ -198,22 +195,6 @@ def test_chunks_that_are_elsewhere():
             check_ids(np.array([odd], np.uint64), Sharding(1, 1, 1), grid, 1, 0, "f", 9)
 
 
-def test_gzip():
-    data = bytes(range(256)) * 40
-    packed = compress_gzip(data)
-    assert packed[:2] == b"\x1f\x8b"
-    assert packed[4:8] == bytes(4)  # no time: the same bytes whenever they are written
-    assert zlib.decompress(packed, 31) == data
-    assert decompress_gzip(packed, len(data), "f", 7) == data
-    with pytest.raises(CorruptError, match=f"f: byte 7: a gzip stream of {len(packed)} bytes gives more than the {len(data) - 1} bytes"):
-        decompress_gzip(packed, len(data) - 1, "f", 7)
-    with pytest.raises(CorruptError, match="f: byte 7: expected a gzip stream"):
-        decompress_gzip(b"no gzip", 10, "f", 7)
-    for cut in (0, 5, 20, len(packed) - 1):
-        with pytest.raises(TruncatedError, match="f: byte 7: a gzip stream of"):
-            decompress_gzip(packed[:cut], len(data), "f", 7)
-
-
 def test_json():
     sharding = Sharding(9, 6, 15, "murmurhash3_x86_128", "gzip", "raw")
     entry = json.loads(json.dumps(format_sharding(sharding)))
@@ -315,23 +296,3 @@ def test_shards_that_are_no_boxes():
 
 def test_a_shard_index():
     assert format_shard_index(np.array([0, 3], np.uint64), np.array([0, 9], np.uint64)) == struct.pack("<4Q", 0, 0, 3, 9)
-
-
-@pytest.mark.parametrize("package", ["imagecodecs", None])
-def test_gzip_by_either_library(package, monkeypatch):
-    if package is None:
-        monkeypatch.setattr("wkwdask.formats.precomputed.sharding._imagecodecs", lambda: None)
-    else:
-        pytest.importorskip(package, reason="its gzip is tried")
-    data = bytes(range(256)) * 40
-    for level in (1, 6):
-        stream = compress_gzip(data, level)
-        assert gzip.decompress(stream) == data
-        for more in (b"", b"behind it"):
-            assert decompress_gzip(stream + more, len(data), "file", 0) == data
-        with pytest.raises(CorruptError, match="more than the 10239 bytes"):
-            decompress_gzip(stream, len(data) - 1, "file", 0)
-        with pytest.raises(TruncatedError, match="cut off"):
-            decompress_gzip(stream[:-1], len(data), "file", 0)
-        with pytest.raises(CorruptError, match="expected a gzip stream"):
-            decompress_gzip(stream[:-8] + bytes(8), len(data), "file", 0)

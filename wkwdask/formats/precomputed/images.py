@@ -121,7 +121,7 @@ def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level:
     pixels = np.ascontiguousarray(array.transpose(3, 2, 1, 0), array.dtype.newbyteorder("="))
     image = pixels.reshape((height, width) if channels == 1 else (height, width, channels))
     if encoding == "png":
-        encoded = imagecodecs.png_encode(image, level=_DEFAULT_PNG_LEVEL if level is None else level)
+        encoded = imagecodecs.png_encode(image, level=_DEFAULT_PNG_LEVEL if level is None else level, out=_most_png_bytes(image.nbytes, height))
     elif encoding == "jpeg":
         # Neighbours of a row are voxels of other planes at their ends: colors are not averaged over rows.
         encoded = imagecodecs.jpeg8_encode(image, level=round(_DEFAULT_JPEG_QUALITY if quality is None else quality), subsampling="444")
@@ -167,6 +167,12 @@ def image_shape(shape: Vec3, most: int, what: str) -> tuple[int, int]:
         if total % width == 0 and total // width <= most:
             return width, total // width
     raise FormatError(f"{what}: no image with sides of at most {most} pixels holds a chunk of {shape} voxels: choose another chunk size")
+
+
+def _most_png_bytes(nbytes: int, height: int) -> int:
+    """Give the room that an image needs at worst, which the library takes to be less: then it fails for noise in narrow images, or cuts them off."""
+    filtered = nbytes + height  # each row says by which filter it was changed
+    return filtered + filtered // 64 + 1024  # deflate and the parts of the file add less than that
 
 
 def jxl_distance(quality: float) -> float:

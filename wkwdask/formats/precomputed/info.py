@@ -232,6 +232,8 @@ def parse_info(text: str, source: str) -> VolumeInfo:
     if document.get("@type", TYPE) != TYPE:
         problems.add("@type", f'"{TYPE}"', document["@type"])
     redirect = document.get("redirect")
+    if isinstance(redirect, str) and not _can_be_path(redirect):
+        problems.add("redirect", "a path or URL", redirect)
     if isinstance(redirect, str) and redirect and not problems.found:
         return VolumeInfo("image", VOXEL_TYPES[0].dtype.newbyteorder("="), 1, (), document, redirect=redirect)
     voxel_type = _voxel_type(document.get("data_type"), problems)
@@ -280,7 +282,7 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Od
         problems.add(path, "an object", entry)
         return OddScale(index, path, f"{source}: {problems.found[0]}", entry=entry)
     key = entry.get("key")
-    if not isinstance(key, str):
+    if not isinstance(key, str) or not _can_be_path(key):
         problems.add(f"{path}.key", "a folder", key)
     size = _triple(entry.get("size"), f"{path}.size", 1, problems)
     offset = _triple([0, 0, 0] if entry.get("voxel_offset") is None else entry["voxel_offset"], f"{path}.voxel_offset", -_LARGEST, problems)
@@ -295,13 +297,18 @@ def _scale(entry: Any, index: int, voxel_nbytes: int, source: str) -> Scale | Od
     if not problems.found:
         _check_chunks(size, chunk_sizes, sharding, voxel_nbytes, path, problems)
     if problems.found or missing.found:
-        name = key if isinstance(key, str) else path
+        name = key if isinstance(key, str) and _can_be_path(key) else path
         text = f"{source}: " + "; ".join(problems.found + missing.found)
         return OddScale(index, name, text, resolution, not problems.found, entry)
     assert isinstance(key, str)
     assert resolution is not None
     options = {name: entry[name] for name in HINTS if name in entry}
     return Scale(key, size, offset, chunk_sizes[0], resolution, encoding, sharding, block_size, entry.get("hidden") is True, chunk_sizes, options, entry, index)
+
+
+def _can_be_path(text: str) -> bool:
+    """Tell whether a file system takes a text for a name; JSON can hold characters that none takes."""
+    return "\0" not in text and not any("\ud800" <= char <= "\udfff" for char in text)
 
 
 def _triple(value: Any, path: str, least: int, problems: Problems) -> Vec3:

@@ -36,7 +36,7 @@ def mags_of(info: VolumeInfo) -> tuple[Mag | None, ...]:
     >>> mags_of(parse_info(json.dumps({"data_type": "uint8", "scales": scales}), "info"))
     (Mag(1, 1, 1), Mag(2, 2, 1), None)
     """
-    base = _base(info)
+    base = base_resolution(info)
     return tuple(None if base is None else _mag(scale.resolution, base) for scale in info.scales)
 
 
@@ -70,7 +70,7 @@ def find_scale(info: VolumeInfo, source: str, *, mag: Mag | str | int | None = N
     for scale, its_mag in zip(info.scales, mags_of(info), strict=True):
         if (mag is None or (its_mag is not None and its_mag == Mag.parse(mag))) and key in (None, scale.key) and index in (None, scale.index):
             return scale
-    base = _base(info)
+    base = base_resolution(info)
     for odd in info.odd:
         its_mag = None if base is None or odd.resolution is None else _mag(odd.resolution, base)
         if (mag is None or (its_mag is not None and its_mag == Mag.parse(mag))) and key in (None, odd.key) and index in (None, odd.index):
@@ -86,7 +86,7 @@ def describe_scales(info: VolumeInfo) -> str:
     return ", ".join(text for _, text in sorted(usable + odd)) or "none"
 
 
-def _base(info: VolumeInfo) -> Lengths | None:
+def base_resolution(info: VolumeInfo) -> Lengths | None:
     """Give the resolution of the first scale of the file, which may be an odd one."""
     listed: list[Scale | OddScale] = sorted([*info.scales, *info.odd], key=lambda scale: scale.index)
     return listed[0].resolution if listed else None

@@ -6,15 +6,13 @@ the shard index (neuroglancer, ``precomputed/sharded.rst``). Tables that were re
 
 from __future__ import annotations
 
-import contextlib
-import zlib
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.murmurhash import murmurhash3
 from wkwdask.geometry import compressed_morton
 
@@ -35,7 +33,6 @@ INDEX_ENTRY_NBYTES = 16
 MINISHARD_ENTRY_NBYTES = 24
 MAX_MINISHARD_BITS = 32
 """As many as tensorstore reads; a shard index of so many entries has 64 GiB."""
-_SHORTEST_GZIP = 18
 _LARGEST_OFFSET = 1 << 62  # that of no file
 
 
@@ -393,83 +390,3 @@ def assemble_shard(chunks: Mapping[int, bytes], sharding: Sharding) -> list[byte
         pieces += [*parts, index]
     pieces[0] = format_shard_index(starts, ends)
     return pieces
-
-
-def compress_gzip(data: bytes, level: int = 6) -> bytes:
-    """Compress to one gzip stream that says nothing of the time.
-
-    Parameters
-    ----------
-    data : bytes
-        What is compressed.
-    level : int
-        1..9. Of raw images 1 gives streams 1 % longer than 6, in half the time; of encoded labels they are 15 % longer.
-
-    Returns
-    -------
-    bytes
-    """
-    fast = _imagecodecs()
-    if fast is not None:
-        stream: bytes = fast.gzip_encode(data, level)
-        return stream
-    compressor = zlib.compressobj(level, zlib.DEFLATED, 31)
-    return compressor.compress(data) + compressor.flush()
-
-
-@cache
-def _imagecodecs() -> Any:
-    """Give the package whose gzip is two to three times as fast as zlib, None where it is not installed."""
-    try:
-        import imagecodecs
-    except ImportError:
-        return None
-    return imagecodecs if imagecodecs.GZIP.available else None
-
-
-def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> bytes:
-    """Decompress one gzip stream.
-
-    Parameters
-    ----------
-    data : bytes
-        The stream.
-    largest : int
-        How many bytes may come out of it.
-    source : str
-        The file, for errors.
-    offset : int
-        Byte of the file at which the stream starts, for errors.
-
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    CorruptError
-        It is no gzip stream, or gives more bytes.
-    TruncatedError
-        It ends too early.
-    """
-    fast, said = _imagecodecs(), int.from_bytes(data[-4:], "little")  # a stream ends with the length of what was compressed
-    if fast is not None and len(data) >= _SHORTEST_GZIP and said <= largest:
-        with contextlib.suppress(fast.GzipError, ValueError):  # zlib says what is wrong
-            out: bytes = fast.gzip_decode(data, out=said)
-            if len(out) == said:
-                return out
-    return _decompress_slowly(data, largest, source, offset)
-
-
-def _decompress_slowly(data: bytes, largest: int, source: str, offset: int) -> bytes:
-    """Decompress a stream by zlib, which knows where a broken one breaks."""
-    stream = zlib.decompressobj(31)
-    try:
-        out = stream.decompress(data, largest + 1)
-    except zlib.error as error:
-        raise CorruptError(f"{source}: byte {offset}: expected a gzip stream of {len(data)} bytes: {error}") from None
-    if len(out) > largest:
-        raise CorruptError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes gives more than the {largest} bytes that were expected")
-    if not stream.eof:
-        raise TruncatedError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes is cut off")
-    return out

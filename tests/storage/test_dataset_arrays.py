@@ -1,0 +1,98 @@
+"""Layers of a dataset that its JSON says are Zarr or N5: opened by dataset, layer or mag, with the JSON's box and voxel size."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import xarray as xr
+from n5_volumes import write_dataset
+from PIL import Image
+
+import wkwdask
+from wkwdask.errors import MissingError, UnsupportedError
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.storage.opening import find
+from wkwdask.xarray_backend import WkwBackend
+
+SIZE, CORNER = (20, 18, 12), (4, 6, 8)
+EM = np.random.default_rng(1).integers(1, 255, (2, *SIZE)).astype(np.uint8)
+IDS = EM[0].astype(np.uint32)
+
+
+def placed(array, step=1):
+    """Put an array (c, x, y, z) at its absolute place, with other values around it that are not of the layer."""
+    out = np.full((len(array), *(-(-(c + n) // step) + 3 for c, n in zip(CORNER, SIZE, strict=True))), 9, array.dtype)
+    x, y, z = (slice(c // step, c // step + n) for c, n in zip(CORNER, array.shape[1:], strict=True))
+    out[:, x, y, z] = array
+    return out
+
+
+def layer(name, category, data_format, element_class, channels, mags):
+    box = {"topLeft": list(CORNER), "width": SIZE[0], "height": SIZE[1], "depth": SIZE[2]}
+    entries = [{"mag": list(mag), "path": f"./{name}/{mag[0]}", "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3}} for mag in mags]
+    return {
+        "name": name, "category": category, "boundingBox": box, "dataFormat": data_format, "mags": entries, "numChannels": channels,
+        "elementClass": element_class,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    """A dataset with an image in Zarr, in two mags, and a segmentation in N5."""
+    zarr = pytest.importorskip("zarr", reason="the extra zarr")
+    folder = tmp_path_factory.mktemp("dataset") / "ds"
+    folder.mkdir()
+    layers = [
+        layer("em", "color", "zarr3", "uint16", 2, [(1, 1, 1), (2, 2, 2), (4, 4, 4)]),
+        layer("cells", "segmentation", "n5", "uint32", 1, [(1, 1, 1)]),
+    ]
+    document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 4, 40], "unit": "nanometer"}, "dataLayers": layers, "version": 1}
+    (folder / "datasource-properties.json").write_text(json.dumps(document))
+    for step in (1, 2):
+        array = placed(EM[:, ::step, ::step, ::step], step)
+        stored = zarr.create_array(folder / "em" / str(step), shape=array.shape, dtype=array.dtype, chunks=(2, 8, 8, 8), dimension_names=list("cxyz"))
+        stored[...] = array
+    write_dataset(folder / "cells" / "1", placed(IDS[np.newaxis])[0])
+    return folder
+
+
+def test_opening(dataset):
+    for url, options in ((dataset, {"layer": "em"}), (dataset / "em", {}), (dataset / "em" / "1", {})):
+        np.testing.assert_array_equal(wkwdask.open(url, **options), EM)
+    np.testing.assert_array_equal(wkwdask.open(dataset / "em", mag=2), EM[:, ::2, ::2, ::2])
+    np.testing.assert_array_equal(wkwdask.open(dataset / "em" / "2"), EM[:, ::2, ::2, ::2])
+    np.testing.assert_array_equal(wkwdask.open(dataset, layer="cells")[0], IDS)
+    np.testing.assert_array_equal(wkwdask.read(dataset / "cells" / "1", ((10, 10, 10), (15, 15, 15)))[0], IDS[6:11, 4:9, 2:7])
+    assert wkwdask.sample(dataset, [list(CORNER)], layer="em").tolist() == [EM[:, 0, 0, 0].tolist()]
+    found = find(dataset / "em" / "2")
+    assert (found.mag, found.open(None, None)[1].box) == (Mag(2, 2, 2), BoundingBox((2, 3, 4), (10, 9, 6), Mag(2, 2, 2)))
+    with pytest.raises(ValueError, match="is the array '2', not 1"):
+        wkwdask.open(dataset / "em" / "2", mag=1)
+    with pytest.raises(MissingError, match="em/4: no Zarr array here"):
+        wkwdask.open(dataset / "em", mag=4)
+    with pytest.raises(UnsupportedError, match="stored as zarr3, only wkw"):
+        wkwdask.build_pyramid(dataset, layer="em")
+
+
+def test_looking(dataset, tmp_path):
+    tree = xr.open_datatree(dataset, engine=WkwBackend)
+    assert tree["/em/2/em"].attrs["voxel_size_nm"] == (4.0, 4.0, 40.0)
+    assert "no Zarr array here" in tree["/em/4"].attrs["problem"]
+    np.testing.assert_array_equal(tree["/cells/1/cells"].values, IDS)
+    summary = wkwdask.info(dataset)
+    assert [(mag.compression, mag.dtype, bool(mag.problem)) for mag in summary.layers[0].mags] == [
+        ("zarr3", "uint8", False), ("zarr3", "uint8", False), ("", "", True),
+    ]  # fmt: skip
+    assert summary.layers[1].mags[0].files > 0
+    with Image.open(wkwdask.preview(dataset, tmp_path / "p.png", size=32)) as picture:
+        assert picture.size[0] > 32
+
+
+def test_conversion(dataset, tmp_path):
+    wkwdask.convert(dataset / "em" / "1", f"n5://{tmp_path}/c.n5/em")
+    wkwdask.convert(dataset / "em" / "2", f"n5://{tmp_path}/c.n5/coarse")
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "c.n5" / "em"), EM)
+    assert wkwdask.info(tmp_path / "c.n5" / "coarse").scales[0].resolution == (8.0, 8.0, 80.0)

@@ -1,0 +1,218 @@
+"""N5 and OME-NGFF through the functions and commands that people call: reading, looking, conversion."""
+
+from __future__ import annotations
+
+import json
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from click.testing import CliRunner
+from n5_volumes import write_attributes, write_dataset
+from PIL import Image
+from precomputed_volumes import labels
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import BoundsError, ExistsError, MissingError, UnsupportedError
+from wkwdask.geometry.mag import Mag
+from wkwdask.xarray_backend import N5Backend, NgffBackend
+
+SHAPE = (50, 37, 23)
+EM = np.random.default_rng(3).integers(0, 255, SHAPE).astype(np.uint8)
+IDS = labels(SHAPE, np.uint64)[0]
+
+
+def transform(length, first, step=1):
+    """Place a level whose first voxel is a given one of its mag, as Janelia's software writes it."""
+    centres = [(n * step + (step - 1) / 2) * length for n in first]
+    return {"transform": {"axes": ["z", "y", "x"], "scale": [length * step] * 3, "translate": centres[::-1], "units": ["nm"] * 3}}
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory):
+    """A container with an image ``em`` in two mags, at an offset, and a segmentation ``cells``."""
+    root = tmp_path_factory.mktemp("n5") / "c.n5"
+    write_attributes(root, n5="4.0.0")
+    write_dataset(root / "em" / "s0", EM, **transform(4, (8, 4, 0)))
+    write_dataset(root / "em" / "s1", np.ascontiguousarray(EM[::2, ::2, ::2]), cut=False, **transform(4, (4, 2, 0), 2))
+    write_dataset(root / "cells", IDS, (20, 20, 20), "raw", pixelResolution={"dimensions": [4, 4, 4], "unit": "nm"})
+    return root
+
+
+def test_open(container):
+    array = wkwdask.open(f"n5://{container}/em")
+    assert isinstance(array, da.Array)
+    np.testing.assert_array_equal(array[0, 3:40:2, 7, ::-1].compute(), EM[3:40:2, 7, ::-1])
+    np.testing.assert_array_equal(wkwdask.open(container, layer="em", mag=2, axes="zyx"), EM[::2, ::2, ::2].T)
+    np.testing.assert_array_equal(wkwdask.open(container / "em", mag="s1")[0], EM[::2, ::2, ::2])
+    np.testing.assert_array_equal(wkwdask.open(container / "em" / "s1", channel=0), EM[::2, ::2, ::2])
+    np.testing.assert_array_equal(wkwdask.open(container / "em", bounding_box=(18, 14, 5, 4, 5, 6))[0], EM[10:14, 10:15, 5:11])
+    np.testing.assert_array_equal(wkwdask.open(container / "em", origin="absolute")[0, 8:, 4:], EM)
+    assert wkwdask.open(container / "cells", chunks="block").chunks == ((1,), (20, 20, 10), (20, 17), (20, 3))
+    with pytest.raises(BoundsError):
+        wkwdask.open(container / "em", bounding_box=(0, 17, 45, 4, 5, 6))
+    with pytest.raises(ValueError, match="several layers"):
+        wkwdask.open(container)
+    with pytest.raises(ValueError, match="chunk_size= chooses among those of a precomputed volume"):
+        wkwdask.open(container / "em", chunk_size=(8, 8, 8))
+
+
+def test_read_and_sample(container):
+    np.testing.assert_array_equal(wkwdask.read(container / "cells")[0], IDS)
+    for _ in range(2):  # the second time by what is kept of the first
+        np.testing.assert_array_equal(wkwdask.read(f"n5://{container}/em", ((10, 10, 10), (20, 30, 20)))[0], EM[2:12, 6:26, 10:20])
+    assert wkwdask.sample(container / "em", [[8, 4, 0], [57, 40, 22]]).tolist() == [EM[0, 0, 0], EM[49, 36, 22]]
+
+
+def test_xarray(container):
+    dataset = xr.open_dataset(f"n5://{container}/em", engine=N5Backend, mag=2)
+    np.testing.assert_array_equal(dataset["em"].values, EM[::2, ::2, ::2])
+    assert dataset["em"].sel(x=slice(32, 48)).sizes["x"] == 2  # centres of voxels 4 and 5 of mag 2 [nm]
+    assert (dataset.x.attrs["units"], dataset.attrs["mag"]) == ("nm", "2")
+    tree = xr.open_datatree(container, engine=N5Backend)
+    assert sorted(tree.groups) == ["/", "/cells", "/cells/1", "/em", "/em/1", "/em/2"]
+    np.testing.assert_array_equal(tree["/cells/1/cells"].values, IDS)
+    assert N5Backend().guess_can_open(container)
+    assert not N5Backend().guess_can_open(container.parent)
+    assert NgffBackend().guess_can_open("zarr://x")
+    assert not NgffBackend().guess_can_open(str(container))
+
+
+def test_info_and_preview(container, tmp_path):
+    summary = wkwdask.info(container)
+    assert [(scale.key, scale.mag, scale.encoding) for scale in summary.scales] == [
+        ("cells", Mag(1, 1, 1), "raw"), ("em/s0", Mag(1, 1, 1), "gzip"), ("em/s1", Mag(2, 2, 2), "gzip"),
+    ]  # fmt: skip
+    document = json.loads(CliRunner().invoke(cli, ["info", f"n5://{container}/em", "--json"], catch_exceptions=False).output)
+    assert (document["format"], document["dtype"], document["scales"][0]["box"]) == ("n5", "uint8", [8, 4, 0, *SHAPE])
+    printed = CliRunner().invoke(cli, ["info", str(container)], catch_exceptions=False).output
+    assert "n5 container" in printed
+    with Image.open(wkwdask.preview(container / "em", tmp_path / "p.png", size=64)) as picture:
+        assert picture.size[0] > 64
+
+
+def test_to_wkw_and_back(container, tmp_path):
+    report = wkwdask.convert(f"n5://{container}/em", tmp_path / "ds", layer="color", file_len=1)
+    assert [mag.path for mag in report.mags] == [str(tmp_path / "ds" / "color" / name) for name in ("1", "2")]
+    assert wkwdask.open_dataset(tmp_path / "ds").voxel_size_nm == (4, 4, 4)
+    assert wkwdask.info(tmp_path / "ds").layers[0].bounding_box.topleft == (8, 4, 0)
+    assert wkwdask.diff(tmp_path / "ds" / "color", container / "em").equal
+    report = wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_size=(20, 20, 20), compression="xz")
+    assert [mag.path for mag in report.mags] == [str(tmp_path / "out.n5" / "em" / name) for name in ("s0", "s1")]
+    assert wkwdask.diff(tmp_path / "out.n5" / "em", container / "em").equal
+    assert (
+        "nothing to do"
+        in wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_size=(20, 20, 20), compression="xz", existing="resume").note
+    )
+    with pytest.raises(ExistsError, match="em/s0: is there already"):
+        wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color")
+
+
+def test_one_level_becomes_wkw(container, tmp_path):
+    wkwdask.convert(container / "em" / "s1", tmp_path / "ds")
+    assert wkwdask.open(tmp_path / "ds").shape == (1, 25, 19, 12)
+    wkwdask.convert(container / "cells", tmp_path / "seg", bounding_box=(10, 10, 10, 20, 20, 10), offset=(4, 0, 0))
+    layer = wkwdask.info(tmp_path / "seg").layers[0]
+    assert (layer.name, layer.category, layer.bounding_box.topleft) == ("segmentation", "segmentation", (14, 10, 10))
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "seg")[0], IDS[10:30, 10:30, 10:20])
+
+
+def test_other_ways(container, tmp_path):
+    wkwdask.convert(container / "em", f"precomputed://{tmp_path}/pre")
+    assert wkwdask.diff(f"precomputed://{tmp_path}/pre", container / "em").equal
+    wkwdask.convert(f"precomputed://{tmp_path}/pre", f"n5://{tmp_path}/again.n5", mag=1)
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "again.n5")[0], EM)
+    wkwdask.convert(container / "em" / "s0", tmp_path / "em.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "em.npy").T, EM)
+    with pytest.raises(UnsupportedError, match="is neither WKW, nor a precomputed volume, N5 or Zarr"):
+        wkwdask.convert(tmp_path / "em.npy", f"n5://{tmp_path}/x.n5")
+    with pytest.raises(ValueError, match=r"n5://.* is N5: pyramid= is not for it"):
+        wkwdask.convert(container / "em", f"n5://{tmp_path}/x.n5", pyramid=True)
+    with pytest.raises(ValueError, match="several layers"):
+        wkwdask.convert(container, tmp_path / "x")
+    with pytest.raises(MissingError):
+        wkwdask.convert(f"n5://{tmp_path}/nothing", tmp_path / "x")
+
+
+# ------------------------------------------------------------------------------------------------ OME-NGFF
+
+
+@pytest.fixture(scope="module")
+def ngff(tmp_path_factory):
+    """An OME-NGFF image in two resolutions and two channels, of version 0.5 in shards, and of version 0.4."""
+    zarr = pytest.importorskip("zarr", reason="the extra zarr")
+    folder = tmp_path_factory.mktemp("ngff")
+    array = np.stack([EM, 255 - EM])
+    for version, name in ((3, "em.zarr"), (2, "old.zarr")):
+        group = zarr.open_group(folder / name, mode="w", zarr_format=version)
+        datasets = []
+        for number, step in enumerate((1, 2)):
+            part = array[:, ::step, ::step, ::step].transpose(0, 3, 2, 1)
+            options = {"shards": (2, 16, 16, 16), "dimension_names": list("czyx")} if version == 3 else {"chunk_key_encoding": {"name": "v2", "separator": "/"}}
+            stored = group.create_array(f"s{number}", shape=part.shape, dtype=part.dtype, chunks=(1, 8, 8, 8), **options)
+            stored[...] = part
+            scale = {"type": "scale", "scale": [1, *[0.004 * step] * 3]}
+            moves = {"type": "translation", "translation": [0, *[(n * step + (step - 1) / 2) * 0.004 for n in (0, 4 // step, 8 // step)]]}
+            datasets.append({"path": f"s{number}", "coordinateTransformations": [scale, moves]})
+        axes = [{"name": "c", "type": "channel"}, *({"name": letter, "type": "space", "unit": "micrometer"} for letter in "zyx")]
+        image = {"multiscales": [{"version": "0.4", "axes": axes, "datasets": datasets}]}
+        group.attrs.update(image if version == 2 else {"ome": {"version": "0.5", **image}})
+    return folder
+
+
+@pytest.mark.parametrize("name", ["em.zarr", "old.zarr"])
+def test_ngff(ngff, tmp_path, name):
+    url = f"zarr://{ngff}/{name}"
+    np.testing.assert_array_equal(wkwdask.open(url)[1], 255 - EM)
+    np.testing.assert_array_equal(wkwdask.open(ngff / name, mag=2, channel=0), EM[::2, ::2, ::2])
+    np.testing.assert_array_equal(wkwdask.read(f"{url}/s1", ((4, 2, 0), (14, 12, 10)))[0], EM[:20:2, :20:2, :20:2])
+    assert wkwdask.sample(url, [[57, 40, 22], [8, 4, 0]])[:, 0].tolist() == [EM[49, 36, 22], EM[0, 0, 0]]
+    summary = wkwdask.info(ngff / name)
+    assert [(scale.key, scale.mag, scale.resolution, scale.box.topleft) for scale in summary.scales] == [
+        ("s0", Mag(1, 1, 1), (4.0, 4.0, 4.0), (8, 4, 0)), ("s1", Mag(2, 2, 2), (8.0, 8.0, 8.0), (4, 2, 0)),
+    ]  # fmt: skip
+    assert all(scale.files > 0 for scale in summary.scales)
+    tree = xr.open_datatree(ngff / name, engine=NgffBackend)
+    assert sorted(tree.groups) == ["/", "/1", "/2"]
+    assert xr.open_dataset(url, engine=NgffBackend).x.values[:2].tolist() == [34, 38]
+    wkwdask.convert(url, tmp_path / "ds", layer="color")
+    assert wkwdask.diff(tmp_path / "ds" / "color", url).equal
+
+
+def test_n5_as_zarr(container, tmp_path):
+    """What the command prints; what it writes goes again, and what is of somebody else stays."""
+    wkwdask.convert(container / "em", f"n5://{tmp_path}/v.n5/em")
+    printed = CliRunner().invoke(cli, ["n5-as-zarr", f"{tmp_path}/v.n5"], catch_exceptions=False).output
+    assert sorted(json.loads(printed)) == ["em/s0/zarr.json", "em/s1/zarr.json", "em/zarr.json", "zarr.json"]
+    assert not list(tmp_path.rglob("zarr.json"))
+    CliRunner().invoke(cli, ["n5-as-zarr", f"{tmp_path}/v.n5", "--write"], catch_exceptions=False)
+    assert len(list(tmp_path.rglob("zarr.json"))) == 4
+    image = json.loads((tmp_path / "v.n5" / "em" / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]
+    assert [entry["coordinateTransformations"][1]["translation"] for entry in image["datasets"]] == [[32.0, 16.0, 0.0], [34.0, 18.0, 2.0]]
+    wkwdask.convert(container / "em" / "s0", f"n5://{tmp_path}/v.n5/em", mag=1, existing="overwrite")  # a dataset with a zarr.json is one still
+    CliRunner().invoke(cli, ["n5-as-zarr", f"{tmp_path}/v.n5", "--remove"], catch_exceptions=False)
+    assert not list(tmp_path.rglob("zarr.json"))
+    (tmp_path / "v.n5" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+    with pytest.raises(ExistsError, match=r"was not made of attributes.json; it is not touched"):
+        wkwdask.n5_as_zarr(tmp_path / "v.n5", write=True)
+    assert len(list(tmp_path.rglob("zarr.json"))) == 1
+
+
+def test_the_form_of_the_proposal(container, tmp_path):
+    """Blocks that are all whole can be said by ``offset``; those that are cut off cannot."""
+    document = wkwdask.n5_as_zarr(container / "em" / "s1", form="offset")["zarr.json"]
+    assert [codec["name"] for codec in document["codecs"]] == ["transpose", "bytes", "gzip", "offset"]
+    assert document["codecs"][0]["configuration"] == {"order": [2, 1, 0]}
+    assert document["codecs"][3]["configuration"] == {"offset": 16, "prefix": "AAAAAwAAABAAAAAQAAAACA=="}
+    with pytest.raises(UnsupportedError, match="begins with another header than a whole block"):
+        wkwdask.n5_as_zarr(container / "em" / "s0", form="offset")
+    write_dataset(tmp_path / "v", EM, cut=False, mode=1)
+    assert wkwdask.n5_as_zarr(tmp_path / "v", form="offset")["zarr.json"]["codecs"][3]["configuration"]["offset"] == 20
+    write_dataset(tmp_path / "w", EM, cut=False)
+    (tmp_path / "w" / "0" / "0" / "0").write_bytes((tmp_path / "v" / "0" / "0" / "0").read_bytes())
+    with pytest.raises(UnsupportedError, match="blocks of two modes"):
+        wkwdask.n5_as_zarr(tmp_path / "w", form="offset")
+    with pytest.raises(ValueError, match="form must be 'n5_default' or 'offset', got 'zarr'"):
+        wkwdask.n5_as_zarr(container, form="zarr")

@@ -1,0 +1,302 @@
+"""N5: arrays and mags that are written as datasets, and datasets that are seen as Zarr."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from wkwdask.api.scales import local_mags
+from wkwdask.errors import MissingError
+from wkwdask.formats.n5.compression import make_compression
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.n5_write import N5Encoding, n5_folder, stage_n5_array, stage_n5_copy
+from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
+from wkwdask.storage.states import digest
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    import dask.array as da
+    import numpy.typing as npt
+    from dask.delayed import Delayed
+    from xarray import DataArray
+
+    from wkwdask.api.access import Existing
+    from wkwdask.api.options import MagLike
+    from wkwdask.api.scales import Taken
+    from wkwdask.formats.levels import Lengths
+    from wkwdask.storage.opening import AnyLayer
+
+Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
+
+
+@overload
+def to_n5(
+    array: da.Array | npt.NDArray[Any] | DataArray,
+    url: str | os.PathLike[str],
+    *,
+    block_size: Sequence[int] = (64, 64, 64),
+    compression: Compression = "gzip",
+    level: int | None = None,
+    voxel_size: Sequence[float] | None = None,
+    offset: Sequence[int] | None = None,
+    mag: MagLike | None = None,
+    existing: Existing = "error",
+    token: str | None = None,
+    compute: Literal[True] = True,
+) -> Report: ...
+
+
+@overload
+def to_n5(
+    array: da.Array | npt.NDArray[Any] | DataArray,
+    url: str | os.PathLike[str],
+    *,
+    block_size: Sequence[int] = (64, 64, 64),
+    compression: Compression = "gzip",
+    level: int | None = None,
+    voxel_size: Sequence[float] | None = None,
+    offset: Sequence[int] | None = None,
+    mag: MagLike | None = None,
+    existing: Existing = "error",
+    token: str | None = None,
+    compute: Literal[False],
+) -> Delayed: ...
+
+
+def to_n5(
+    array: da.Array | npt.NDArray[Any] | DataArray,
+    url: str | os.PathLike[str],
+    *,
+    block_size: Sequence[int] = (64, 64, 64),
+    compression: Compression = "gzip",
+    level: int | None = None,
+    voxel_size: Sequence[float] | None = None,
+    offset: Sequence[int] | None = None,
+    mag: MagLike | None = None,
+    existing: Existing = "error",
+    token: str | None = None,
+    compute: bool = True,
+) -> Report | Delayed:
+    """Write an array as one N5 dataset, in parallel and safely.
+
+    The dataset appears when it is complete, or not at all, and the attributes of its group follow at once. Blocks at the upper ends are cut off, as the
+    specification has it, and blocks that are all zero are not stored: readers see zeros there.
+
+    Parameters
+    ----------
+    array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
+        The voxels, in any chunks. A DataArray has the dimensions x, y, z (and c) in any order.
+    url : str or path
+        The dataset's folder, such as ``volume.n5/raw`` or ``volume.n5/raw/s0``, with or without ``n5://`` before it. A name like ``s0`` makes it a level of
+        the group above. Remote containers cannot be written.
+    block_size : sequence of 3 int
+        A block along x, y, z [voxels]; it has all channels.
+    compression : {"gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"}
+        How blocks are compressed; zstd and blosc are extensions of N5, which need the extra ``zarr`` here.
+    level : int, optional
+        How hard to compress; by default as N5 does.
+    voxel_size : sequence of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm]; by default what a DataArray or the group says.
+    offset : sequence of 3 int, optional
+        Absolute voxel of the mag that element 0 is; may be negative. N5 stores from 0 on, and the place is written as ``transform``. By default 0, or what the
+        coordinates of a DataArray say.
+    mag : Mag, str or int, optional
+        How many voxels of ``s0`` one spans, such as ``"2-2-1"`` for ``s1``; 1 by default.
+    existing : {"error", "resume", "overwrite"}
+        What to do where the dataset is there already; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings,
+        as for :func:`to_wkw`.
+    token : str, optional
+        A name of the array's content: a call with another one does not go on.
+    compute : bool
+        False checks everything now and gives a dask ``Delayed`` whose last task ends the job.
+
+    Returns
+    -------
+    Report or Delayed
+
+    Raises
+    ------
+    ExistsError
+        The dataset is there and ``existing="error"``, or something else is.
+    LockedError
+        Another job writes it.
+    ResumeError
+        What was interrupted was started with other settings.
+    TypeError
+        N5 has no such type.
+    UnsupportedError
+        The URL is remote.
+    ValueError
+        Shape or an option makes no sense.
+
+    Examples
+    --------
+    >>> import numpy as np, wkwdask, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> report = wkwdask.to_n5(np.ones((100, 80, 60), np.uint16), f"{folder}/v.n5/raw/s0", voxel_size=(4, 4, 40), offset=(-10, 0, 0))
+    >>> wkwdask.open(f"n5://{folder}/v.n5/raw").shape, report.files
+    ((1, 100, 80, 60), 4)
+    """
+    from wkwdask.api.array_input import content_of, plain_array
+    from wkwdask.graphs.build import write_array, write_array_later
+
+    voxels, named = plain_array(array, offset, allow_negative=True)
+    content = content_of(voxels, token)
+    wanted = Mag(1, 1, 1) if mag is None else Mag.parse(mag)
+    lengths = _lengths(voxel_size)
+    if lengths is None and named.lengths_nm is not None:
+        x, y, z = (length / factor for length, factor in zip(named.lengths_nm, wanted.factors, strict=True))
+        lengths = (x, y, z)
+    encoding = N5Encoding(vec3(block_size, "block_size"), make_compression(compression, level))
+    staged = stage_n5_array(url, named.offset, content, encoding, existing, wanted, lengths)
+    if compute:
+        return write_array(staged, voxels, content.trusted)
+    delayed: Delayed = write_array_later(staged, voxels)
+    return delayed
+
+
+def _lengths(voxel_size: Sequence[float] | None) -> Lengths | None:
+    if voxel_size is None:
+        return None
+    sizes = tuple(float(length) for length in voxel_size)
+    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
+        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, encoding: N5Encoding, voxel_size: Lengths | None, existing: str) -> Report:
+    """Convert the mags of a layer to levels of an N5 group; see :func:`wkwdask.api.conversion.convert`.
+
+    Parameters
+    ----------
+    layer : Layer, PrecomputedLayer or LeveledLayer
+        What is converted.
+    target : str or path
+        The group, in which ``s0``, ``s1``... appear, finest first.
+    taken : Taken
+        What of it.
+    encoding : N5Encoding
+        How datasets are stored.
+    voxel_size : tuple of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm]; by default what the layer says.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+
+    Raises
+    ------
+    MissingError
+        There is no such mag.
+    """
+    from wkwdask.graphs import build
+    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.runners import num_workers
+
+    mags = taken.mags_of(layer.folder, local_mags(layer))
+    finest = mags[0]
+    odd = [mag for mag in mags if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True))]
+    if odd:
+        raise MissingError(f"{layer.folder}: mag {odd[0]} is not coarser than mag {finest} along all axes; choose mags that are, with mag= (--mag)")
+    size = voxel_size or layer.voxel_size_nm
+    lengths: Lengths | None = None
+    if size is not None:
+        x, y, z = (length * factor for length, factor in zip(size, finest.factors, strict=True))
+        lengths = (x, y, z)
+    check_can_be_repeated(len(mags), starts_anew=existing == "overwrite")
+    group, reports = n5_folder(target), []
+
+    def stage(number: int, mag: Mag) -> Any:
+        stored = layer.volume(mag)
+        source = taken.of(stored)
+        known = {**taken.settings, "source": mag.name, "input": source_token(stored), "states": digest(source.stored_states())}
+        step = Mag.parse(finest.step_to(mag))
+        return stage_n5_copy(f"{group}/s{number}", source, encoding, lengths, step, known, partial(check_not_replaced, stored), existing, num_workers())
+
+    if len(mags) > 1 and existing == "error":
+        for number, mag in enumerate(mags):  # before the first is made
+            stage(number, mag).staged.check_free()
+    for number, mag in enumerate(mags):
+        reports.append(build.rechunk(stage(number, mag), verify=False))
+    return merge_reports(reports)
+
+
+def n5_as_zarr(
+    url: str | os.PathLike[str], *, form: Literal["n5_default", "offset"] = "n5_default", write: bool = False, remove: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Describe N5 data as Zarr v3, so that zarr-python opens the same files.
+
+    Parameters
+    ----------
+    url : str or path
+        A container, group or dataset, with or without ``n5://`` before it.
+    form : {"n5_default", "offset"}
+        The registered codec ``n5_default``, which this package brings; or the chain transpose, bytes, compressor and ``offset`` for datasets whose blocks are
+        all whole and in one mode, which is looked up.
+    write : bool
+        Write each ``zarr.json`` beside its ``attributes.json`` (local only); one that somebody else wrote is never replaced.
+    remove : bool
+        Remove what was written so.
+
+    Returns
+    -------
+    dict
+        The content of every ``zarr.json``, by its name inside of the folder: ``"zarr.json"``, ``"s0/zarr.json"``... The axes of arrays are those of N5, x
+        first. Groups with levels are OME-NGFF 0.5 images too, where all axes are spatial.
+
+    Raises
+    ------
+    ExistsError
+        A ``zarr.json`` is there that was not made of N5 attributes.
+    FormatError
+        An ``attributes.json`` or the header of a block is broken.
+    MissingError
+        There is no dataset.
+    UnsupportedError
+        Zarr has no codec for a compression, or the form cannot say how a dataset is stored.
+    ValueError
+        There is no such form, or both ``write`` and ``remove`` are asked for.
+
+    Examples
+    --------
+    >>> import numpy as np, wkwdask, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> report = wkwdask.to_n5(np.ones((100, 80, 60), np.uint16), f"{folder}/v.n5/raw")
+    >>> documents = wkwdask.n5_as_zarr(f"{folder}/v.n5")
+    >>> sorted(documents), documents["raw/zarr.json"]["codecs"][0]["name"]
+    (['raw/zarr.json', 'zarr.json'], 'n5_default')
+    """
+    from wkwdask.storage.n5_view import remove_documents, write_documents, zarr_documents
+
+    if write and remove:
+        raise ValueError("write and remove exclude each other")
+    documents = zarr_documents(url, form)
+    if write:
+        write_documents(url, documents)
+    elif remove:
+        remove_documents(url, documents)
+    return documents
+
+
+def n5_store(url: str | os.PathLike[str]) -> Any:
+    """Give a read-only Zarr store of N5 data, in which every ``zarr.json`` is made when it is asked for; nothing is written.
+
+    Parameters
+    ----------
+    url : str or path
+        A container, group or dataset, local or remote, with or without ``n5://`` before it.
+
+    Returns
+    -------
+    zarr.abc.store.Store
+        For ``zarr.open_group``, ``zarr.open_array``, ``xarray.open_zarr``...
+
+    Raises
+    ------
+    ModuleNotFoundError
+        zarr-python or a driver is not installed.
+    """
+    from wkwdask.storage.n5_store import open_n5_store
+
+    return open_n5_store(url)

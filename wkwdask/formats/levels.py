@@ -1,0 +1,89 @@
+"""Arrays of one volume at several resolutions, as groups of N5 and OME-NGFF describe them: by lengths of voxels and places of their centres."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from typing import TYPE_CHECKING, TypeGuard
+
+from wkwdask.geometry.mag import Mag, Vec3, vec3
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Lengths = tuple[float, float, float]
+"""Along x, y, z."""
+
+_TOLERANCE = 0.02  # of a ratio of two lengths: other software rounds lengths, and the sizes of arrays of odd lengths
+_FARTHEST = 1 << 53
+_LARGEST = 1e100
+_HALF = 0.499  # of a voxel, so that a place in the middle between two voxels is the lower one
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Tell whether a value of a JSON is a number that can be calculated with."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < _LARGEST
+
+
+def times(values: Sequence[float], factors: Sequence[float]) -> Lengths:
+    """Multiply along each axis, to twelve digits.
+
+    Examples
+    --------
+    >>> times((0.0112, 2, 3), (1000, 1, 2))
+    (11.2, 2.0, 6.0)
+    """
+    x, y, z = (float(f"{value * factor:.12g}") for value, factor in zip(values, factors, strict=True))
+    return x, y, z
+
+
+def ratio_of(lengths: Sequence[float], base: Sequence[float]) -> Lengths:
+    """Say how many voxels of another array one spans along each axis."""
+    x, y, z = (length / unit for length, unit in zip(lengths, base, strict=True))
+    return x, y, z
+
+
+def mag_of(ratio: Sequence[float] | None) -> Mag | None:
+    """Turn a ratio of lengths into a mag, None where it is none.
+
+    Examples
+    --------
+    >>> mag_of((2.0001, 2, 1)), mag_of((3, 3, 3))
+    (Mag(2, 2, 1), None)
+    """
+    if ratio is None or any(not math.isfinite(factor) or abs(factor - round(factor)) > _TOLERANCE * factor for factor in ratio):
+        return None
+    with contextlib.suppress(ValueError):
+        return Mag.parse([round(factor) for factor in ratio])
+    return None
+
+
+def offset_of(centre: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:
+    """Turn the centre of an array's first voxel into the voxel of its mag at which it starts: the nearest one.
+
+    Parameters
+    ----------
+    centre : sequence of 3 float
+        Where the centre lies, in any unit; that of the finest array's voxel 0 is the origin.
+    base : sequence of 3 float
+        Edge lengths of a voxel of the finest array.
+    ratio : sequence of 3 float
+        How many of these one voxel spans.
+
+    Returns
+    -------
+    tuple of 3 int
+
+    Notes
+    -----
+    Of coarser arrays some software states the centre of the first voxel, some its corner, some nothing: all of these are nearest to the same voxel.
+
+    Examples
+    --------
+    >>> offset_of((6, 38, 6), (4, 4, 4), (4, 4, 4)), offset_of((0, 32, 0), (4, 4, 4), (4, 4, 4))
+    ((0, 2, 0), (0, 2, 0))
+    """
+    voxels = [(place / unit - (factor - 1) / 2) / factor for place, unit, factor in zip(centre, base, ratio, strict=True)]
+    if not all(abs(voxel) <= _FARTHEST for voxel in voxels):  # NaN is not, either
+        return 0, 0, 0
+    return vec3([math.floor(voxel + _HALF) for voxel in voxels])

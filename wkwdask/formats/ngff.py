@@ -1,0 +1,201 @@
+"""What OME-NGFF metadata say of the arrays of a group: axes, voxel sizes, places. Versions 0.1 to 0.5; reading is tolerant. Opens nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import UnsupportedError
+from wkwdask.formats.datasource import length_nm
+from wkwdask.formats.levels import is_number, mag_of, offset_of, ratio_of, times
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wkwdask.formats.levels import Lengths
+    from wkwdask.geometry.mag import Mag, Vec3
+
+_OLD_AXES = "tczyx"  # of versions that name none
+_DEFAULT_AXES = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
+_CHANNELS = ("c", "channel", "ch")
+
+
+@dataclass(frozen=True, slots=True)
+class NgffLevel:
+    """One array of an image."""
+
+    path: str
+    """Where it is in the group."""
+    scale: tuple[float, ...] | None
+    """Lengths of an element along all axes, None where nobody says them."""
+    centre: tuple[float, ...] | None
+    """Where its element 0 lies."""
+
+
+@dataclass(frozen=True, slots=True)
+class NgffImage:
+    """What ``multiscales`` says."""
+
+    axes: tuple[str, ...]
+    """Names of the axes, in letters of lower case; none where it does not say them."""
+    units: tuple[str | None, ...]
+    """Their units."""
+    levels: tuple[NgffLevel, ...]
+    """Its arrays, finest first."""
+    is_labels: bool = False
+    """Whether its values are labels."""
+
+
+def parse_image(attributes: Mapping[str, Any]) -> NgffImage | None:
+    """Read the attributes of a group, None where they describe no image.
+
+    Parameters
+    ----------
+    attributes : dict
+        Of a group of Zarr version 2 or 3.
+    """
+    ome = attributes.get("ome", attributes)
+    try:
+        first = ome["multiscales"][0]
+        named = [axis if isinstance(axis, dict) else {"name": axis} for axis in first.get("axes") or []]
+        axes = tuple(str(axis["name"]).lower() for axis in named)
+        units = tuple(axis.get("unit") for axis in named)
+        common = first.get("coordinateTransformations") or []
+        levels = tuple(_level(entry, common) for entry in first["datasets"])
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return None
+    return NgffImage(axes, units, levels, "image-label" in ome) if levels else None
+
+
+def _level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) -> NgffLevel:
+    """Read one array; the transformations of the whole image come after its own."""
+    scale: list[float] | None = None
+    centre: list[float] | None = None
+    for step in [*(entry.get("coordinateTransformations") or []), *common]:
+        factors, moves = _numbers(step.get("scale")), _numbers(step.get("translation"))
+        if step.get("type") == "scale" and factors is not None:
+            scale = factors if scale is None else [a * b for a, b in zip(scale, factors, strict=False)]
+            centre = None if centre is None else [a * b for a, b in zip(centre, factors, strict=False)]
+        elif step.get("type") == "translation" and moves is not None:
+            centre = moves if centre is None else [a + b for a, b in zip(centre, moves, strict=False)]
+    return NgffLevel(str(entry["path"]), None if scale is None else tuple(scale), None if centre is None else tuple(centre))
+
+
+def _numbers(value: Any) -> list[float] | None:
+    if not isinstance(value, list) or not all(map(is_number, value)):
+        return None
+    return [float(n) for n in value]
+
+
+def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> str:
+    """Say which axis of an array is which.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Its lengths.
+    names : sequence of str or None
+        Names of its axes; where they are none, or others than x, y, z, c, the usual order counts.
+    source : str
+        The array, for errors.
+
+    Returns
+    -------
+    str
+        A letter for each axis: ``x``, ``y``, ``z``, ``c``, or ``-`` for another one of length 1.
+
+    Raises
+    ------
+    UnsupportedError
+        It has an axis longer than 1 that is neither space nor channels.
+
+    Examples
+    --------
+    >>> axes_of((1, 3, 10, 20, 30), ("t", "c", "z", "y", "x"), "em")
+    '-czyx'
+    """
+    lower = [str(name).lower() for name in names]
+    if len(lower) != len(shape) or not {"x", "y"} <= set(lower):
+        default = _DEFAULT_AXES.get(len(shape))
+        if default is None:
+            raise UnsupportedError(f"{source}: an array of shape {tuple(shape)} whose axes have no names; arrays are read that have the axes x, y, z and c")
+        lower = list(default)
+    letters = [name if name in ("x", "y", "z") else "c" if name in _CHANNELS else "-" for name in lower]
+    for n, letter in enumerate(letters):
+        if letter == "-" or letter in letters[:n]:
+            if shape[n] != 1:
+                raise UnsupportedError(f"{source}: has an axis {lower[n]!r} of length {shape[n]}; arrays are read that have the axes x, y, z and c")
+            letters[n] = "-"
+    return "".join(letters)
+
+
+@dataclass(frozen=True, slots=True)
+class NgffPlace:
+    """Where an array lies among the others of its image."""
+
+    mag: Mag | None
+    """Its mag relative to the finest one, None where the ratio is no power of two."""
+    lengths_nm: Lengths | None
+    """Edge lengths of its voxels [nm]."""
+    offset: Vec3
+    """Absolute voxel of the mag at which it starts."""
+
+
+def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[NgffPlace]:
+    """Place the arrays of an image.
+
+    Parameters
+    ----------
+    image : NgffImage
+        What the metadata say.
+    axes : sequence of str
+        Letters of the axes of each array, see :func:`axes_of`.
+    shapes : sequence of sequence of int
+        Its shape.
+
+    Returns
+    -------
+    list of NgffPlace
+        One for each level.
+    """
+    units = _nm_per_unit(image)
+    scales = [_spatial(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
+    sizes = [_spatial([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
+    is_scaled = all(scale is not None and min(scale) > 0 for scale in scales)
+    ratios = [ratio_of(scale, scales[0]) if is_scaled else _power_ratio(sizes[0], size) for scale, size in zip(scales, sizes, strict=True)]  # type: ignore[arg-type]
+    mags = [mag_of(ratio) for ratio in ratios]
+    places = []
+    for level, letters, ratio, mag, scale in zip(image.levels, axes, ratios, mags, scales, strict=True):
+        centre = _spatial(level.centre, letters, 0.0)
+        is_told = is_scaled and scale is not None
+        lengths = times(scale, units) if is_told and units is not None and scale is not None else None
+        offset = offset_of(centre, scales[0], ratio) if is_told and centre is not None and scales[0] is not None else (0, 0, 0)
+        places.append(NgffPlace(mag, lengths, offset))
+    return places
+
+
+def _spatial(values: Sequence[float] | None, letters: str, default: float = 1.0) -> Lengths | None:
+    """Pick the numbers of x, y and z out of one for each axis."""
+    if values is None or len(values) != len(letters):
+        return None
+    named = dict(zip(letters, values, strict=True))
+    return named.get("x", default), named.get("y", default), named.get("z", default)
+
+
+def _power_ratio(first: Lengths, size: Lengths) -> Lengths:
+    """Guess by how much an array was downsampled of which only the lengths are known: by the power of two that is nearest."""
+    x, y, z = (2.0 ** max(0, round(math.log2(max(1.0, a) / max(1.0, b)))) for a, b in zip(first, size, strict=True))
+    return x, y, z
+
+
+def _nm_per_unit(image: NgffImage) -> Lengths | None:
+    """Turn the units of x, y, z into nanometers; None where one is none."""
+    named = dict(zip(image.axes, image.units, strict=True))
+    spatial = [named.get(letter) for letter in "xyz" if letter in named]
+    with contextlib.suppress(ValueError):
+        if spatial and None not in spatial:
+            x, y, z = (length_nm(1.0, str(named.get(letter) or spatial[0])) for letter in "xyz")
+            return x, y, z
+    return None

@@ -1,0 +1,120 @@
+"""Streams of gzip: whole files of chunks, and what is stored in shards. Opens nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from functools import cache
+from typing import Any
+
+from wkwdask.errors import CorruptError, TruncatedError
+
+_SHORTEST = 18
+_IMAGE_LEVEL = 1
+_ISAL_LEVEL = 3
+_LITTLE = 3  # what was compressed to more than a third isal decompresses faster than libdeflate, and the rest slower
+
+
+def compress_gzip(data: bytes, level: int = 6, *, is_image: bool = False) -> bytes:
+    """Compress to one gzip stream that says nothing of the time.
+
+    Parameters
+    ----------
+    data : bytes
+        What is compressed.
+    level : int
+        1..9.
+    is_image : bool
+        Whether these are voxels of an image, which become little smaller however long one tries: a fast compressor gives streams 3 % longer, in a quarter of
+        the time, whatever the level. Those of encoded labels would be 30 % longer.
+
+    Returns
+    -------
+    bytes
+    """
+    stream: bytes
+    isal, imagecodecs = _isal() if is_image else None, _imagecodecs()
+    if isal is not None:
+        stream = isal.compress(data, _ISAL_LEVEL, 31)
+        return stream
+    level = _IMAGE_LEVEL if is_image else level
+    if imagecodecs is not None:
+        stream = imagecodecs.gzip_encode(data, level)
+        return stream
+    compressor = zlib.compressobj(level, zlib.DEFLATED, 31)
+    return compressor.compress(data) + compressor.flush()
+
+
+@cache
+def _isal() -> Any:
+    """Give the compressor that is four times as fast as libdeflate on images, None where it is not installed."""
+    try:
+        from isal import isal_zlib
+    except ImportError:
+        return None
+    return isal_zlib
+
+
+@cache
+def _imagecodecs() -> Any:
+    """Give the package whose gzip, by libdeflate, is two to three times as fast as zlib, None where it is not installed."""
+    try:
+        import imagecodecs
+    except ImportError:
+        return None
+    return imagecodecs if imagecodecs.GZIP.available else None
+
+
+def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> bytes:
+    """Decompress one gzip stream.
+
+    Parameters
+    ----------
+    data : bytes
+        The stream.
+    largest : int
+        How many bytes may come out of it.
+    source : str
+        The file, for errors.
+    offset : int
+        Byte of the file at which the stream starts, for errors.
+
+    Returns
+    -------
+    bytes
+
+    Raises
+    ------
+    CorruptError
+        It is no gzip stream, or gives more bytes.
+    TruncatedError
+        It ends too early.
+    """
+    isal, imagecodecs, said = _isal(), _imagecodecs(), int.from_bytes(data[-4:], "little")  # a stream ends with the length of what was compressed
+    if len(data) >= _SHORTEST and said <= largest:  # where these fail, zlib says what is wrong
+        if isal is not None and said < _LITTLE * len(data):
+            stream = isal.decompressobj(31)
+            with contextlib.suppress(isal.IsalError):
+                out: bytes = stream.decompress(data, said + 1)
+                if stream.eof and len(out) == said:
+                    return out
+        elif imagecodecs is not None:
+            with contextlib.suppress(imagecodecs.GzipError, ValueError):
+                out = imagecodecs.gzip_decode(data, out=said)
+                if len(out) == said:
+                    return out
+    return _decompress_slowly(data, largest, source, offset)
+
+
+def _decompress_slowly(data: bytes, largest: int, source: str, offset: int) -> bytes:
+    """Decompress a stream by zlib, which knows where a broken one breaks."""
+    stream = zlib.decompressobj(31)
+    try:
+        out = stream.decompress(data, largest + 1)
+    except zlib.error as error:
+        raise CorruptError(f"{source}: byte {offset}: expected a gzip stream of {len(data)} bytes: {error}") from None
+    if len(out) > largest:
+        raise CorruptError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes gives more than the {largest} bytes that were expected")
+    if not stream.eof:
+        raise TruncatedError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes is cut off")
+    return out

@@ -1,0 +1,153 @@
+"""The Zarr v3 codec ``n5_default``: chunks that are stored as N5 blocks in default mode, whole or cut off at the upper ends.
+
+As registered in zarr-extensions (``codecs/n5_default``): the only codec of an array, with the codecs inside it that N5 means without saying so: a full
+transpose, ``bytes`` with the highest byte first, and one compressor or none. Loaded by zarr-python through an entry point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from zarr.abc.codec import ArrayBytesCodec
+
+from wkwdask.formats.n5.attributes import DTYPES
+from wkwdask.formats.n5.block import decode_block, encode_block, header_nbytes
+from wkwdask.formats.n5.compression import Compression
+from wkwdask.formats.n5.zarr_codecs import of_zarr_codec
+from wkwdask.formats.n5.zarr_document import CODEC, inner_codecs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from zarr.core.array_spec import ArraySpec
+    from zarr.core.buffer import Buffer, NDBuffer
+
+_SOURCE = "N5 block"
+
+
+@dataclass(frozen=True)
+class N5DefaultCodec(ArrayBytesCodec):
+    """N5 blocks as chunks of a Zarr array whose axes are those of the N5 dataset, x first.
+
+    Parameters
+    ----------
+    codecs : iterable of dict or Codec
+        A full transpose, ``bytes`` with the highest byte first, and one compressor that N5 has, or none.
+
+    Raises
+    ------
+    ValueError
+        They are others.
+    """
+
+    documents: tuple[str, ...]
+    """The codecs inside, as JSON."""
+    is_fixed_size = False
+
+    def __init__(self, *, codecs: Iterable[Mapping[str, Any] | Any]) -> None:
+        listed = [_document(codec) for codec in codecs]
+        object.__setattr__(self, "documents", tuple(json.dumps(codec) for codec in listed))
+        _check(listed)
+
+    @classmethod
+    def of_rank(cls, num_axes: int, compressor: Mapping[str, Any] | None = None) -> Self:
+        """Make the codec of an array of so many axes, with a compressor such as ``{"name": "zstd", "configuration": {"level": 3, "checksum": False}}``."""
+        return cls(codecs=inner_codecs(num_axes, compressor))
+
+    @property
+    def num_axes(self) -> int:
+        """Axes of the array."""
+        return len(json.loads(self.documents[0])["configuration"]["order"])
+
+    @property
+    def compression(self) -> Compression:
+        """How blocks are compressed."""
+        found = of_zarr_codec(json.loads(self.documents[2])) if len(self.documents) > 2 else Compression()
+        assert found is not None
+        return found
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read the codec of a ``zarr.json``."""
+        if data.get("name") != CODEC or not isinstance(data.get("configuration"), dict) or not isinstance(data["configuration"].get("codecs"), (list, tuple)):
+            raise ValueError(f'expected the codec "{CODEC}" with a configuration that lists codecs, got {data!r}')
+        return cls(codecs=data["configuration"]["codecs"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what a ``zarr.json`` says."""
+        return {"name": CODEC, "configuration": {"codecs": [json.loads(document) for document in self.documents]}}
+
+    def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
+        """Refuse arrays that N5 cannot hold."""
+        del chunk_grid
+        if len(shape) != self.num_axes:
+            raise ValueError(f"{CODEC}: an array of {len(shape)} axes, but the transpose codec is for {self.num_axes}")
+        native = np.dtype(dtype.to_native_dtype())
+        if native.name not in DTYPES:
+            raise ValueError(f"{CODEC}: N5 has no type for {native}; it stores {', '.join(DTYPES)}")
+        if native.itemsize > 1 and _endian(json.loads(self.documents[1])) is None:
+            raise ValueError(f'{CODEC}: the bytes codec must say "endian": "big" for {native}')
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
+        """Count the bytes of a stored block; only those of one that is not compressed are known."""
+        if len(self.documents) > 2:
+            raise NotImplementedError
+        return input_byte_length + header_nbytes(len(chunk_spec.shape))
+
+    def _decode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
+        """Decode a block; what it lacks of its chunk is filled, what it has beyond is left out."""
+        dtype = np.dtype(chunk_spec.dtype.to_native_dtype())
+        data = memoryview(chunk_data.to_bytes())
+        block = decode_block(data, dtype, self.compression, _SOURCE, num_axes=len(chunk_spec.shape))
+        inside = tuple(slice(0, min(n, m)) for n, m in zip(block.shape, chunk_spec.shape, strict=True))
+        out = np.empty(chunk_spec.shape, dtype.newbyteorder("="), order="F")
+        if block[inside].shape != out.shape:
+            out[...] = 0 if chunk_spec.fill_value is None else chunk_spec.fill_value
+        out[inside] = block[inside]
+        return chunk_spec.prototype.nd_buffer.from_numpy_array(out)
+
+    def _encode_sync(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
+        """Encode a chunk as a whole block."""
+        return chunk_spec.prototype.buffer.from_bytes(encode_block(chunk_data.as_numpy_array(), self.compression, _SOURCE))
+
+    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
+        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
+
+    async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer:
+        return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
+
+
+def _document(codec: Mapping[str, Any] | Any) -> dict[str, Any]:
+    """Give a codec as JSON; one may be written as its name alone."""
+    if isinstance(codec, str):
+        return {"name": codec}
+    return dict(codec) if isinstance(codec, Mapping) else dict(codec.to_dict())
+
+
+def _check(codecs: list[dict[str, Any]]) -> None:
+    """Make sure that codecs are those of an N5 block.
+
+    Raises
+    ------
+    ValueError
+        They are others.
+    """
+    names = [codec.get("name") for codec in codecs]
+    if len(codecs) not in (2, 3) or names[:2] != ["transpose", "bytes"]:
+        raise ValueError(f"{CODEC}: expected the codecs transpose, bytes, and a compressor or none, got {names}")
+    order = (codecs[0].get("configuration") or {}).get("order")
+    if not isinstance(order, (list, tuple)) or list(order) != list(range(len(order)))[::-1]:
+        raise ValueError(f"{CODEC}: transpose must turn all axes round, such as [2, 1, 0], got {order!r}")
+    if _endian(codecs[1]) not in (None, "big"):
+        raise ValueError(f'{CODEC}: bytes must have "endian": "big", got {_endian(codecs[1])!r}')
+    if len(codecs) == 3 and of_zarr_codec(codecs[2]) is None:
+        raise ValueError(f"{CODEC}: N5 has no compression that Zarr calls {names[2]!r}")
+
+
+def _endian(codec: Mapping[str, Any]) -> Any:
+    return (codec.get("configuration") or {}).get("endian")

@@ -1,0 +1,178 @@
+"""N5 data as Zarr v3: the ``zarr.json`` of every group and dataset, and writing them beside the ``attributes.json``, or taking them away."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.n5.attributes import FILE_NAME
+from wkwdask.formats.n5.block import VARLENGTH, format_header, header_nbytes
+from wkwdask.formats.n5.zarr_document import CODEC, FORMS, array_document, group_document, is_made_here
+from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
+from wkwdask.storage.local import publish_bytes, remove_file
+from wkwdask.storage.n5 import NAMING, N5Volume, read_attributes
+from wkwdask.storage.n5_layer import find_n5_layers, location_of
+from wkwdask.storage.store import open_store
+
+if TYPE_CHECKING:
+    from wkwdask.storage.leveled import LeveledLayer
+    from wkwdask.storage.store import Store
+
+Documents = dict[str, dict[str, Any]]
+
+
+def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
+    """Describe N5 data as Zarr v3; see :func:`wkwdask.api.n5.n5_as_zarr`."""
+    if form not in FORMS:
+        raise ValueError(f"form must be {' or '.join(map(repr, FORMS))}, got {form!r}")
+    root = location_of(url)
+    store = open_store(root)
+    documents: Documents = {}
+    for layer in find_n5_layers(url):
+        inside = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
+        for level in layer.levels:
+            volume = level.volume
+            if not isinstance(volume, N5Volume):
+                raise level.error(level.problem)
+            if layer.key not in (None, level.key):
+                continue
+            key = "" if inside is None else "/".join(filter(None, (inside, level.key)))
+            mode = _mode_of_all(volume) if form != CODEC else 0
+            documents[_named(key)] = array_document(volume.dataset, volume.record, form, _axis_names(volume), mode)
+        if inside is not None and any(level.key for level in layer.levels):
+            group = group_document(read_attributes(store, inside) or {})
+            image = _image(layer)
+            if image is not None:
+                group["attributes"]["ome"] = {"version": "0.5", "multiscales": [image]}
+            documents[_named(inside)] = group
+    for key in list(documents):
+        _add_groups(documents, store, key)
+    return dict(sorted(documents.items()))
+
+
+def _named(key: str) -> str:
+    return f"{key}/{ZARR_NAME}" if key else ZARR_NAME
+
+
+def _add_groups(documents: Documents, store: Store, name: str) -> None:
+    """Add the groups above an array, up to the root; those need no ``attributes.json`` in N5."""
+    parts = name.split("/")[:-1]
+    while parts:
+        parts.pop()
+        above = _named("/".join(parts))
+        if above not in documents:
+            documents[above] = group_document(read_attributes(store, "/".join(parts)) or {})
+
+
+def _axis_names(volume: N5Volume) -> list[str]:
+    named = volume.dataset.document.get("axes")
+    if isinstance(named, list) and len(named) == len(volume.axes) and all(isinstance(name, str) for name in named) and len(set(named)) == len(named):
+        return named
+    return [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(volume.axes)]
+
+
+def _image(layer: LeveledLayer) -> dict[str, Any] | None:
+    """Describe a group as an OME-NGFF image, None where it has other than spatial axes: those must come first there, and last in N5."""
+    volumes = [level.volume for level in layer.levels if isinstance(level.volume, N5Volume)]
+    if any(not set(volume.axes) <= set("xyz") or len(volume.axes) < 2 for volume in volumes) or len({volume.axes for volume in volumes}) != 1:
+        return None
+    is_measured = all(volume.lengths_nm is not None for volume in volumes)
+    axes = [{"name": letter, "type": "space", **({"unit": "nanometer"} if is_measured else {})} for letter in volumes[0].axes]
+    base = volumes[0].lengths_nm if is_measured else (1.0, 1.0, 1.0)
+    assert base is not None
+    datasets = []
+    for level, volume in zip((level for level in layer.levels if isinstance(level.volume, N5Volume)), volumes, strict=True):
+        lengths = volume.lengths_nm if is_measured else tuple(float(n) for n in volume.mag.factors)
+        assert lengths is not None
+        centre = [n * length + (length - first) / 2 for n, length, first in zip(level.offset, lengths, base, strict=True)]
+        scale = [lengths["xyz".index(letter)] for letter in volume.axes]
+        shift = [centre["xyz".index(letter)] for letter in volume.axes]
+        steps = [{"type": "scale", "scale": scale}, {"type": "translation", "translation": shift}]
+        datasets.append({"path": level.key, "coordinateTransformations": steps})
+    return {"name": layer.name.rpartition("/")[2], "axes": axes, "datasets": datasets}
+
+
+def _mode_of_all(volume: N5Volume) -> int:
+    """Make sure that the headers of all blocks are the same, those of whole blocks, and give their mode.
+
+    Raises
+    ------
+    UnsupportedError
+        They are not, or cannot all be looked at.
+    """
+    dataset = volume.dataset
+    if volume.files is None:
+        raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks that are all alike, and those of a remote dataset cannot be listed')
+    expected = {format_header(dataset.block_size, mode): mode for mode in (0, VARLENGTH)}
+    found: dict[bytes, str] = {}
+    for _, entry in NAMING.listed(volume.name, dataset.grid):
+        with open(entry.path, "rb") as file:
+            raw = file.read(header_nbytes(len(dataset.dimensions), VARLENGTH))
+        header = raw if raw[:2] == b"\0\1" else raw[: header_nbytes(len(dataset.dimensions))]
+        if header not in expected:
+            what = "begins with another header than a whole block, so that it is cut off or of another mode"
+            raise UnsupportedError(f'{entry.path}: {what}; the form "offset" cannot say that, "n5_default" can')
+        found.setdefault(header, entry.path)
+    if len(found) > 1:
+        raise UnsupportedError(f'{volume.name}: blocks of two modes ({" and ".join(found.values())}); the form "offset" cannot say that')
+    return expected[next(iter(found))] if found else 0
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def write_documents(url: str | os.PathLike[str], documents: Documents) -> None:
+    """Write every ``zarr.json`` beside its ``attributes.json``; those of arrays first, so that a group never lists what is not there.
+
+    Raises
+    ------
+    ExistsError
+        One is there that was not made of N5 attributes; then nothing is written.
+    UnsupportedError
+        The container is remote.
+    """
+    root = _local_root(url)
+    for name in documents:
+        _check_own(f"{root}/{name}")
+    for name in sorted(documents, key=lambda name: -name.count("/")):
+        publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
+
+
+def remove_documents(url: str | os.PathLike[str], documents: Documents) -> None:
+    """Remove every ``zarr.json`` that :func:`write_documents` wrote; one of somebody else stays.
+
+    Raises
+    ------
+    ExistsError
+        One is there that was not made of N5 attributes; then nothing is removed.
+    UnsupportedError
+        The container is remote.
+    """
+    root = _local_root(url)
+    for name in documents:
+        _check_own(f"{root}/{name}")
+    for name in documents:
+        remove_file(f"{root}/{name}")
+
+
+def _local_root(url: str | os.PathLike[str]) -> str:
+    root = location_of(url)
+    if not open_store(root).is_local:
+        raise UnsupportedError(f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container")
+    if not os.path.isdir(root):
+        raise MissingError(f"{root}: no such folder")
+    return root
+
+
+def _check_own(path: str) -> None:
+    try:
+        with open(path, "rb") as file:
+            document = json.load(file)
+    except FileNotFoundError:
+        return
+    except ValueError:
+        document = {}
+    if not isinstance(document, dict) or not is_made_here(document):
+        raise ExistsError(f"{path}: is there already, and was not made of {FILE_NAME}; it is not touched")

@@ -1,0 +1,159 @@
+"""xarray's engines ``"n5"`` and ``"ngff"``: arrays of N5 and Zarr as lazy variables with coordinates in nanometers, and trees of their mags."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import xarray as xr
+from xarray.backends import BackendEntrypoint
+
+from wkwdask.api.options import mag_or_key
+from wkwdask.storage.n5_layer import PREFIX as N5_PREFIX
+from wkwdask.storage.n5_layer import is_n5, is_named_n5
+from wkwdask.storage.opening import find, open_stored
+from wkwdask.storage.zarr_layer import PREFIX as ZARR_PREFIX
+from wkwdask.storage.zarr_layer import is_named_zarr
+from wkwdask.xarray_variables import node_of, open_part, open_variables, without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wkwdask.api.options import MagLike
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.storage.leveled import Level, LeveledLayer
+
+
+class ArraysBackend(BackendEntrypoint):
+    """What the engines ``"n5"`` and ``"ngff"`` have in common."""
+
+    supports_groups: ClassVar[bool] = True
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
+
+    @staticmethod
+    def named(url: str | os.PathLike[str]) -> str:
+        """Say of what the engine was given which format it is."""
+        raise NotImplementedError
+
+    def open_dataset(  # type: ignore[override]
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        layer: str | None = None,
+        mag: MagLike | None = None,
+        bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    ) -> xr.Dataset:
+        """Open one array as a lazy variable that is named after the layer.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A container, a group with several resolutions, or an array.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+        layer : str, optional
+            The group or array in a container; may be omitted where there is one.
+        mag : Mag, str, int or sequence of 3 int, optional
+            The mag, or the name of an array such as ``"s1"``; by default that of the path, else the finest that has files.
+        bounding_box : BoundingBox, str or sequence, optional
+            Part of the layer: x, y, z, width, height, depth [voxels of mag 1].
+
+        Returns
+        -------
+        xarray.Dataset
+            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates [nm].
+
+        Raises
+        ------
+        MissingError
+            There is no such layer or mag.
+        BoundsError
+            The bounding box reaches outside the layer.
+        FormatError
+            Metadata are broken.
+        ValueError
+            Several layers could be meant.
+        """
+        return without(open_part(*open_stored(self.named(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
+
+    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
+        """Open a container or layer as a tree: one node per layer, one leaf per mag.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A container, a group with several resolutions, or an array.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+
+        Returns
+        -------
+        xarray.DataTree
+        """
+        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
+
+    def open_groups_as_dict(  # type: ignore[override]
+        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+    ) -> dict[str, xr.Dataset]:
+        """Open a container or layer as groups, one for each array: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
+        layers: Any = find(self.named(filename_or_obj)).layers
+        groups = {"/": xr.Dataset(attrs={} if len(layers) > 1 else _arrays_attrs(layers[0]))}
+        for layer in layers:
+            node = node_of(layer.name) if len(layers) > 1 else ""
+            if node:
+                groups[node] = xr.Dataset(attrs=_arrays_attrs(layer))
+            for level in layer.levels:
+                if layer.key in (None, level.key):
+                    key = level.mag.name if level.mag is not None and level.volume is not None else ""
+                    name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{node_of(level.key)}"
+                    groups[name] = without(_level_or_problem(layer, level), drop_variables)
+        return groups
+
+
+class N5Backend(ArraysBackend):
+    """The engine ``"n5"``."""
+
+    description: ClassVar[str] = "N5 containers, groups and datasets, local and remote"
+
+    @staticmethod
+    def named(url: str | os.PathLike[str]) -> str:
+        """Say of what the engine was given that it is N5."""
+        text = os.fspath(url)
+        return text if is_named_n5(text) else f"{N5_PREFIX}{text}"
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a path or URL is N5: by its prefix, or a local folder by its ``attributes.json``."""
+        return is_n5(filename_or_obj)
+
+
+class NgffBackend(ArraysBackend):
+    """The engine ``"ngff"``: OME-NGFF images with all their resolutions, and other Zarr arrays."""
+
+    description: ClassVar[str] = "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
+
+    @staticmethod
+    def named(url: str | os.PathLike[str]) -> str:
+        """Say of what the engine was given that it is Zarr."""
+        text = os.fspath(url)
+        return text if is_named_zarr(text) else f"{ZARR_PREFIX}{text}"
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a URL says that it is Zarr; what does not is left to the engine ``"zarr"``."""
+        return is_named_zarr(filename_or_obj)
+
+
+def _arrays_attrs(layer: LeveledLayer) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"layer": layer.name, "data_format": layer.format}
+    if layer.category is not None:
+        attrs["category"] = layer.category
+    if layer.voxel_size_nm is not None:
+        attrs["voxel_size_nm"] = layer.voxel_size_nm
+    return attrs
+
+
+def _level_or_problem(layer: LeveledLayer, level: Level) -> xr.Dataset:
+    if level.volume is None:
+        return xr.Dataset(attrs={"key": level.key, "problem": level.problem})
+    volume = level.open()
+    return open_variables(layer, volume, volume.box)
