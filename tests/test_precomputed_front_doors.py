@@ -246,7 +246,7 @@ def test_convert_of_scales(volumes, tmp_path):
     report = wkwdask.convert(volumes / "em", tmp_path / "all", layer="em")
     assert sorted(os.listdir(tmp_path / "all" / "em")) == ["1", "2-2-1"]
     assert "'12_12_120' (no mag)" in report.note
-    with pytest.raises(MissingError, match="nothing: no such file or folder"):
+    with pytest.raises(MissingError, match="nothing: no such folder"):
         wkwdask.convert(tmp_path / "nothing", f"precomputed://{tmp_path}/v")
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import warnings
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from wkwdask.api.imports import import_images
 from wkwdask.api.n5 import convert_to_n5
 from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
-from wkwdask.api.scales import Taken, convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
+from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
+from wkwdask.api.sources import choose_layer_of, choose_source, find_layers
 from wkwdask.api.zarr_images import array_options, convert_to_image
-from wkwdask.errors import BoundsError, ExistsError, MissingError, SectionWarning, UnsupportedError
+from wkwdask.errors import UnsupportedError
 from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
@@ -24,30 +22,26 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.n5_write import N5Encoding
 from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.wkw_convert import ImportOptions, StagedImport, open_source, stage_import, target_folder
+from wkwdask.jobs.taken import Taken
+from wkwdask.jobs.wkw_convert import ImportOptions
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
-from wkwdask.jobs.zarr_write import is_ids
-from wkwdask.storage.dataset import choose_layer, locate
-from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.n5_layer import is_n5, is_named_n5
-from wkwdask.storage.ngff_source import find_image, find_zarr_layer
-from wkwdask.storage.opening import find, open_stored, voxel_size_of
+from wkwdask.storage.dataset import Layer
+from wkwdask.storage.n5_layer import is_named_n5
+from wkwdask.storage.opening import voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
-from wkwdask.storage.provenance import read_provenance
-from wkwdask.storage.replaceable import is_taken
-from wkwdask.storage.zarr_layer import is_named_zarr
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.sharding import Sharding
-    from wkwdask.jobs.places import Place
-    from wkwdask.storage.ngff_source import SourceImage
+    from wkwdask.jobs.precomputed_scales import ScaleOptions
     from wkwdask.storage.opening import StoredVolume
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_LENGTH = 32
 
 
 def convert(
@@ -64,8 +58,8 @@ def convert(
     unit: str = "nm",
     offset: Sequence[int] = (0, 0, 0),
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
-    block_len: int = 32,
-    file_len: int = 32,
+    block_len: int = _LENGTH,
+    file_len: int = _LENGTH,
     compression: str | None = None,
     level: int = DEFAULT_LEVEL,
     encoding: str | None = None,
@@ -209,67 +203,61 @@ def convert(
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
+    of_images = {"axes": axes, "on_error": on_error == "fill"}
+    of_wkw = {"block_len": block_len != _LENGTH, "file_len": file_len != _LENGTH}
+    its_channels, size = None if channels is None else tuple(channels), _lengths_nm(voxel_size, unit)
+    its_level = None if level == DEFAULT_LEVEL else level
+
+    def take(*, finest_only: bool = False) -> Taken:
+        mags = None if mag is None else (Mag.parse(mag),)
+        return Taken(mags, finest_only, box, vec3(offset, "offset"), its_channels, dtype, range_)
+
     if is_named_n5(target):
-        given = {**of_scales, "axes": axes, "on_error": on_error == "fill", "category": category, "pyramid": pyramid, "level": level != DEFAULT_LEVEL}
-        given.pop("chunk_size")
-        refuse_options(f"{target} is N5", given)
-        encoding_of_blocks = N5Encoding(vec3(chunk_size or (64, 64, 64), "chunk_size"), make_compression(compression or "gzip"))
-        taken = Taken(
-            None if mag is None else (Mag.parse(mag),), False, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
-        )  # fmt: skip
-        chosen, only = _layer_and_mag(source, layer)
-        taken = taken if only is None or taken.mags is not None else replace(taken, mags=(only,))
-        return convert_to_n5(chosen, target, taken, encoding_of_blocks, _lengths_nm(voxel_size, unit), existing)
+        no_blocks = {name: value for name, value in of_scales.items() if name != "chunk_size"}
+        refuse_options(f"{target} is N5", {**no_blocks, **of_images, **of_wkw, "category": category, "pyramid": pyramid, "level": its_level, "ngff": ngff})
+        blocks = N5Encoding(vec3(chunk_size or (64, 64, 64), "chunk_size"), make_compression(compression or "gzip"))
+        chosen, only = choose_source(source, layer)
+        return convert_to_n5(chosen, target, take().only(only), blocks, size, existing)
     if is_zarr_image(target):
-        of_images = {"axes": axes, "on_error": on_error == "fill", "category": category, "pyramid": pyramid}
-        refuse_options(f"{target} is an OME-NGFF image", {**of_images, "encoding": encoding, "quality": quality, "compress": compress, "force": force})
-        if not isinstance(source, (str, os.PathLike)):
-            raise UnsupportedError(f"{target}: an OME-NGFF image is made of a WKW layer or a precomputed volume; convert {source!r} to WKW first")
-        taken = Taken(
-            None if mag is None else (Mag.parse(mag),), False, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
-        )  # fmt: skip
-        stored = array_options({**of_scales, "compression": compression}, None if level == DEFAULT_LEVEL else level, ngff)
-        return convert_to_image(source, target, layer, taken, stored, _lengths_nm(voxel_size, unit), existing)
+        no_arrays = {"encoding": encoding, "quality": quality, "compress": compress, "force": force}
+        refuse_options(f"{target} is an OME-NGFF image", {**no_arrays, **of_images, **of_wkw, "category": category, "pyramid": pyramid})
+        chosen, only = choose_source(source, layer)
+        stored = array_options({**of_scales, "compression": compression}, its_level, ngff)
+        return convert_to_image(chosen, target, take().only(only), stored, size, existing)
     refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
-    to_scales = is_named_precomputed(target)
-    is_volume = isinstance(source, (str, os.PathLike)) and (is_precomputed(source) or _is_arrays(source))
-    if to_scales or (is_volume and not _is_export(target)):
-        of_images = {"axes": axes, "on_error": on_error == "fill"}
-        taken = Taken(
-            None if mag is None else (Mag.parse(mag),), pyramid, box, vec3(offset, "offset"), None if channels is None else tuple(channels), dtype, range_,
+    if is_named_precomputed(target):
+        refuse_options(
+            f"{target} is a precomputed volume", {**of_images, **of_wkw, "compression": compression, "category": category, "level": its_level},
         )  # fmt: skip
-        size = _lengths_nm(voxel_size, unit)
-        if to_scales:
-            refuse_options(f"{target} is a precomputed volume", {**of_images, "compression": compression, "category": category})
-            report = _to_scales(source, target, layer, taken, of_scales, size, existing)
-            above = partial(build_pyramid, target, existing=existing)
-        else:
-            refuse_options(f"{source} is converted to WKW", {**of_images, **of_scales})
-            encoding_of_mags = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
-            chosen, only = _layer_and_mag(source, None)
-            taken = taken if only is None or taken.mags is not None else replace(taken, mags=(only,))
-            report = convert_from_scales(chosen, target, layer, taken, encoding_of_mags, category, size, existing, allow_external=allow_external)
-            above = partial(build_pyramid, report.mags[0].path, existing=existing, allow_external=allow_external)
-        return merge_reports([report, above()]) if pyramid else report
-    refuse_options(f"{source} is converted to WKW or images", of_scales)
-    zarr_layer = find_zarr_layer(source, layer) if not _is_export(target) else None
-    found = None if zarr_layer is not None else _stored(source, layer, mag_or_key(mag))
-    if found is not None:
-        volume, voxel_size_nm = found
-        for name, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
+        report = _to_scales(source, target, layer, take(finest_only=pyramid), scale_options(of_scales), size, existing)
+        return merge_reports([report, build_pyramid(target, existing=existing)]) if pyramid else report
+    found = find_layers(source, whole_images=axes is None and on_error == "fail")
+    chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)
+    if found is not None and (isinstance(chosen, Layer) or _is_export(target)):
+        refuse_options(f"{source} is exported as images", of_scales)
+        stored_layer, volume = found.open(layer, mag_or_key(mag))
+        for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
-                raise ValueError(f"{name} is for what becomes WKW, but {volume.name} is a mag or scale, which is exported")
-        return _export(volume, target, ExportOptions(box, None if channels is None else tuple(channels), dtype, range_, compression), existing, voxel_size_nm)
-    options = ImportOptions(
-        WkwEncoding(block_len, file_len, compression or "lz4hc", level), vec3(offset, "offset"), axes, None if channels is None else tuple(channels), dtype,
-        range_, _lengths_nm(voxel_size, unit), box, category, on_error == "fill", allow_external,
-    )  # fmt: skip
-    wanted = None if mag is None else Mag.parse(mag)
-    image = zarr_layer or (find_image(source) if axes is None and on_error == "fail" else None)
-    taken_mag = wanted if wanted is not None or layer is not None else _mag_in(target)
-    if image is not None and not pyramid and (taken_mag is None or image.find(taken_mag) is not None):
-        return _import_image(image, target, layer, taken_mag, options, existing)
-    return _import(source, target, layer, wanted, options, existing, pyramid=pyramid)
+                raise ValueError(f"{option} is for what becomes WKW, but {volume.name} is a mag or scale, which is exported")
+        return _export(volume, target, ExportOptions(box, its_channels, dtype, range_, compression), existing, voxel_size_of(stored_layer, volume))
+    refuse_options(f"{source} is converted to WKW", of_scales)
+    stored_as = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
+    if found is not None and chosen is not None:
+        refuse_options(f"{source} is converted to WKW", of_images)
+        only = found.mag if found.mag is not None or layer is not None else _mag_in(target, chosen.mags)
+        taken = take(finest_only=pyramid).only(only)
+        report = convert_from_scales(chosen, target, name, taken, stored_as, category, size, existing, allow_external=allow_external)
+        if not pyramid:
+            return report
+        return merge_reports([report, build_pyramid(report.mags[0].path, existing=existing, allow_external=allow_external)])
+    options = ImportOptions(stored_as, vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, category, on_error == "fill", allow_external)
+    return import_images(source, target, layer, None if mag is None else Mag.parse(mag), options, existing, pyramid=pyramid)
+
+
+def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
+    """Give the mag that a target's name is, where it is one of those that are there."""
+    name = os.path.basename(os.fspath(target).rstrip("/"))
+    return next((mag for mag in mags if name in (mag.name, str(mag))), None)
 
 
 def _is_export(target: str | os.PathLike[str]) -> bool:
@@ -278,7 +266,7 @@ def _is_export(target: str | os.PathLike[str]) -> bool:
 
 
 def _to_scales(
-    source: Paths, target: str | os.PathLike[str], layer: str | None, taken: Taken, of_scales: dict[str, Any], voxel_size: Any, existing: str
+    source: Paths, target: str | os.PathLike[str], layer: str | None, taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str
 ) -> Report:
     """Convert what can become a precomputed volume.
 
@@ -289,62 +277,12 @@ def _to_scales(
     UnsupportedError
         The source is of a kind that is not converted in one step.
     """
-    options = scale_options(of_scales)
-    if isinstance(source, (str, os.PathLike)) and _is_arrays(source):
-        found, only = _layer_and_mag(source, layer)
-        return convert_to_scales(found, target, taken if only is None else replace(taken, mags=(only,)), options, voxel_size, existing)
     if is_precomputed(source):
         if taken != Taken(taken.mags, taken.finest_only) or voxel_size is not None:
             raise UnsupportedError(f"{source}: scales are stored anew as they are; convert to WKW to change their place, type or channels")
         return rechunk_scales(str(source), target, taken.mags, existing, None, options)
-    located = locate(source) if isinstance(source, (str, os.PathLike)) and _is_wkw(source) else None
-    if located is None:
-        if isinstance(source, (str, os.PathLike)) and not is_remote(os.fspath(source)) and not os.path.exists(local_path(source)):
-            raise MissingError(f"{os.fspath(source)}: no such file or folder")
-        raise UnsupportedError(f"{source}: is neither WKW nor a precomputed volume: convert it to WKW first, then that to {target}")
-    if located.mag is not None:
-        taken = replace(taken, mags=(located.mag,))
-    return convert_to_scales(choose_layer(located, layer), target, taken, options, voxel_size, existing)
-
-
-def _is_arrays(source: str | os.PathLike[str]) -> bool:
-    """Tell whether a source is N5, or says itself that it is Zarr; what does not may be any array in a folder, whose axes a user can name."""
-    return is_n5(source) or is_named_zarr(source)
-
-
-def _layer_and_mag(source: Paths, layer: str | None) -> tuple[Any, Mag | None]:
-    """Open the layer that is converted, with the one mag that is meant, where the path is that of one.
-
-    Raises
-    ------
-    UnsupportedError
-        The source is of a kind that is not converted in one step.
-    """
-    what = f"{source}: is neither WKW, nor a precomputed volume, N5 or Zarr: convert it to WKW first"
-    if not isinstance(source, (str, os.PathLike)):
-        raise UnsupportedError(what)
-    try:
-        found = find(source)
-    except (MissingError, NotADirectoryError):
-        if os.path.exists(source):
-            raise UnsupportedError(what) from None
-        raise
-    return found.choose(layer), found.mag
-
-
-def _is_wkw(source: str | os.PathLike[str]) -> bool:
-    try:
-        return bool(locate(source).layers)
-    except (MissingError, UnsupportedError, NotADirectoryError):
-        return False
-
-
-def _stored(source: Paths, layer: str | None, mag: Mag | str | None) -> tuple[StoredVolume, Lengths | None] | None:
-    """Open a source that is WKW or precomputed, with the edge lengths of a voxel of mag 1 [nm]; None for another one."""
-    if not isinstance(source, (str, os.PathLike)) or not (is_precomputed(source) or _is_arrays(source) or _is_wkw(source)):
-        return None
-    found, volume = open_stored(source, layer, mag)
-    return volume, voxel_size_of(found, volume)
+    chosen, only = choose_source(source, layer)
+    return convert_to_scales(chosen, target, taken.only(only), options, voxel_size, existing)
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:
@@ -354,105 +292,6 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
     if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
         raise ValueError(f"voxel_size must be three positive lengths along x, y, z, none of them infinite, got {voxel_size!r}")
     return lengths[0], lengths[1], lengths[2]
-
-
-def _import(
-    source: Paths, target: str | os.PathLike[str], layer: str | None, mag: Mag | None, options: ImportOptions, existing: str, *, pyramid: bool
-) -> Report:
-    from wkwdask.graphs import build
-    from wkwdask.graphs.runners import num_workers
-
-    if min(options.offset) < 0:
-        raise ValueError(f"offset must not be negative, got {options.offset}")
-    folder = target_folder(target, layer, mag, options.category or "color")
-    voxels, foreign = open_source(source, options, Mag.parse(os.path.basename(folder)))
-    if options.category is None and layer is None and voxels.num_channels == 1 and voxels.dtype.kind in "iu" and voxels.dtype.itemsize >= 4:
-        folder = target_folder(target, layer, mag, "segmentation")
-    for note in foreign.notes:
-        warnings.warn(note, SectionWarning, stacklevel=3)
-    staged = stage_import(voxels, foreign, folder, options, existing, num_workers())
-    stale = staged.place.coarser_mags() if existing == "overwrite" or not is_taken(staged.place.folder) else ()
-    try:
-        report = build.convert(staged)
-    except ExistsError:
-        if not pyramid or not _is_done(staged):
-            raise
-        # The call was interrupted while it built the pyramid, or when all was there.
-        return _pyramid_above(staged.place, options, "resume")
-    if not pyramid:
-        return _with_stale(report, staged.place, stale)
-    return merge_reports([report, _pyramid_above(staged.place, options, existing)])
-
-
-def _mag_in(target: str | os.PathLike[str]) -> Mag | None:
-    """Give the mag that a target's name is, None where it is the name of something else."""
-    with contextlib.suppress(ValueError):
-        return Mag.parse(os.path.basename(os.fspath(target).rstrip("/")))
-    return None
-
-
-def _import_image(image: SourceImage, target: str | os.PathLike[str], layer: str | None, mag: Mag | None, options: ImportOptions, existing: str) -> Report:
-    """Import the mags of an OME-NGFF image, each to where it lies.
-
-    Raises
-    ------
-    BoundsError
-        An array begins below 0.
-    ValueError
-        A voxel would come to lie between two voxels of its mag.
-    """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.batch import check_can_be_repeated
-    from wkwdask.graphs.runners import num_workers
-
-    if image.box is not None:
-        x, y, z = (a + b for a, b in zip(image.box.topleft, options.offset, strict=True))
-        inside = BoundingBox((x, y, z), image.box.size)
-        options = replace(options, box=inside if options.box is None else options.box.intersection(inside))
-    layer = layer or image.layer
-    for note in image.odd if mag is None else ():
-        warnings.warn(f"{image.name}: left out: {note}", SectionWarning, stacklevel=4)
-    levels = [level for level in image.levels if mag in (None, level.mag)]
-    check_can_be_repeated(len(levels), starts_anew=existing == "overwrite")
-    staged = []
-    for level in levels:
-        if any(a % n for a, n in zip(options.offset, level.mag.factors, strict=True)):
-            raise ValueError(f"offset must be a multiple of every mag that is converted, got {options.offset}, but there is mag {level.mag}")
-        x, y, z = (c + a // n for c, a, n in zip(level.corner, options.offset, level.mag.factors, strict=True))
-        if min(x, y, z) < 0:
-            raise BoundsError(f"{level.path}: begins at voxel {(x, y, z)}, and no voxel of WKW can lie below 0: move it with offset= (--offset)")
-        size = options.voxel_size_nm or image.voxel_size_nm
-        its_options = replace(options, offset=(x, y, z), axes=level.axes, voxel_size_nm=size)
-        voxels, foreign = open_source(level.path, its_options, level.mag)
-        category = options.category or ("segmentation" if image.is_label or is_ids(voxels.dtype, voxels.num_channels) else "color")
-        folder = target_folder(target, layer, level.mag, category)
-        its_options = replace(its_options, category=category)
-        stage = partial(stage_import, voxels, replace(foreign, voxel_size_nm=None), folder, its_options, existing, num_workers())
-        if existing == "error":
-            stage().staged.check_free()
-        staged.append(stage)
-    return merge_reports([build.convert(stage()) for stage in staged])
-
-
-def _pyramid_above(place: Place, options: ImportOptions, existing: Any) -> Report:
-    """Build the coarser mags of one that is there now."""
-    return build_pyramid(os.path.dirname(place.named or place.folder), finest=place.mag, existing=existing, allow_external=options.allow_external)
-
-
-def _with_stale(report: Report, place: Place, mags: Sequence[Mag]) -> Report:
-    """Say in a report which mags a new one does not change."""
-    if not mags:
-        return report
-    note = (
-        f"coarser mags that are there are not changed: {', '.join(mag.name for mag in mags)}; "
-        f"wkwdask pyramid {place.folder} --update (or --overwrite) brings them up to date"
-    )
-    return replace(report, note="\n".join(filter(None, [report.note, note])))
-
-
-def _is_done(staged: StagedImport) -> bool:
-    """Tell whether the same import was finished before."""
-    return read_provenance(staged.place.folder).get("settings") == staged.staged.settings
 
 
 def _export(volume: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: Lengths | None) -> Report:

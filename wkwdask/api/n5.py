@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from wkwdask.api.access import Existing
     from wkwdask.api.options import MagLike
-    from wkwdask.api.scales import Taken
     from wkwdask.formats.levels import Lengths
+    from wkwdask.jobs.taken import Taken
     from wkwdask.storage.opening import AnyLayer
 
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import mag_or_key
-from wkwdask.errors import BoundsError, MissingError, ViewerWarning
+from wkwdask.errors import ViewerWarning
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
-from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
@@ -20,31 +19,25 @@ from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyr
 from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import ScaleEncoding, VolumeType, default_kind
 from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import finish_what_was_left, settings_of
+from wkwdask.jobs.staged import finish_what_was_left
+from wkwdask.jobs.taken import stored_settings
 from wkwdask.jobs.wkw_convert import target_folder
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
-from wkwdask.storage.converted import Converted, check_range
 from wkwdask.storage.dataset import Layer
+from wkwdask.storage.leveled import LeveledLayer
 from wkwdask.storage.local import is_remote
-from wkwdask.storage.opening import cropped
-from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_layer import PrecomputedLayer, location_of, open_precomputed_layer
 from wkwdask.storage.states import digest
-from wkwdask.storage.translated import shifted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.api.options import MagLike
     from wkwdask.formats.precomputed.info import Lengths, Scale
-    from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.taken import Taken
     from wkwdask.jobs.wkw_write import WkwEncoding
-    from wkwdask.storage.leveled import ArrayVolume, LeveledLayer
-    from wkwdask.storage.opening import AnyLayer, StoredVolume
-    from wkwdask.storage.precomputed_layer import AbsoluteVolume
-    from wkwdask.storage.volume import Volume
+    from wkwdask.storage.opening import AnyLayer
 
 SCALE_OPTIONS = ("encoding", "sharded", "chunk_size", "quality", "compress", "force")
 
@@ -145,76 +138,6 @@ def _chosen(layer: PrecomputedLayer, mags: Sequence[MagLike] | str | None) -> li
     return [layer.find(None)] if layer.key is not None else list(layer.info.scales)
 
 
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """What of a source is converted."""
-
-    mags: tuple[Mag, ...] | None = None
-    """Which mags, by default all."""
-    finest_only: bool = False
-    """Whether of all mags only the finest is taken."""
-    box: BoundingBox | None = None
-    """Which part [voxels of mag 1]."""
-    offset: Vec3 = (0, 0, 0)
-    """By what voxels are moved [voxels of mag 1]."""
-    channels: tuple[int, ...] | None = None
-    """Which channels, by default all."""
-    dtype: Any = None
-    """Type of the values, by default as it is."""
-    value_range: tuple[float, float] | None = None
-    """What becomes the least and the greatest value of the type."""
-
-    def of(self, volume: StoredVolume) -> Volume:
-        """Give what is converted of a mag, at the place that it goes to.
-
-        Raises
-        ------
-        BoundsError
-            The box holds nothing of it.
-        ValueError
-            A voxel would come to lie between two voxels of its mag, or an option makes no sense.
-        """
-        taken: Volume = volume
-        mag = volume.box.mag
-        if self.box is not None:
-            box = self.box.in_mag(mag).intersection(volume.box)
-            if box.is_empty:
-                raise BoundsError(f"{volume.name}: the bounding box {self.box} holds nothing of it; its box is {volume.box}")
-            taken = cropped(volume, box)
-        if any(self.offset):
-            if any(a % n for a, n in zip(self.offset, mag.factors, strict=True)):
-                raise ValueError(f"offset must be a multiple of every mag that is converted, got {self.offset}, but there is mag {mag}")
-            x, y, z = (a // n for a, n in zip(self.offset, mag.factors, strict=True))
-            taken = shifted(taken, (x, y, z))
-        channels = tuple(range(volume.num_channels)) if self.channels is None else self.channels
-        if not channels or any(not 0 <= channel < volume.num_channels for channel in channels):
-            raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
-        dtype = by_dtype(self.dtype or volume.dtype).dtype.newbyteorder("=")
-        check_range(self.value_range)
-        if self.channels is None and dtype == volume.dtype and self.value_range is None:
-            return taken
-        return Converted(taken, channels, dtype, self.value_range)
-
-    def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
-        """Choose among the mags that are there, finest first.
-
-        Raises
-        ------
-        MissingError
-            One that is asked for is not there, or there is none.
-        """
-        missing = [mag for mag in self.mags or () if mag not in there]
-        if missing or not there:
-            raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, there)) or 'none'}")
-        chosen = sorted(there if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
-        return chosen[:1] if self.finest_only else chosen
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What a journal keeps about it."""
-        return settings_of("convert", box=self.box, offset=self.offset, channels=self.channels, dtype=self.dtype, value_range=self.value_range)
-
-
 def local_mags(layer: AnyLayer) -> list[Mag]:
     """List the mags of a layer that can be read; those of a dataset in WKW that are elsewhere cannot."""
     return [mag for mag, folder in layer.mags.items() if not isinstance(layer, Layer) or not is_remote(folder)]
@@ -272,7 +195,7 @@ def _copied(target: str, kind: str, copies: Sequence[ScaleCopy], existing: str, 
 
 
 def convert_from_scales(
-    layer: PrecomputedLayer | LeveledLayer, target: str | os.PathLike[str], layer_name: str | None, taken: Taken, encoding: WkwEncoding, category: str | None,
+    layer: AnyLayer, target: str | os.PathLike[str], layer_name: str | None, taken: Taken, encoding: WkwEncoding, category: str | None,
     voxel_size: Lengths | None, existing: str, *, allow_external: bool,
 ) -> Report:  # fmt: skip
     """Convert a precomputed volume, N5 or Zarr to mags of a WKW layer; see :func:`wkwdask.api.conversion.convert`.
@@ -290,6 +213,8 @@ def convert_from_scales(
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
+    if not layer.mags and isinstance(layer, LeveledLayer):
+        layer.volume()  # says why nothing can be used
     mags = taken.mags_of(layer.folder, list(layer.mags))
     first = layer.volume(mags[0])
     category = category or layer.category or {"image": "color"}.get(guess := default_kind(first.dtype, first.num_channels), guess)
@@ -305,22 +230,19 @@ def convert_from_scales(
         staged = stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
         reports.append(build.rechunk(staged, verify=False))
     report = merge_reports(reports)
-    left = _left_out(layer) if isinstance(layer, PrecomputedLayer) and taken.mags is None and not taken.finest_only else ""
+    left = _left_out(layer) if taken.mags is None and not taken.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, left])))
 
 
-def _left_out(layer: PrecomputedLayer) -> str:
-    """Say which scales of a volume cannot become mags."""
-    left = [f"{scale.key!r} (no mag)" for scale in layer.info.scales if layer.mag_of(scale) is None]
-    left += [f"{odd.key!r} (cannot be read)" for odd in layer.info.odd]
+def _left_out(layer: AnyLayer) -> str:
+    """Say which scales of a volume, or arrays of an image, cannot become mags."""
+    left: list[str] = []
+    if isinstance(layer, PrecomputedLayer):
+        left = [f"{scale.key!r} (no mag)" for scale in layer.info.scales if layer.mag_of(scale) is None]
+        left += [f"{odd.key!r} (cannot be read)" for odd in layer.info.odd]
+    elif isinstance(layer, LeveledLayer):
+        left = [f"{level.key!r} ({level.problem or 'no mag'})" for level in layer.levels if level.mag is None or level.volume is None]
     return f"scales that are left out: {', '.join(left)}" if left else ""
-
-
-def stored_settings(volume: AbsoluteVolume | ArrayVolume) -> dict[str, Any]:
-    """Name what is read and the state of all its files, so that a job goes on only with what it began with."""
-    if isinstance(volume.volume, PrecomputedVolume):
-        return source_settings(volume)
-    return {"source": volume.name, "input": source_token(volume), "states": digest(volume.stored_states())}
 
 
 def _warn(notes: Sequence[str]) -> None:

@@ -9,15 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.extras import need
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.precomputed_scales import source_settings
 from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
+from wkwdask.jobs.taken import stored_settings
+from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.zarr_places import labels_note
 from wkwdask.jobs.zarr_write import ArrayCopy, ArrayOptions, is_ids, stage_array, stage_copy
-from wkwdask.storage.opening import find
-from wkwdask.storage.precomputed import PrecomputedVolume
-from wkwdask.storage.states import digest
-from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
     import os
@@ -30,8 +26,8 @@ if TYPE_CHECKING:
 
     from wkwdask.api.access import Existing
     from wkwdask.api.options import MagLike
-    from wkwdask.api.scales import Taken
     from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.jobs.taken import Taken
     from wkwdask.storage.opening import AnyLayer, StoredVolume
 
 Compression = Literal["blosc", "zstd", "gzip", "raw"]
@@ -194,10 +190,7 @@ def _of_mag_1(lengths: Lengths | None, mag: Mag) -> Lengths | None:
     return x, y, z
 
 
-def convert_to_image(
-    source: str | os.PathLike[str], target: str | os.PathLike[str], layer: str | None, taken: Taken, options: ArrayOptions, voxel_size: Lengths | None,
-    existing: str,
-) -> Report:  # fmt: skip
+def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, options: ArrayOptions, voxel_size: Lengths | None, existing: str) -> Report:
     """Convert mags of a layer of any format to an OME-NGFF image; see :func:`wkwdask.api.conversion.convert`.
 
     Raises
@@ -212,14 +205,11 @@ def convert_to_image(
     from wkwdask.graphs.runners import num_workers
 
     need("zarr", "an OME-NGFF image", "zarr")
-    found = find(source)
-    chosen = found.choose(layer)
-    size = voxel_size or chosen.voxel_size_nm
+    size = voxel_size or layer.voxel_size_nm
     if size is None:
-        raise ValueError(f"{chosen.folder}: nothing says how large its voxels are; give voxel_size= (--voxel-size) in nm")
-    there = [found.mag] if found.mag is not None and taken.mags is None else list(chosen.mags)
-    mags = taken.mags_of(chosen.folder, there)
-    copies = [_copy(chosen, chosen.volume(mag), taken, size) for mag in mags]
+        raise ValueError(f"{layer.folder}: nothing says how large its voxels are; give voxel_size= (--voxel-size) in nm")
+    mags = taken.mags_of(layer.folder, list(layer.mags))
+    copies = [_copy(layer, layer.volume(mag), taken, size) for mag in mags]
     check_can_be_repeated(len(copies), starts_anew=existing == "overwrite")
     stage = partial(stage_copy, target, options=options, existing=existing, workers=num_workers())
     if len(copies) > 1 and existing == "error":
@@ -235,11 +225,7 @@ def convert_to_image(
 def _copy(layer: AnyLayer, volume: StoredVolume, taken: Taken, voxel_size: Lengths) -> ArrayCopy:
     source = taken.of(volume)
     is_label = layer.category == "segmentation" if layer.category is not None else is_ids(source.dtype, source.num_channels)
-    if isinstance(volume, WkwVolume) or not isinstance(volume.volume, PrecomputedVolume):
-        known = {"source": volume.name, "input": source_token(volume), "states": digest(source.stored_states())}
-    else:
-        known = source_settings(volume)
-    return ArrayCopy(source, voxel_size, is_label, {**taken.settings, **known}, partial(check_not_replaced, volume))
+    return ArrayCopy(source, voxel_size, is_label, {**taken.settings, **stored_settings(volume)}, partial(check_not_replaced, volume))
 
 
 def array_options(values: dict[str, Any], level: int | None, version: str | None) -> ArrayOptions:

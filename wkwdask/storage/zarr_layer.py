@@ -84,6 +84,13 @@ def is_plain_zarr(url: object) -> bool:
     return not is_named_zarr(url) and is_zarr(url)
 
 
+def is_image(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a local Zarr group says that it is an OME-NGFF image, and along which axes its arrays lie."""
+    group = _open(location_of(path))
+    image = None if group is None or hasattr(group, "shape") else parse_image(dict(group.attrs))
+    return image is not None and {"x", "y", "z"} <= set(image.axes)
+
+
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
     """Find what a Zarr array or group holds.
 

@@ -1,0 +1,101 @@
+"""What a conversion starts from: a layer with mags in whatever format, or images and arrays that only say how large they are."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import MissingError, UnsupportedError
+from wkwdask.storage.dataset import Layer
+from wkwdask.storage.n5_layer import is_n5
+from wkwdask.storage.opening import AnyLayer, Found, find
+from wkwdask.storage.precomputed_layer import is_precomputed
+from wkwdask.storage.zarr_layer import is_image, is_named_zarr, is_plain_zarr
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.mag import Mag
+
+    Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+def find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
+    """Find the layers with mags that a source is; None where it is images or an array.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        What a user names.
+    whole_images : bool
+        Whether an OME-NGFF image that is named by its path alone is a layer; else its finest array counts, as any array in a folder.
+
+    Raises
+    ------
+    FormatError, UnsupportedError, ModuleNotFoundError
+        It says itself that it is such a layer, and cannot be read.
+    MissingError
+        It says so, and is not there.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    if is_precomputed(source) or is_n5(source) or is_named_zarr(source):
+        return find(source)
+    if is_plain_zarr(source):
+        return find(source) if whole_images and is_image(source) else None
+    try:
+        found = find(source)
+    except (MissingError, UnsupportedError, NotADirectoryError):
+        return None
+    return found if found.layers else None
+
+
+def choose_source(source: Paths, layer: str | None) -> tuple[Any, Mag | None]:
+    """Open the layer that is converted, with the one mag that is meant, where the path is that of one.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        What a user names.
+    layer : str, optional
+        The layer, where it holds several.
+
+    Raises
+    ------
+    MissingError
+        There is no such source.
+    UnsupportedError
+        The source is of a kind that is not converted in one step.
+    """
+    what = f"{source}: is neither WKW, nor a precomputed volume, N5 or Zarr: convert it to WKW first"
+    if not isinstance(source, (str, os.PathLike)):
+        raise UnsupportedError(what)
+    try:
+        found = find(source)
+    except (MissingError, NotADirectoryError):
+        if os.path.exists(source):
+            raise UnsupportedError(what) from None
+        raise
+    return found.choose(layer), found.mag
+
+
+def choose_layer_of(found: Found, layer: str | None) -> tuple[AnyLayer, str | None]:
+    """Choose the layer that becomes WKW or images: that of the name which a new layer gets, if there is one, else the only one.
+
+    Parameters
+    ----------
+    found : Found
+        What a source holds.
+    layer : str, optional
+        Name of the new layer.
+
+    Returns
+    -------
+    chosen : Layer, PrecomputedLayer or LeveledLayer
+    name : str or None
+        What the new layer is called; as the old one, where that is one of a dataset.
+    """
+    if any(isinstance(one, Layer) for one in found.layers):
+        chosen = found.choose(layer)
+        return chosen, layer or chosen.name
+    return found.choose(layer if any(one.name == layer for one in found.layers) else None), None if layer is None else layer.rpartition("/")[2]

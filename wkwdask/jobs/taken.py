@@ -1,0 +1,106 @@
+"""What of a layer a conversion takes over: which mags, which part, moved by how much, which channels and values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import BoundsError, MissingError
+from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.jobs.precomputed_scales import source_settings
+from wkwdask.jobs.staged import settings_of
+from wkwdask.jobs.wkw_mags import source_token
+from wkwdask.storage.converted import Converted, check_range
+from wkwdask.storage.opening import cropped
+from wkwdask.storage.precomputed import PrecomputedVolume
+from wkwdask.storage.states import digest
+from wkwdask.storage.translated import TranslatedVolume, shifted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.storage.opening import StoredVolume
+    from wkwdask.storage.volume import Volume
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What of a source is converted."""
+
+    mags: tuple[Mag, ...] | None = None
+    """Which mags, by default all."""
+    finest_only: bool = False
+    """Whether of all mags only the finest is taken."""
+    box: BoundingBox | None = None
+    """Which part [voxels of mag 1]."""
+    offset: Vec3 = (0, 0, 0)
+    """By what voxels are moved [voxels of mag 1]."""
+    channels: tuple[int, ...] | None = None
+    """Which channels, by default all."""
+    dtype: Any = None
+    """Type of the values, by default as it is."""
+    value_range: tuple[float, float] | None = None
+    """What becomes the least and the greatest value of the type."""
+
+    def of(self, volume: StoredVolume) -> Volume:
+        """Give what is converted of a mag, at the place that it goes to.
+
+        Raises
+        ------
+        BoundsError
+            The box holds nothing of it.
+        ValueError
+            A voxel would come to lie between two voxels of its mag, or an option makes no sense.
+        """
+        taken: Volume = volume
+        mag = volume.box.mag
+        if self.box is not None:
+            box = self.box.in_mag(mag).intersection(volume.box)
+            if box.is_empty:
+                raise BoundsError(f"{volume.name}: the bounding box {self.box} holds nothing of it; its box is {volume.box}")
+            taken = cropped(volume, box)
+        if any(self.offset):
+            if any(a % n for a, n in zip(self.offset, mag.factors, strict=True)):
+                raise ValueError(f"offset must be a multiple of every mag that is converted, got {self.offset}, but there is mag {mag}")
+            x, y, z = (a // n for a, n in zip(self.offset, mag.factors, strict=True))
+            taken = shifted(taken, (x, y, z))
+        channels = tuple(range(volume.num_channels)) if self.channels is None else self.channels
+        if not channels or any(not 0 <= channel < volume.num_channels for channel in channels):
+            raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
+        dtype = by_dtype(self.dtype or volume.dtype).dtype.newbyteorder("=")
+        check_range(self.value_range)
+        if self.channels is None and dtype == volume.dtype and self.value_range is None:
+            return taken
+        return Converted(taken, channels, dtype, self.value_range)
+
+    def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
+        """Choose among the mags that are there, finest first.
+
+        Raises
+        ------
+        MissingError
+            One that is asked for is not there, or there is none.
+        """
+        missing = [mag for mag in self.mags or () if mag not in there]
+        if missing or not there:
+            raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, there)) or 'none'}")
+        chosen = sorted(there if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
+        return chosen[:1] if self.finest_only else chosen
+
+    def only(self, mag: Mag | None) -> Taken:
+        """Take one mag alone, where a path is that of one and no mags are named; all as before, where that is None."""
+        return self if mag is None or self.mags is not None else replace(self, mags=(mag,))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a journal keeps about it."""
+        return settings_of("convert", box=self.box, offset=self.offset, channels=self.channels, dtype=self.dtype, value_range=self.value_range)
+
+
+def stored_settings(volume: StoredVolume) -> dict[str, Any]:
+    """Name what is read and the state of all its files, so that a job goes on only with what it began with."""
+    if isinstance(volume, TranslatedVolume) and isinstance(volume.volume, PrecomputedVolume):
+        return source_settings(volume)
+    return {"source": volume.name, "input": source_token(volume), "states": digest(volume.stored_states())}
