@@ -101,6 +101,11 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
     UnsupportedError
         The mags of a layer are in several folders, remote, or outside of the dataset.
 
+    Notes
+    -----
+    What files hold before the bounding box is seen too, since chunks are whole files. Arrays can be written through zarr: a chunk is then a whole WKW file
+    that is made anew, without a lock, so that one process at a time may write a file. After a mag was replaced, removed or has grown, write the view again.
+
     Examples
     --------
     >>> import numpy as np, wkwdask, tempfile
