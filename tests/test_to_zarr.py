@@ -214,6 +214,8 @@ def test_a_layer_and_back(tmp_path, dataset, version):
     wkwdask.convert(dataset, image / "labels" / "neurons", layer="neurons", ngff=version)
     for mag in ("1", "2-2-1", "4-4-2"):
         np.testing.assert_array_equal(read(image, mag), wkwdask.open(dataset / "color" / mag)[0].compute().T)
+        absolute = {"mag": mag, "origin": "absolute"}  # the same voxels at the same places
+        np.testing.assert_array_equal(wkwdask.open(image, **absolute).compute(), wkwdask.open(dataset, layer="color", **absolute).compute())
     assert datasets(image)["2-2-1"] == [[40, 10, 8], [30 * 40, 10 * 10 + 2.5, 5 * 8 + 2]]
     wkwdask.convert(image, tmp_path / "back", layer="color")
     wkwdask.convert(image / "labels" / "neurons", tmp_path / "back", layer="neurons")

@@ -189,6 +189,28 @@ def test_precomputed_volumes_are_equal(data, own_settings, work, kind):
         assert (theirs[:3] == ours[:3]) == kind.startswith("seg")
 
 
+@pytest.mark.parametrize("name", ["zarr/view/em/box64", "zarr/export/seg"])
+def test_zarr_is_equal(data, own_settings, name):
+    """Slices of both views, and what is exported, in this process; webknossos and ngff-zarr take longer to start than all others together."""
+    del own_settings
+    for package in ("wkw", "zarr"):
+        _needs(package)
+    from zarr import config
+
+    from .serving import create
+
+    with config.set({"async.concurrency": 1, "threading.max_workers": 1}):  # as works do, for good
+        units = [unit for unit in _race(data, name).units if unit.work.startswith(("ours", "with_zarr"))]
+        found = []
+        for unit in units:
+            made = create(unit.work, unit.options | ({"passes": 1, "count": 3} if "passes" in unit.options else {}))
+            assert (measure(made).written > 0) == ("export" in name)
+            found.append(made.digests())
+    assert len(found) == (3 if "view" in name else 2)
+    assert found[0]
+    assert all(digests == found[0] for digests in found)
+
+
 def test_beside_the_disk(data):
     _needs("wkw")
     race = _race(data, "rechunk/disk")

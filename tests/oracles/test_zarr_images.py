@@ -213,3 +213,17 @@ def test_datasets_of_webknossos(tmp_path):
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "wkw" / "rgb" / "2-2-1").compute(), array[:, ::2, ::2])
     wkwdask.convert(tmp_path / "ds" / "rgb" / "1", tmp_path / "one", layer="rgb", voxel_size=VOXEL_SIZE)
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "one" / "rgb" / "1")[:, 8:58, 16:56, 4:34].compute(), array)
+
+
+def test_real_data(tmp_path, shared_data):
+    """l4_sample as it is, and exported: ome-zarr and zarr see what we see."""
+    sample = shared_data / "l4_sample"
+    view = zarr.open_group(wkwdask.zarr_view(sample), mode="r")
+    wkwdask.convert(sample, tmp_path / "l4.ome.zarr", layer="color", mag="2-2-1")
+    wkwdask.convert(sample, tmp_path / "l4.ome.zarr" / "labels" / "cells", layer="segmentation", mag="2-2-1")
+    found = nodes(tmp_path / "l4.ome.zarr")
+    for path, image in (("color/2-2-1", "l4.ome.zarr"), ("segmentation/2-2-1", "cells")):
+        voxels = expected(sample, path)
+        assert voxels.any()
+        np.testing.assert_array_equal(view[path][...], voxels)
+        np.testing.assert_array_equal(found[image].data[0].compute(), voxels)

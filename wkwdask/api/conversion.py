@@ -179,6 +179,9 @@ def convert(
 
     Notes
     -----
+    Of a local OME-NGFF image all levels are taken over, each to where it lies: ``mag`` takes one of them, ``pyramid=True`` the finest alone. A dataset
+    whose layers WEBKNOSSOS stores as Zarr is such a source too.
+
     A task holds at most 512 MB of the source, whatever the size of sections and volume: of larger slabs, decoded sections wait in a scratch file (LZ4, without
     a name) in the job's folder. A source that changes between two starts is noticed by the size and time of its files; of a Zarr array, by its record alone.
 

@@ -68,7 +68,7 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     if not layers:
         raise MissingError(f"{found.path}: the dataset has no layers")
     is_dataset = layer is None and any(one.dataset_folder == found.path for one in layers)
-    return ViewStore(view_of(layers, found.mag, shape, as_root=not is_dataset), found.path)
+    return ViewStore(view_of(layers, found.mag, shape, as_root=len(layers) == 1 and not is_dataset), found.path)
 
 
 def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, allow_external: bool = False) -> tuple[str, ...]:
@@ -100,6 +100,11 @@ def write_zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, al
         There is no such dataset or layer, or no mag with voxels.
     UnsupportedError
         The mags of a layer are in several folders, remote, or outside of the dataset.
+
+    Notes
+    -----
+    What files hold before the bounding box is seen too, since chunks are whole files. Arrays can be written through zarr: a chunk is then a whole WKW file
+    that is made anew, without a lock, so that one process at a time may write a file. After a mag was replaced, removed or has grown, write the view again.
 
     Examples
     --------

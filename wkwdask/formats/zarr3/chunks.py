@@ -133,12 +133,6 @@ def format_index(places: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], 
         Where each begins, and how long it is [bytes].
     num_chunks : int
         How many a shard has.
-
-    Examples
-    --------
-    >>> index = format_index(np.array([1]), np.array([0]), np.array([5]), 2)
-    >>> len(index), np.frombuffer(index[:-4], np.uint64)[2:].tolist()
-    (36, [0, 5])
     """
     table = np.full((num_chunks, 2), ABSENT, "<u8")
     table[places, 0], table[places, 1] = offsets, sizes

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
-from zarr.abc.store import RangeByteRequest
 
-from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.errors import CorruptError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL, MAX_LZ4_RATIO
 from wkwdask.formats.wkw.file import block_bounds, format_file_head
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, make_header, parse_header
 from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
+from wkwdask.formats.zarr3.requests import SOURCE, Blocking, bytes_of, fetch, get, is_local, result_of, run
 from wkwdask.formats.zarr3.selection import boxed
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -29,7 +29,7 @@ from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE, START
 from wkwdask.kernels.locate import locate_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Iterator
 
     import numpy.typing as npt
     from zarr.abc.store import ByteGetter
@@ -40,10 +40,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.kernels.locate import Located
 
-_SOURCE = "<chunk>"
 _GAP_NBYTES = 64 << 10  # reading across a smaller gap costs less than another request
 _BATCH_NBYTES = 8 << 20
-_MOST_REQUESTS = 8  # of one chunk at once; zarr reads several chunks at once
 _FEW_BLOCKS = 8  # are decoded at once; more are, in a thread
 _PAGE_LEN = 32
 _ANY_NBYTES = 1 << 62
@@ -116,8 +114,8 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
 
     def _header_of(self, raw: Any, spec: ArraySpec) -> WkwHeader:
         """Read the header of a stored file, and make sure that it is of this array."""
-        header = parse_header(bytes(raw[:HEADER_NBYTES]), _SOURCE, is_data_file=True)
-        self._header(spec.shape, spec.dtype.to_native_dtype()).check_same_mag(header, _SOURCE)
+        header = parse_header(bytes(raw[:HEADER_NBYTES]), SOURCE, is_data_file=True)
+        self._header(spec.shape, spec.dtype.to_native_dtype()).check_same_mag(header, SOURCE)
         return header
 
     # -------------------------------------------------------------------------------------------- whole chunks
@@ -131,10 +129,10 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
 
     def _decode_box(self, chunk_data: Buffer, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
         """Decode a part of a file that is in memory."""
-        memory = np.ascontiguousarray(chunk_data.as_numpy_array()).view(np.uint8).reshape(-1)
+        memory = bytes_of(chunk_data)
         raw: Any = memory.data
         header = self._header_of(raw, spec)
-        bounds = block_bounds(raw, header, _SOURCE)
+        bounds = block_bounds(raw, header, SOURCE)
         out = _new(spec, box)
         for page, count in _pages(header, box):
             part = bounds[page.first : page.first + count + 1]
@@ -173,7 +171,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
 
     def _decode_partial_sync(self, byte_getter: Any, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
         """Decode a part for pipelines of zarr that know no event loop."""
-        read: NDBuffer | None = _result(self._decode_partial(_Blocking(byte_getter), selection, chunk_spec))
+        read: NDBuffer | None = result_of(self._decode_partial(Blocking(byte_getter), selection, chunk_spec))
         return read
 
     async def _decode_partial(self, getter: Any, selection: SelectorTuple, spec: ArraySpec) -> NDBuffer | None:
@@ -182,9 +180,10 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         if box.is_empty:
             return _buffer(_new(spec, box)[rest], spec)
         in_memory = hasattr(getter, "shard_dict")  # of a chunk inside a shard, where some versions of zarr give whole ones only
-        if in_memory or 2 * box.volume >= edge**3 or edge <= self.block_len:
+        is_large_part = 2 * box.volume >= edge**3 and not is_local(getter)  # far away, one long request costs less than many
+        if in_memory or is_large_part or edge <= self.block_len:
             data = await getter.get(spec.prototype)
-            array = None if data is None else await _run(getter, self._decode_box, data, spec, box)
+            array = None if data is None else await run(getter, self._decode_box, data, spec, box)
         else:
             array = await self._read_box(getter, spec, box)
         return None if array is None else _buffer(array[rest], spec)
@@ -195,7 +194,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         pages = list(_pages(wanted, box))
         page, count = pages[0]
         with_table = wanted.is_compressed and page.first == 0  # header and table follow each other
-        head = await _get(getter, spec, 0, sum(slice_range(0, count)) if with_table else HEADER_NBYTES)
+        head = await get(getter, spec, 0, sum(slice_range(0, count)) if with_table else HEADER_NBYTES)
         if head is None:
             return None
         header = self._header_of(head, spec)
@@ -205,47 +204,20 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
                 offset, nbytes = slice_range(page.first, count)
                 table: bytes | None = head[offset : offset + nbytes]
                 if page.first or table is None or len(table) < nbytes:
-                    table = await _get(getter, spec, offset, nbytes)
-                bounds = parse_jump_table(b"" if table is None else table, header, page.first, count, _ANY_NBYTES, _SOURCE)
+                    table = await get(getter, spec, offset, nbytes)
+                bounds = parse_jump_table(b"" if table is None else table, header, page.first, count, _ANY_NBYTES, SOURCE)
             else:
-                bounds = raw_block_bounds(header, page.first, count, _ANY_NBYTES, _SOURCE)
+                bounds = raw_block_bounds(header, page.first, count, _ANY_NBYTES, SOURCE)
             found = page.locate(bounds, header, box)
             _check_sizes(found, header, page.first)
             for first, last, ranges, nbytes in _batches(found):
-                memory = await _fetch(getter, spec, ranges, nbytes)
+                memory = await fetch(getter, spec, ranges, nbytes)
                 arguments = (memory, found.blocks[first:last], header, out, page.first)
                 if last - first <= _FEW_BLOCKS:
                     _decode(*arguments)
                 else:
-                    await _run(getter, _decode, *arguments)
+                    await run(getter, _decode, *arguments)
         return out
-
-
-class _Blocking:
-    """What chunks are read from, without an event loop: coroutines that use it never wait."""
-
-    def __init__(self, getter: Any) -> None:
-        self._getter = getter
-        if hasattr(getter, "shard_dict"):
-            self.shard_dict = getter.shard_dict
-
-    async def get(self, prototype: Any, byte_range: Any = None) -> Any:
-        """Read bytes."""
-        return self._getter.get_sync(prototype=prototype, byte_range=byte_range)
-
-
-def _result(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    """Run a coroutine that never waits."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value
-    raise RuntimeError("a chunk was read without an event loop, and waited for something")
-
-
-async def _run(getter: Any, function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that takes a while: beside the event loop, where there is one."""
-    return function(*arguments) if isinstance(getter, _Blocking) else await asyncio.to_thread(function, *arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +272,7 @@ def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header
         row = blocks[decoded.broken]
         found = "are no LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
         raise CorruptError(
-            f"{_SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {int(row[SIZE])} stored bytes {found}, "
+            f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {int(row[SIZE])} stored bytes {found}, "
             f"expected {header.block_nbytes} decoded bytes"
         )
 
@@ -314,39 +286,8 @@ def _check_sizes(found: Located, header: WkwHeader, page: int) -> None:
         size = int(row[SIZE])
         if not header.block_nbytes <= MAX_LZ4_RATIO * size or size > 2 * compress_bound(header.block_nbytes):
             raise CorruptError(
-                f"{_SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {size} stored bytes cannot be one of {header.block_nbytes} bytes"
+                f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {size} stored bytes cannot be one of {header.block_nbytes} bytes"
             )
-
-
-async def _fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
-    """Read byte ranges, some at once, into one piece of memory."""
-    rows = ranges.tolist()
-    if len(rows) == 1:
-        return np.frombuffer(await _get_all(getter, spec, rows[0][0], rows[0][2]), np.uint8)
-    memory = np.empty(nbytes, np.uint8)
-    for start in range(0, len(rows), _MOST_REQUESTS):
-        some = rows[start : start + _MOST_REQUESTS]
-        wanted = [_get_all(getter, spec, offset, length) for offset, _, length in some]
-        parts = [await one for one in wanted] if isinstance(getter, _Blocking) else await asyncio.gather(*wanted)
-        for (_, place, length), part in zip(some, parts, strict=True):
-            memory[place : place + length] = np.frombuffer(part, np.uint8)
-    return memory
-
-
-async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> bytes:
-    data = await _get(getter, spec, offset, nbytes)
-    if data is None or len(data) != nbytes:
-        found = "is gone" if data is None else f"ends at byte {offset + len(data)}"
-        raise TruncatedError(f"{_SOURCE}: {found}, expected {nbytes} bytes from byte {offset} on")
-    return data
-
-
-async def _get(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> bytes | None:
-    """Read some bytes of a chunk, fewer where it ends before; None where there is none."""
-    if not nbytes:
-        return b""
-    data: Buffer | None = await getter.get(spec.prototype, RangeByteRequest(offset, offset + nbytes))
-    return None if data is None else data.to_bytes()
 
 
 def _new(spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:

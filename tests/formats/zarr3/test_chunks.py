@@ -1,0 +1,40 @@
+"""Chunks and shards of Zarr as bytes: what zarr itself makes of them, and options that make no sense."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from wkwdask.formats.zarr3.chunks import ChunkEncoding, check_compression, format_index, index_nbytes
+
+zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+
+
+def test_an_index(tmp_path):
+    """The one that zarr writes for the same shard: an empty chunk and a raw one."""
+    array = zarr.create_array(str(tmp_path / "a"), shape=(2, 2, 4), shards=(2, 2, 4), chunks=(2, 2, 2), dtype="uint8", compressors=None)
+    array[:, :, 2:] = 7
+    (path,) = (path for path in tmp_path.rglob("0") if path.is_file())
+    expected = format_index(np.array([1]), np.array([0]), np.array([8]), 2)
+    assert len(expected) == index_nbytes(2)
+    assert path.read_bytes() == bytes([7] * 8) + expected
+
+
+@pytest.mark.parametrize("compression", ["raw", "zstd", "blosc", "gzip"])
+def test_a_chunk_at_the_border(tmp_path, compression):
+    """It is filled up with zeros."""
+    encoding = ChunkEncoding(np.dtype("int16"), 2, (4, 3, 2), compression, check_compression(compression, None))
+    voxels = np.arange(2 * 3 * 3 * 1, dtype=">i2").reshape(2, 3, 3, 1)
+    codecs = encoding.document((3, 3, 1), None, {})["codecs"]
+    array = zarr.create_array(str(tmp_path / "a"), shape=(2, 1, 3, 3), chunks=(2, 2, 3, 4), dtype="int16", serializer=codecs[0], compressors=codecs[1:])
+    (tmp_path / "a" / "c" / "0" / "0" / "0").mkdir(parents=True)
+    (tmp_path / "a" / "c" / "0" / "0" / "0" / "0").write_bytes(encoding.encode(voxels))
+    np.testing.assert_array_equal(array[...], voxels.transpose(0, 3, 2, 1))
+
+
+def test_levels():
+    assert [check_compression(name, None) for name in ("zstd", "blosc", "gzip", "raw")] == [3, 3, 5, 0]
+    with pytest.raises(ValueError, match="must be one of"):
+        check_compression("lzma", None)
+    with pytest.raises(ValueError, match=r"level of raw must be in 0\.\.0"):
+        check_compression("raw", 1)

@@ -1,0 +1,105 @@
+"""Reading the bytes of a chunk for codecs that decode parts of it, with an event loop or without one."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from zarr.abc.store import RangeByteRequest
+from zarr.storage import LocalStore
+
+from wkwdask.errors import TruncatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    import numpy.typing as npt
+    from zarr.core.array_spec import ArraySpec
+    from zarr.core.buffer import Buffer
+
+SOURCE = "<chunk>"
+"""What errors call it: zarr does not say which one it is."""
+_MOST_REQUESTS = 8  # of one chunk at once; zarr reads several chunks at once
+
+
+class Blocking:
+    """What chunks are read from, without an event loop: coroutines that use it never wait."""
+
+    def __init__(self, getter: Any) -> None:
+        self._getter, self.store = getter, getattr(getter, "store", None)
+        if hasattr(getter, "shard_dict"):
+            self.shard_dict = getter.shard_dict
+
+    async def get(self, prototype: Any, byte_range: Any = None) -> Any:
+        """Read bytes."""
+        return self._getter.get_sync(prototype=prototype, byte_range=byte_range)
+
+
+def is_local(getter: Any) -> bool:
+    """Tell whether pieces of files can be read for nothing, so that memory is reused piece by piece."""
+    return isinstance(getattr(getter, "store", None), LocalStore)
+
+
+def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that never waits."""
+    try:
+        coroutine.send(None)
+    except StopIteration as end:
+        return end.value
+    raise RuntimeError("a chunk was read without an event loop, and waited for something")
+
+
+async def run(getter: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function that takes a while: beside the event loop, where there is one."""
+    return function(*arguments) if isinstance(getter, Blocking) else await asyncio.to_thread(function, *arguments)
+
+
+async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nbytes: int) -> npt.NDArray[np.uint8]:
+    """Read byte ranges, some at once, into one piece of memory."""
+    rows = ranges.tolist()
+    if len(rows) == 1:
+        return await _get_all(getter, spec, rows[0][0], rows[0][2])
+    memory = np.empty(nbytes, np.uint8)
+    for start in range(0, len(rows), _MOST_REQUESTS):
+        some = rows[start : start + _MOST_REQUESTS]
+        wanted = [_get_all(getter, spec, offset, length) for offset, _, length in some]
+        parts = [await one for one in wanted] if isinstance(getter, Blocking) else await asyncio.gather(*wanted)
+        for (_, place, length), part in zip(some, parts, strict=True):
+            memory[place : place + length] = part
+    return memory
+
+
+async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    data = await _get_array(getter, spec, offset, nbytes)
+    if data is None or len(data) != nbytes:
+        found = "is gone" if data is None else f"ends at byte {offset + len(data)}"
+        raise TruncatedError(f"{SOURCE}: {found}, expected {nbytes} bytes from byte {offset} on")
+    return data
+
+
+async def get(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> bytes | None:
+    """Read some bytes of a chunk, fewer where it ends before; None where there is none."""
+    data = await _get_array(getter, spec, offset, nbytes)
+    return None if data is None else data.tobytes()
+
+
+async def _get_array(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> npt.NDArray[np.uint8] | None:
+    if not nbytes:
+        return np.empty(0, np.uint8)
+    data: Buffer | None = await getter.get(spec.prototype, RangeByteRequest(offset, offset + nbytes))
+    return None if data is None else bytes_of(data)
+
+
+def bytes_of(data: Buffer) -> npt.NDArray[np.uint8]:
+    """Give the memory of a buffer, as compiled loops take it: they are compiled for memory that may be written, and only read it."""
+    array: npt.NDArray[np.uint8] = np.ascontiguousarray(data.as_numpy_array()).view(np.uint8).reshape(-1)
+    return array if array.flags.writeable or not array.size else np.asarray(_Memory(array))
+
+
+class _Memory:
+    """Memory of an array that cannot be written, without that mark."""
+
+    def __init__(self, array: npt.NDArray[np.uint8]) -> None:
+        self._array = array  # which keeps it
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.__array_interface__["data"][0], False)}
