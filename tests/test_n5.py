@@ -136,6 +136,15 @@ def test_other_ways(container, tmp_path):
         wkwdask.convert(f"n5://{tmp_path}/nothing", tmp_path / "x")
 
 
+def test_as_a_source(container, tmp_path):
+    """Of statistics, and of jobs that make WKW of any volume; what works on WKW alone says so."""
+    assert wkwdask.histogram(container / "em").values.sum() == EM.size
+    wkwdask.apply(np.invert, f"n5://{container}/em/s1", tmp_path / "ds" / "em" / "2")
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds" / "em" / "2", ((4, 2, 0), (29, 21, 12)))[0], ~EM[::2, ::2, ::2])
+    with pytest.raises(UnsupportedError, match=r"this works on WKW; convert\(\)"):
+        wkwdask.build_pyramid(f"n5://{container}/em")
+
+
 # ------------------------------------------------------------------------------------------------ OME-NGFF
 
 

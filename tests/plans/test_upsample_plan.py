@@ -150,6 +150,22 @@ def test_one_file_is_a_task():
     assert next(plan.readings((3, 3, 3))) == (6, 6, 6)
 
 
+@pytest.mark.parametrize(
+    ("source_chunk", "reading"),
+    [
+        ((64, 64, 64), 128),  # 8 MiB hold two of them along each axis
+        ((100, 100, 100), 128),
+        ((256, 256, 16), 256),
+        ((300, 300, 300), 512),  # as large as memory allows
+        ((2048, 2048, 64), 512),
+    ],
+)
+def test_readings_hold_chunks_of_the_source(source_chunk, reading):
+    """Large ones would be decoded for each reading that touches them."""
+    plan = plan_upsampling(BoundingBox((0, 0, 0), (4096, 4096, 4096)), Mag.parse(1), (32,) * 3, (1024,) * 3, 1, 1, source_chunk=source_chunk)
+    assert (plan.brick_shape, plan.reading_shape) == ((128,) * 3, (reading,) * 3)
+
+
 def test_a_layer_of_one_file_is_cut_for_its_workers():
     plan = plan_upsampling(BoundingBox((0, 0, 0), (1000, 900, 800)), Mag.parse("4-4-1"), (32,) * 3, (1024,) * 3, 1, 16)
     assert plan.region_shape == (256,) * 3

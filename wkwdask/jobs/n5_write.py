@@ -268,7 +268,7 @@ def stage_n5_copy(
     voxel_nbytes = source.num_channels * source.dtype.itemsize
     region = None if interrupted is None else vec3(interrupted.plan["region"])
     frame = in_frame(source, target.origin)
-    plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region)
+    plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
     staged = StagedMags(
         owner, place.parent, (target,), (place.folder,), source.box.volume * voxel_nbytes, edit, settings, existing, {"region": plan.region_shape}
     )  # fmt: skip

@@ -104,6 +104,6 @@ def stage_copy(
     )  # fmt: skip
     (target,) = staged.targets
     region = None if interrupted is None else vec3(interrupted.plan["region"])
-    plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region)
+    plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, copy.source.chunk_shape)
     staged = replace(staged, plan={"region": plan.region_shape})
     return StagedRechunk(in_frame(copy.source, target.origin), plan, target, staged, copy.check_unchanged, in_place), notes

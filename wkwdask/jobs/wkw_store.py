@@ -109,7 +109,7 @@ def stage_store(
     owner = Owner.this_process(f"{_COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
     target = staged_target(owner, parent, header, options.encoding.level, box)
     region = None if interrupted is None else vec3(interrupted.plan["region"])
-    plan = plan_upsampling(box, box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+    plan = plan_upsampling(box, box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region, source.chunk_shape)
     staged = StagedMags(
         owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing, {"region": plan.region_shape}
     )  # fmt: skip

@@ -250,7 +250,7 @@ def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, options: ArrayOptio
     target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
     voxel_nbytes = source.num_channels * source.dtype.itemsize
     region = None if interrupted is None else vec3(interrupted.plan["region"])
-    plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region)
+    plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
     staged = StagedMags(
         owner, place.folder, (target,), (folder,), source.box.volume * voxel_nbytes, edit, settings, existing, {"region": plan.region_shape}
     )  # fmt: skip

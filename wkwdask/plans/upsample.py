@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _BRICK_NBYTES = 8 << 20
 _READING_NBYTES = 8 << 20
+_LARGEST_READING_NBYTES = 128 << 20  # where the source decodes large chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +97,9 @@ class Upsampling(RegionGrid):
 
 
 def plan_upsampling(
-    box: BoundingBox, source_mag: Mag, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None
-) -> Upsampling:
+    box: BoundingBox, source_mag: Mag, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None,
+    source_chunk: Vec3 = (1, 1, 1),
+) -> Upsampling:  # fmt: skip
     """Plan how one finer mag is made.
 
     Parameters
@@ -114,6 +116,8 @@ def plan_upsampling(
         How many tasks run at once.
     region_shape : tuple of 3 int, optional
         The region as an earlier planning chose it [voxels of the finer mag].
+    source_chunk : tuple of 3 int
+        What the source decodes at once [voxels of the source]: readings are as large, where memory allows, so that few are decoded twice.
 
     Returns
     -------
@@ -129,7 +133,13 @@ def plan_upsampling(
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), chunk_shape, shard_shape, voxel_nbytes, workers)
     brick = _grown(chunk_shape, region_shape, lambda shape: math.prod(shape) * voxel_nbytes <= _BRICK_NBYTES)
-    reading = _grown(brick, region_shape, lambda shape: math.prod(_ceil_divide(shape, factor)) * voxel_nbytes <= _READING_NBYTES)
+
+    def fits(shape: Vec3) -> bool:
+        read = _ceil_divide(shape, factor)
+        is_small = any(edge < 2 * n for edge, n in zip(read, source_chunk, strict=True))  # half of it did not hold a chunk
+        return math.prod(read) * voxel_nbytes <= (_LARGEST_READING_NBYTES if is_small else _READING_NBYTES)
+
+    reading = _grown(brick, region_shape, fits)
     return Upsampling(box, region_shape, brick, reading, source_mag)
 
 

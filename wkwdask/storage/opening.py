@@ -201,6 +201,8 @@ def cropped(volume: StoredVolume, box: BoundingBox) -> StoredVolume:
 
 
 _recent: Lru[tuple[AbsoluteVolume | ArrayVolume, float]] = Lru(64)
+_known_wkw: Lru[bool] = Lru(1024)
+"""What was found to be WKW, so that nobody looks for files of all other formats before each reading."""
 
 
 def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredVolume:
@@ -220,11 +222,14 @@ def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
     path = os.fspath(url)
     key = (path if path.startswith("/") or "://" in path else os.path.join(os.getcwd(), path), layer, mag)
     kept = _recent.get(key)
-    if kept is None and not is_precomputed(url) and not is_arrays(url):
+    if kept is None and (_known_wkw.get(key) or not (is_precomputed(url) or is_arrays(url))):
         try:
-            return dataset.recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
-        except (MissingError, UnsupportedError):  # a layer of a dataset may be stored as Zarr or N5
+            found = dataset.recent_volume(url, layer, None if mag is None else Mag.parse(mag), anew=anew)
+        except (MissingError, UnsupportedError):  # a layer of a dataset may be stored as Zarr or N5, and what was WKW may be something else now
+            _known_wkw.discard(key)
             return open_stored(url, layer, mag)[1]
+        _known_wkw.put(key, True)
+        return found
     if kept is not None and not anew and _is_fresh(*kept):
         return kept[0]
     _recent.discard(key)
