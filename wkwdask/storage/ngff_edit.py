@@ -109,6 +109,7 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
             after = {**before, "attributes": change(copy.deepcopy(before.get("attributes", {})))}
             after.pop("consolidated_metadata", None)  # it tells of the group as it was
         else:
+            remove_temporaries(folder, _GROUP)
             if not os.path.exists(f"{folder}/{_GROUP}"):
                 publish_bytes(f"{folder}/{_GROUP}", format_document({"zarr_format": 2}))
             after = change(copy.deepcopy(document or {}))
