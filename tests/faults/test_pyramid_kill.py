@@ -102,6 +102,9 @@ class Campaign:
         )  # fmt: skip
         code = driver.fork()
         ran = runs(driver.log)
+        print(
+            f"{self.here.name}, start {self.starts}: {driver.options}, {scheduler}, signal {kind} after {lines} lines: exit code {code}, {len(ran)} tasks ran"
+        )
         self.runs += sum(ran.values())
         assert not done & set(ran), "a task ran again that was in the journal"
         if code in (0, 3):  # 3: the one before was stopped when all was done

@@ -167,12 +167,17 @@ caching.IndexDataCacheFile.save = refuse
     _run(full + WORK, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
 
 
+@pytest.mark.parametrize("calls", [1, 2])
 @pytest.mark.parametrize("cause", [KeyboardInterrupt(), None])
-def test_interrupted(monkeypatch, cause):
-    """Ctrl-C may leave machine code in disguise."""
+def test_interrupted(monkeypatch, cause, calls):
+    """Ctrl-C may leave machine code in disguise, and in one more for each call on its way."""
+    disguised = cause
+    for _ in range(calls):
+        error = SystemError("returned a result with an exception set")
+        error.__cause__, disguised = disguised, error
 
     def fails():
-        raise SystemError("returned a result with an exception set") from cause
+        raise error
 
     monkeypatch.setattr(compiler, "_njit", lambda function, keep: function)
     with pytest.raises(SystemError if cause is None else KeyboardInterrupt):

@@ -656,6 +656,29 @@ def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existi
     assert hidden(layer) == []
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_an_interruption_while_the_folder_is_removed(layer, monkeypatch, is_gone):
+    """Ctrl-C when all is done, and what said so is on its way out, or all of the folder is."""
+    job = start(layer)
+    put_mag(f"{job.root}/1-1-1")
+    real, calls = job_folder.remove_tree, []
+
+    def interrupted(folder):
+        calls.append(folder)
+        if len(calls) == 1:
+            os.unlink(f"{job.root}/{job_folder.RECORD_NAME}")
+            if is_gone:
+                real(folder)
+            raise KeyboardInterrupt
+        real(folder)
+
+    monkeypatch.setattr(job_folder, "remove_tree", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        job.publish([NewMag("1-1-1", str(layer / "1"))], None, {})
+    assert text(layer / "1") == "new"
+    assert hidden(layer) == []
+
+
 def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
     """A full disk, say, after the record was written: discarding keeps the record, the next job into the layer renames the rest."""
     job = start(layer)

@@ -94,11 +94,18 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
             # The cache could not be written (a full disk or quota). By then the machine code is loaded: the call is simply made.
             return dispatcher(*arguments)
         except SystemError as error:
-            if isinstance(error.__cause__, KeyboardInterrupt):  # what becomes of Ctrl-C on its way out of machine code
+            if _was_interrupted(error):
                 raise KeyboardInterrupt from None
             raise
 
     return call
+
+
+def _was_interrupted(error: BaseException | None) -> bool:
+    """Tell what becomes of Ctrl-C on its way out of machine code, through one call or several."""
+    while isinstance(error, SystemError):
+        error = error.__cause__
+    return isinstance(error, KeyboardInterrupt)
 
 
 def _njit(function: Callable[..., Any], *, keep: bool) -> Callable[..., Any]:

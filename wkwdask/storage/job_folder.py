@@ -161,7 +161,10 @@ class JobFolder:
         try:
             finish(self.root)
         except KeyboardInterrupt:
-            finish(self.root)
+            if os.path.exists(f"{self.root}/{RECORD_NAME}"):
+                finish(self.root)
+            else:  # it was being removed, after all else was done
+                remove_tree(self.root)
             raise
         finally:
             self._release()
