@@ -47,7 +47,7 @@ def test_a_worker_is_taken_away(tmp_path, known, cluster, fault, proof):
     with cluster.connected(3) as client, Meanwhile(log, MOMENT, lambda: fault(cluster, client)) as meanwhile:
         known.build(folder, log, SECONDS)
     assert meanwhile.done
-    wait_until(lambda: re.search(proof, meanwhile.found()))
+    wait_until(lambda: re.search(proof, meanwhile.found()), 180)  # SLURM takes its time for nodes that are down
     known.check(folder)
     assert set(runs(log)) == known.tasks
     assert num_repeated(log) <= IN_FLIGHT
