@@ -17,7 +17,7 @@ from wkwdask.storage.opening import cropped, find, open_stored
 from wkwdask.storage.precomputed_layer import PrecomputedLayer
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import WkwVolume
-from wkwdask.storage.zarr_layer import is_plain_zarr
+from wkwdask.storage.zarr_layer import is_image, is_plain_zarr
 
 if TYPE_CHECKING:
     import os
@@ -219,7 +219,7 @@ def stage_diff(
 
 
 def _is_foreign(url: str | os.PathLike[str]) -> bool:
-    """Tell whether something is a file or folder of images or an array, which says of no place; Zarr may, where its URL says that it is Zarr.
+    """Tell whether something is a file or folder of images or an array, which says of no place; Zarr may, where it is an image or its URL says that it is Zarr.
 
     Raises
     ------
@@ -227,7 +227,7 @@ def _is_foreign(url: str | os.PathLike[str]) -> bool:
         There is nothing.
     """
     if is_plain_zarr(url):
-        return True
+        return not is_image(url)
     try:
         find(url)
     except MissingError as missing:
