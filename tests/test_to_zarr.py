@@ -368,3 +368,13 @@ def test_command(tmp_path, dataset):
     done = run_here("convert", dataset, tmp_path / "a.ome.zarr", "--layer", "color", "--ngff", "0.4", "--chunk-size", "8,8,8")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.ome.zarr" / "4-4-2" / ".zarray").exists()
+
+
+def test_the_list_of_labels_is_no_image(tmp_path, dataset):
+    """Labels go to folders of their own below it."""
+    image = tmp_path / "em.ome.zarr"
+    wkwdask.convert(dataset, image, layer="color", mag="4-4-2")
+    with pytest.raises(ExistsError, match="labels: is where the labels of an image are listed; write to a folder in it, such as"):
+        wkwdask.convert(dataset, image / "labels", layer="neurons", mag="4-4-2")
+    assert not (image / "labels").exists()
+    wkwdask.convert(dataset, image / "labels" / "neurons", layer="neurons", mag="4-4-2")

@@ -133,6 +133,15 @@ def test_removing_a_layer_leaves_what_is_linked(dataset):
     np.testing.assert_array_equal(absolute(dataset / "neurons" / "1"), expected)
 
 
+def test_what_is_left_of_a_removed_layer(dataset):
+    """It is no longer in the JSON of the dataset, and its view goes with the others."""
+    wkwdask.write_zarr_view(dataset)
+    wkwdask.rm(dataset / "neurons")
+    assert (dataset / "neurons" / "zarr.json").exists()
+    wkwdask.remove_zarr_view(dataset)
+    assert not [name for name in names(dataset) if "zarr.json" in name or "neurons" in name]
+
+
 def test_labels_need_all_mags(dataset):
     """Labels have as many levels as their image, says the specification: a segmentation with fewer is only an image of its own."""
     wkwdask.write_zarr_view(dataset)

@@ -96,3 +96,16 @@ def test_conversion(dataset, tmp_path):
     wkwdask.convert(dataset / "em" / "2", f"n5://{tmp_path}/c.n5/coarse")
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "c.n5" / "em"), EM)
     assert wkwdask.info(tmp_path / "c.n5" / "coarse").scales[0].resolution == (8.0, 8.0, 80.0)
+
+
+def test_comparing_and_seeing_as_zarr(dataset, tmp_path):
+    """By dataset and by layer, as all that can be opened."""
+    zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+    assert [volume.name for volume in wkwdask.diff(dataset, dataset).volumes] == ["em/1", "em/2", "cells/1"]
+    wkwdask.convert(dataset / "em", tmp_path / "em.ome.zarr", mag=1)
+    (volume,) = wkwdask.diff(dataset / "em", tmp_path / "em.ome.zarr", mag=1).volumes
+    assert volume.equal
+    assert volume.voxels_compared == EM[0].size
+    group = zarr.open_group(wkwdask.zarr_view(dataset), mode="r")
+    np.testing.assert_array_equal(group["em/2"][...], EM[:, ::2, ::2, ::2].transpose(0, 3, 2, 1))
+    np.testing.assert_array_equal(group["cells/1"][...], IDS.T)

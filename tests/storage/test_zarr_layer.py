@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from precomputed_volumes import labels
 from range_server import range_server
 
-from wkwdask.errors import CorruptError, MissingError, ReplacedError, UnsupportedError
+from wkwdask.errors import CorruptError, MissingError, ReplacedError, TruncatedError, UnsupportedError
 from wkwdask.formats.ngff import axes_of, parse_image, place_levels
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
@@ -280,3 +280,36 @@ def test_any_attributes(first, steps):
         if found is not None:
             shapes = [(30, 40, 50)] * len(found.levels)
             assert len(place_levels(found, ["zyx"] * len(shapes), shapes)) == len(shapes)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_an_empty_shard_is_no_zeros(tmp_path, channels):
+    """A full disk leaves an empty file, which zarr-python takes for a shard without chunks where it reads the whole of one."""
+    array = np.ones((channels, 16, 16, 32), np.uint16)
+    write(tmp_path / "a", array, (1, 8, 8, 8), shards=(max(1, channels // 2), 16, 16, 16), dimension_names=list("czyx"))
+    volume = volume_of(tmp_path / "a")
+    path = tmp_path / "a" / "c" / str(channels // 4) / "0" / "0" / "1"
+    path.write_bytes(b"")
+    assert read(volume, BoundingBox((0, 0, 0), (16, 16, 16)))[0].all()
+    for box in (volume.box, BoundingBox((15, 0, 0), (4, 4, 4))):
+        with pytest.raises(TruncatedError, match=f"{path}: ends at byte 0, expected a shard"):
+            read(volume, box)
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "message"),
+    [("../b", (8, 8, 8), "no array that can be read: The path"), ("c", (0, 8, 8, 8), "'c' of length 0, expected a channel or more")],
+)
+def test_an_array_of_an_image_that_cannot_be_used(tmp_path, path, shape, message):
+    """It leaves the others alone."""
+    group = zarr.create_group(tmp_path / "a")
+    group.create_array("0", shape=(8, 8, 8), dtype="u1")[...] = 3
+    axes = "czyx" if len(shape) == 4 else "zyx"
+    if ".." not in path:
+        group.create_array(path, shape=shape, chunks=(1,) * len(shape), dtype="u1")
+    scale = [{"type": "scale", "scale": [2] * len(axes)}]
+    entries = [{"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [1] * len(axes)}]}, {"path": path, "coordinateTransformations": scale}]
+    named = [{"name": letter, "type": "channel" if letter == "c" else "space"} for letter in axes]
+    group.attrs["ome"] = {"version": "0.5", "multiscales": [{"axes": named, "datasets": entries}]}
+    (layer,) = find_zarr_layers(tmp_path / "a")
+    assert [message in level.problem for level in layer.levels if level.problem] == [True]

@@ -26,7 +26,7 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     Parameters
     ----------
     url : str or path
-        A dataset, layer or mag in WKW, or a precomputed volume.
+        A dataset, layer or mag in any format that :func:`wkwdask.open` opens.
     layer : str, optional
         Only this one, which then is the root of the store.
     chunk_shape : sequence of 3 int, optional
@@ -64,10 +64,10 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     if shape is not None and min(shape) < 1:
         raise ValueError(f"chunk_shape must be positive, got {chunk_shape!r}")
     found = find(url)
-    layers = found.layers if layer is None else (found.choose(layer),)
+    layers = tuple(map(found.readable, found.layers)) if layer is None else (found.choose(layer),)
     if not layers:
         raise MissingError(f"{found.path}: the dataset has no layers")
-    is_dataset = layer is None and any(one.dataset_folder == found.path for one in layers)
+    is_dataset = layer is None and any(one.dataset_folder == found.path for one in found.layers)
     return ViewStore(view_of(layers, found.mag, shape, as_root=len(layers) == 1 and not is_dataset), found.path)
 
 

@@ -109,7 +109,7 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
     Raises
     ------
     UnsupportedError
-        It has an axis longer than 1 that is neither space nor channels.
+        It has an axis longer than 1 that is neither space nor channels, or no channel.
 
     Examples
     --------
@@ -128,6 +128,8 @@ def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> s
             if shape[n] != 1:
                 raise UnsupportedError(f"{source}: has an axis {lower[n]!r} of length {shape[n]}; arrays are read that have the axes x, y, z and c")
             letters[n] = "-"
+        elif letter == "c" and not shape[n]:
+            raise UnsupportedError(f"{source}: has an axis {lower[n]!r} of length 0, expected a channel or more")
     return "".join(letters)
 
 

@@ -17,7 +17,7 @@ from wkwdask.storage.opening import cropped, find, open_stored
 from wkwdask.storage.precomputed_layer import PrecomputedLayer
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import WkwVolume
-from wkwdask.storage.zarr_layer import is_plain_zarr
+from wkwdask.storage.zarr_layer import is_image, is_plain_zarr
 
 if TYPE_CHECKING:
     import os
@@ -219,7 +219,7 @@ def stage_diff(
 
 
 def _is_foreign(url: str | os.PathLike[str]) -> bool:
-    """Tell whether something is a file or folder of images or an array, which says of no place; Zarr may, where its URL says that it is Zarr.
+    """Tell whether something is a file or folder of images or an array, which says of no place; Zarr may, where it is an image or its URL says that it is Zarr.
 
     Raises
     ------
@@ -227,7 +227,7 @@ def _is_foreign(url: str | os.PathLike[str]) -> bool:
         There is nothing.
     """
     if is_plain_zarr(url):
-        return True
+        return not is_image(url)
     try:
         find(url)
     except MissingError as missing:
@@ -308,10 +308,11 @@ def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named
         a, b = (found.layers[0] if len(found.layers) == 1 and not isinstance(found.layers[0], Layer) else found.choose(layer) for found in (first, second))
         return [(layer, (a, first.mag), (b, second.mag))], ([], [])
     if len(first.layers) == len(second.layers) == 1:
-        a, b = first.layers[0], second.layers[0]
+        a, b = first.readable(first.layers[0]), second.readable(second.layers[0])
         return [(a.name, (a, first.mag), (b, second.mag))], ([], [])
     by_name = ({one.name: one for one in first.layers}, {one.name: one for one in second.layers})
-    pairs: list[_Named] = [(name, (one, first.mag), (by_name[1][name], second.mag)) for name, one in by_name[0].items() if name in by_name[1]]
+    names = [name for name in by_name[0] if name in by_name[1]]
+    pairs: list[_Named] = [(name, (first.readable(by_name[0][name]), first.mag), (second.readable(by_name[1][name]), second.mag)) for name in names]
     return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
 
 

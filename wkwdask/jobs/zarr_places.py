@@ -110,10 +110,17 @@ def image_place(url: str | os.PathLike[str]) -> ImagePlace:
         raise ExistsError(f"{folder}: is a file, expected nothing or a folder")
     there = read_attributes(folder)
     found = None if there is None else image_of(there[1], folder)
+    if os.path.basename(folder) == LABELS and _is_image(os.path.dirname(folder)):
+        raise ExistsError(f"{folder}: is where the labels of an image are listed; write to a folder in it, such as {folder}/neurons")
     other = _something_else(folder) if there is None and os.path.isdir(folder) else None
     if other is not None:
         raise ExistsError(f"{folder}: holds something else than an image ({other})")
     return ImagePlace(folder, None if found is None else found[1], None if found is None else found[0])
+
+
+def _is_image(folder: str) -> bool:
+    there = read_attributes(folder)
+    return there is not None and image_of(there[1], folder) is not None
 
 
 def _something_else(folder: str) -> str | None:

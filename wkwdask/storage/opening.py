@@ -62,7 +62,11 @@ class Found:
                 raise MissingError(f"{self.path}: no layer {layer!r}; a precomputed volume is one layer, {first.name}")
             return first
         chosen = choose_layer(Located(self.path, tuple(one for one in self.layers if isinstance(one, Layer)), self.mag, self.odd), layer)
-        return arrays_of(chosen, self.mag) if is_arrays_layer(chosen) else chosen
+        return self.readable(chosen)
+
+    def readable(self, layer: AnyLayer) -> AnyLayer:
+        """Give what reads one of the layers: of a dataset's layer that its JSON says is N5 or Zarr, the arrays."""
+        return arrays_of(layer, self.mag) if isinstance(layer, Layer) and is_arrays_layer(layer) else layer
 
     def open(self, layer: str | None, mag: Mag | str | None) -> tuple[AnyLayer, StoredVolume]:
         """Open the mag that is meant; errors as for :func:`open_stored`."""

@@ -192,6 +192,8 @@ def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Leveled
             odd.append(Level(level.path, None, problem=f"{location}/{level.path}: not found, though the image lists it", error=MissingError))
         except UnsupportedError as error:
             odd.append(Level(level.path, None, problem=str(error), error=UnsupportedError))
+        except (ValueError, TypeError, AttributeError) as error:  # what zarr-python raises of metadata that it does not take, and of paths out of the group
+            odd.append(Level(level.path, None, problem=f"{location}/{level.path}: no array that can be read: {error}", error=CorruptError))
     used = NgffImage(image.axes, image.units, tuple(kept), image.is_labels)
     places = place_levels(used, [letters for _, letters in arrays], [item.shape for item, _ in arrays]) if kept else []
     base = _written_here(dict(arrays[0][0].attrs))[1] if arrays else MAG_1

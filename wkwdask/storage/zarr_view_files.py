@@ -221,7 +221,7 @@ def _holds(path: str, data: bytes) -> bool:
 
 
 def remove_view(located: Located, layer: str | None) -> tuple[str, ...]:
-    """Remove the files of a view, whatever it consisted of; nothing else.
+    """Remove the files of a view, whatever it consisted of, also of layers that the dataset has no more; nothing else.
 
     Returns
     -------
@@ -238,8 +238,22 @@ def remove_view(located: Located, layer: str | None) -> tuple[str, ...]:
                 _remove_labels(f"{group}/{LABELS}", removed)
                 _remove(group, removed)
     if located.mag is None:
+        if layer is None and is_view(f"{located.path}/{FILE_NAME}"):
+            _remove_orphans(located.path, removed)
         _remove(located.path, removed)
     return tuple(removed)
+
+
+def _remove_orphans(folder: str, removed: list[str]) -> None:
+    """Remove what a view put into folders of layers that were removed since."""
+    for path in sorted(glob.glob(f"{glob.escape(folder)}/*/{FILE_NAME}")):
+        layer = os.path.dirname(path)
+        if os.path.islink(layer):
+            continue
+        _remove_labels(f"{layer}/{LABELS}", removed)
+        _remove(layer, removed)
+        with contextlib.suppress(OSError):
+            os.rmdir(layer)
 
 
 def _remove(folder: str, removed: list[str]) -> bool:

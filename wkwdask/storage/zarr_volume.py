@@ -5,15 +5,18 @@ zarr-python is imported when voxels are read for the first time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.extras import need
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.grid import cells
 from wkwdask.kernels.turned_copy import copy_into
 from wkwdask.storage.block_files import Files, Naming
 from wkwdask.storage.blocked import Blocked, in_order
@@ -134,6 +137,8 @@ class ZarrVolume(Blocked):
             A chunk cannot be decoded.
         MissingError
             The array is gone.
+        TruncatedError
+            A shard is an empty file.
         ReplacedError
             It was replaced by another one.
         """
@@ -156,6 +161,7 @@ class ZarrVolume(Blocked):
         named = {letter: slice(low, high) for letter, low, high in zip("xyz", box.topleft, box.bottomright, strict=True)}
         named |= {"c": slice(channels.start, channels.stop), "-": slice(0, 1)}
         self.check_absence()  # an absent chunk is no error for zarr-python, whatever else is absent
+        self._check_shards(box, channels)
         try:
             values = np.asarray(self._array()[tuple(named[letter] for letter in self.axes)])
         except FileNotFoundError:
@@ -165,6 +171,19 @@ class ZarrVolume(Blocked):
         except Exception as error:
             raise CorruptError(f"{self.url}: {box} cannot be read: {error or type(error).__name__}") from error
         return in_order(values, self.axes)
+
+    def _check_shards(self, box: BoundingBox, channels: range) -> None:
+        """Refuse empty files, as a full disk leaves them: zarr-python takes them for shards without chunks where it reads whole ones."""
+        files = self.files
+        if self.shards == self.chunks or files is None:
+            return
+        edge = self.along(self.shards, "c")
+        blocks = range(channels.start // edge, -(-channels.stop // edge))
+        for cell, block in product(cells(box, self.vec3(self.shards)), blocks):
+            path = f"{files.folder}/{files.name(cell, block)}"
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                if not os.stat(path).st_size:
+                    raise TruncatedError(f"{path}: ends at byte 0, expected a shard")
 
     def _array(self) -> Any:
         """Give the open array; a few are kept, and a forked process opens its own."""

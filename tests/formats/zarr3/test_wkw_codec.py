@@ -293,3 +293,12 @@ def test_a_fresh_interpreter_finds_it(tmp_path):
     code = f"import sys, zarr; a = zarr.open_array({folder!r}, mode='r'); print(int(a[3:9].sum()), 'wkwdask' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(int(expected[3:9].sum())), "True"]
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(17, 19)])
+def test_errors_name_the_file(tmp_path, part):
+    folder, _ = mag_of(tmp_path)
+    path = f"{folder}/z1/y1/x1.wkw"
+    os.truncate(path, 100)
+    with pytest.raises(TruncatedError, match=f"^{path}: "):
+        zarr.open_array(folder, mode="r")[part]

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from zarr.abc.store import RangeByteRequest
 from zarr.storage import LocalStore
 
-from wkwdask.errors import TruncatedError
+from wkwdask.errors import FormatError, TruncatedError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     import numpy.typing as npt
     from zarr.core.array_spec import ArraySpec
     from zarr.core.buffer import Buffer
 
 SOURCE = "<chunk>"
-"""What errors call it: zarr does not say which one it is."""
+"""What errors call it while it is not known which one it is."""
 _MOST_REQUESTS = 8  # of one chunk at once; zarr reads several chunks at once
 
 
@@ -27,13 +28,25 @@ class Blocking:
     """What chunks are read from, without an event loop: coroutines that use it never wait."""
 
     def __init__(self, getter: Any) -> None:
-        self._getter, self.store = getter, getattr(getter, "store", None)
+        self._getter, self.store, self.path = getter, getattr(getter, "store", None), getattr(getter, "path", None)
         if hasattr(getter, "shard_dict"):
             self.shard_dict = getter.shard_dict
 
     async def get(self, prototype: Any, byte_range: Any = None) -> Any:
         """Read bytes."""
         return self._getter.get_sync(prototype=prototype, byte_range=byte_range)
+
+
+@contextlib.contextmanager
+def naming(getter: Any) -> Iterator[None]:
+    """Put the name of a chunk into errors about what is stored: zarr tells it where parts of chunks are read."""
+    try:
+        yield
+    except (FormatError, UnsupportedError) as error:
+        path, root = getattr(getter, "path", None), getattr(getter.store, "root", None) if is_local(getter) else getattr(getter, "store", None)
+        if not path or not str(error).startswith(SOURCE):
+            raise
+        raise type(error)(f"{root}/{path}{str(error).removeprefix(SOURCE)}") from None
 
 
 def is_local(getter: Any) -> bool:
@@ -73,7 +86,7 @@ async def fetch(getter: Any, spec: ArraySpec, ranges: npt.NDArray[np.int64], nby
 async def _get_all(getter: Any, spec: ArraySpec, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
     data = await _get_array(getter, spec, offset, nbytes)
     if data is None or len(data) != nbytes:
-        found = "is gone" if data is None else f"ends at byte {offset + len(data)}"
+        found = "is gone" if data is None else f"ends at byte {offset + len(data)}{'' if len(data) else ' or before'}"
         raise TruncatedError(f"{SOURCE}: {found}, expected {nbytes} bytes from byte {offset} on")
     return data
 

@@ -19,7 +19,7 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL, MAX_LZ4_RATIO
 from wkwdask.formats.wkw.file import block_bounds, format_file_head
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, make_header, parse_header
 from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
-from wkwdask.formats.zarr3.requests import SOURCE, Blocking, bytes_of, fetch, get, is_local, result_of, run
+from wkwdask.formats.zarr3.requests import SOURCE, Blocking, bytes_of, fetch, get, is_local, naming, result_of, run
 from wkwdask.formats.zarr3.selection import boxed
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -175,6 +175,10 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         return read
 
     async def _decode_partial(self, getter: Any, selection: SelectorTuple, spec: ArraySpec) -> NDBuffer | None:
+        with naming(getter):
+            return await self._decode_selected(getter, selection, spec)
+
+    async def _decode_selected(self, getter: Any, selection: SelectorTuple, spec: ArraySpec) -> NDBuffer | None:
         box, rest = boxed(selection, spec.shape)
         edge = spec.shape[-1]
         if box.is_empty:
