@@ -91,6 +91,14 @@ def test_looking(dataset, tmp_path):
         assert picture.size[0] > 32
 
 
+def test_one_mag_becomes_wkw(dataset, tmp_path):
+    (made,) = wkwdask.convert(dataset / "em" / "2", tmp_path / "ds").mags
+    assert made.path == str(tmp_path / "ds" / "em" / "2")
+    np.testing.assert_array_equal(wkwdask.read(made.path, ((2, 3, 4), (10, 9, 6))), EM[:, ::2, ::2, ::2])
+    wkwdask.convert(dataset / "em" / "1", tmp_path / "em.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "em.npy"), EM.transpose(0, 3, 2, 1))
+
+
 def test_conversion(dataset, tmp_path):
     wkwdask.convert(dataset / "em" / "1", f"n5://{tmp_path}/c.n5/em")
     wkwdask.convert(dataset / "em" / "2", f"n5://{tmp_path}/c.n5/coarse")
