@@ -225,6 +225,21 @@ def test_n5_as_zarr(container, tmp_path):
     assert len(list(tmp_path.rglob("zarr.json"))) == 1
 
 
+def test_any_axes_as_zarr(container, tmp_path):
+    """What is no layer, since it has a time, is an array of Zarr all the same, alone and beside others."""
+    zarr = pytest.importorskip("zarr", reason="the extra zarr")
+    movie = np.random.default_rng(0).integers(0, 99, (9, 8, 7, 2, 3)).astype(np.uint16)
+    write_dataset(tmp_path / "c.n5" / "movies" / "movie", movie, (4, 5, 6, 1, 2))
+    write_dataset(tmp_path / "c.n5" / "levels" / "s0", movie, (4, 5, 6, 1, 2))
+    assert sorted(wkwdask.n5_as_zarr(tmp_path / "c.n5" / "movies" / "movie")) == ["zarr.json"]
+    write_dataset(tmp_path / "c.n5" / "em", EM)
+    wkwdask.n5_as_zarr(tmp_path / "c.n5", write=True)
+    for name, array in (("movies/movie", movie), ("levels/s0", movie), ("em", EM)):
+        np.testing.assert_array_equal(zarr.open_group(tmp_path / "c.n5", mode="r")[name][...], array)
+    assert len(wkwdask.n5_as_zarr(tmp_path / "c.n5", remove=True)) == 6
+    assert not list(tmp_path.rglob("zarr.json"))
+
+
 def test_the_form_of_the_proposal(container, tmp_path):
     """Blocks that are all whole can be said by ``offset``; those that are cut off cannot."""
     document = wkwdask.n5_as_zarr(container / "em" / "s1", form="offset")["zarr.json"]
