@@ -149,6 +149,16 @@ def test_a_path_of_one_mag_is_not_another(container, tmp_path):
                 wkwdask.convert(source, target, mag=other)
 
 
+def test_levels_that_are_not_written_anew(container, tmp_path):
+    """They would be of another pyramid where the finest level becomes another mag; else a note says that they stay."""
+    wkwdask.convert(container / "em", f"n5://{tmp_path}/c.n5")
+    with pytest.raises(ExistsError, match=r"c.n5: holds s1 too, which would not fit to voxels of \(8.0, 8.0, 8.0\) nm in s0"):
+        wkwdask.convert(container / "em", f"n5://{tmp_path}/c.n5", mag=2, existing="overwrite")
+    assert wkwdask.diff(tmp_path / "c.n5", container / "em").equal
+    report = wkwdask.convert(container / "em", f"n5://{tmp_path}/c.n5", mag=1, bounding_box=(8, 4, 0, 10, 10, 10), existing="overwrite")
+    assert report.note == "other levels that are there are not changed: s1"
+
+
 def test_as_a_source(container, tmp_path):
     """Of statistics, and of jobs that make WKW of any volume; what works on WKW alone says so."""
     assert wkwdask.histogram(container / "em").values.sum() == EM.size
