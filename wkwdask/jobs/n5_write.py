@@ -130,8 +130,10 @@ def n5_place(folder: str, *, is_level: bool | None = None) -> N5Place:
     ExistsError
         Something else is there, or above.
     """
-    if holds_wkw(folder):
-        raise ExistsError(f"{folder}: holds WKW data; write N5 to a folder of its own")
+    levels = level_number(os.path.basename(folder)) is not None if is_level is None else is_level
+    for path in (folder, os.path.dirname(folder)) if levels else (folder,):
+        if holds_wkw(path):
+            raise ExistsError(f"{path}: holds WKW data; write N5 to a folder of its own")
     above, root = os.path.dirname(folder), None
     while above not in ("/", ""):
         document = read_attributes(LocalStore(above))
@@ -140,7 +142,6 @@ def n5_place(folder: str, *, is_level: bool | None = None) -> N5Place:
         if root is None and ((document is not None and "n5" in document) or above.endswith(".n5")):
             root = above
         above = os.path.dirname(above)
-    levels = level_number(os.path.basename(folder)) is not None if is_level is None else is_level
     group = os.path.dirname(folder) if levels and (root is None or root != folder) else None
     return N5Place(folder, root or group or folder, group, None if group is None else _known_lengths(group))
 
