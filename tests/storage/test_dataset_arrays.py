@@ -107,6 +107,18 @@ def test_the_order_of_axes_is_that_of_the_json(tmp_path, version):
     assert wkwdask.open(tmp_path / "em").chunks is not None
 
 
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_no_wkw_is_written_among_arrays(dataset, existing):
+    """The JSON would go on saying that the layer is stored in another way."""
+    message = "layer em is stored as zarr3, and all mags of a layer are stored in one way: write WKW to another layer"
+    with pytest.raises(UnsupportedError, match=message):
+        wkwdask.convert(dataset, dataset, layer="em", mag=1, existing=existing)
+    for mag in ("1", "8-8-8"):
+        with pytest.raises(UnsupportedError, match=message):
+            wkwdask.to_wkw(EM, dataset / "em" / mag, offset=CORNER, existing=existing)
+    np.testing.assert_array_equal(wkwdask.open(dataset / "em"), EM)
+
+
 def test_one_mag_becomes_wkw(dataset, tmp_path):
     (made,) = wkwdask.convert(dataset / "em" / "2", tmp_path / "ds").mags
     assert made.path == str(tmp_path / "ds" / "em" / "2")
