@@ -92,8 +92,12 @@ def test_names_of_layers(tmp_path, sections):
     ]  # fmt: skip
     assert layers[3]["boundingBox"] == {"topLeft": [6, 8, 5], "width": 82, "height": 60, "depth": 21}
     assert [mag["mag"] for mag in layers[3]["mags"]] == [[2, 2, 1]]
-    with pytest.raises(ValueError, match="is mag 2-2-1, but mag= says 1"):
+    with pytest.raises(ValueError, match="is mag 2-2-1, but what is to be written is mag 1"):
         wkwdask.convert(sections, tmp_path / "ds" / "coarse" / "2-2-1", mag=1)
+    for inside in ("em", "em/1", "new/1"):
+        with pytest.raises(ValueError, match=rf"{inside}: lies in the dataset {tmp_path}/ds, and layer= \(--layer\) names a layer of a dataset"):
+            wkwdask.convert(sections, tmp_path / "ds" / inside, layer="em", **OPTIONS)
+    assert not (tmp_path / "ds" / "em" / "1" / "em").exists()
 
 
 def test_the_voxel_size(tmp_path, sections):
@@ -136,6 +140,13 @@ def test_options_that_make_no_sense(tmp_path, sections, options, message):
     with pytest.raises((ValueError, BoundsError), match=message):
         wkwdask.convert(sections, tmp_path / "ds", voxel_size=VOXEL_SIZE, **options)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sections"]
+
+
+@pytest.mark.parametrize("name", ["a.tif", "a.ome.tif", "a.npy", "a.zarr"])
+def test_images_do_not_become_other_images(tmp_path, sections, name):
+    with pytest.raises(UnsupportedError, match=rf"{name}: is named as images or an array, and .*sections is none of the volumes that are exported"):
+        wkwdask.convert(sections, tmp_path / name, **OPTIONS)
+    assert not (tmp_path / name).exists()
 
 
 def test_layers_with_other_names(tmp_path, sections):

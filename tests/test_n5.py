@@ -128,12 +128,35 @@ def test_other_ways(container, tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "em.npy").T, EM)
     with pytest.raises(UnsupportedError, match="is neither WKW, nor a precomputed volume, N5 or Zarr"):
         wkwdask.convert(tmp_path / "em.npy", f"n5://{tmp_path}/x.n5")
+    (tmp_path / "em.h5").touch()
+    for source in ("em.h5:/raw", "*.npy"):
+        with pytest.raises(UnsupportedError, match="is neither WKW, nor a precomputed volume, N5 or Zarr"):
+            wkwdask.convert(f"{tmp_path}/{source}", f"n5://{tmp_path}/x.n5")
     with pytest.raises(ValueError, match=r"n5://.* is N5: pyramid= is not for it"):
         wkwdask.convert(container / "em", f"n5://{tmp_path}/x.n5", pyramid=True)
     with pytest.raises(ValueError, match="several layers"):
         wkwdask.convert(container, tmp_path / "x")
     with pytest.raises(MissingError):
         wkwdask.convert(f"n5://{tmp_path}/nothing", tmp_path / "x")
+
+
+def test_a_path_of_one_mag_is_not_another(container, tmp_path):
+    wkwdask.convert(container / "em", tmp_path / "ds", layer="color")
+    for source, name in ((tmp_path / "ds" / "color" / "1", "1"), (container / "em" / "s0", "1"), (tmp_path / "ds" / "color" / "2", "2")):
+        other = "2" if name == "1" else "1"
+        for target in (f"n5://{tmp_path}/x.n5", f"precomputed://{tmp_path}/x", f"zarr://{tmp_path}/x.zarr"):
+            with pytest.raises(ValueError, match=rf"{source}: is mag {name}, but mag= \(--mag\) says {other}"):
+                wkwdask.convert(source, target, mag=other)
+
+
+def test_levels_that_are_not_written_anew(container, tmp_path):
+    """They would be of another pyramid where the finest level becomes another mag; else a note says that they stay."""
+    wkwdask.convert(container / "em", f"n5://{tmp_path}/c.n5")
+    with pytest.raises(ExistsError, match=r"c.n5: holds s1 too, which would not fit to voxels of \(8.0, 8.0, 8.0\) nm in s0"):
+        wkwdask.convert(container / "em", f"n5://{tmp_path}/c.n5", mag=2, existing="overwrite")
+    assert wkwdask.diff(tmp_path / "c.n5", container / "em").equal
+    report = wkwdask.convert(container / "em", f"n5://{tmp_path}/c.n5", mag=1, bounding_box=(8, 4, 0, 10, 10, 10), existing="overwrite")
+    assert report.note == "other levels that are there are not changed: s1"
 
 
 def test_as_a_source(container, tmp_path):
@@ -188,6 +211,9 @@ def test_ngff(ngff, tmp_path, name):
     assert xr.open_dataset(url, engine=NgffBackend).x.values[:2].tolist() == [34, 38]
     wkwdask.convert(url, tmp_path / "ds", layer="color")
     assert wkwdask.diff(tmp_path / "ds" / "color", url).equal
+    (made,) = wkwdask.convert(ngff / name / "s1", tmp_path / "level").mags  # by its path alone it is the same level
+    assert made.path == str(tmp_path / "level" / "color" / "2")
+    np.testing.assert_array_equal(wkwdask.read(made.path, ((4, 2, 0), (29, 21, 12)))[1], 255 - EM[::2, ::2, ::2])
 
 
 def test_n5_as_zarr(container, tmp_path):
@@ -207,6 +233,21 @@ def test_n5_as_zarr(container, tmp_path):
     with pytest.raises(ExistsError, match=r"was not made of attributes.json; it is not touched"):
         wkwdask.n5_as_zarr(tmp_path / "v.n5", write=True)
     assert len(list(tmp_path.rglob("zarr.json"))) == 1
+
+
+def test_any_axes_as_zarr(container, tmp_path):
+    """What is no layer, since it has a time, is an array of Zarr all the same, alone and beside others."""
+    zarr = pytest.importorskip("zarr", reason="the extra zarr")
+    movie = np.random.default_rng(0).integers(0, 99, (9, 8, 7, 2, 3)).astype(np.uint16)
+    write_dataset(tmp_path / "c.n5" / "movies" / "movie", movie, (4, 5, 6, 1, 2))
+    write_dataset(tmp_path / "c.n5" / "levels" / "s0", movie, (4, 5, 6, 1, 2))
+    assert sorted(wkwdask.n5_as_zarr(tmp_path / "c.n5" / "movies" / "movie")) == ["zarr.json"]
+    write_dataset(tmp_path / "c.n5" / "em", EM)
+    wkwdask.n5_as_zarr(tmp_path / "c.n5", write=True)
+    for name, array in (("movies/movie", movie), ("levels/s0", movie), ("em", EM)):
+        np.testing.assert_array_equal(zarr.open_group(tmp_path / "c.n5", mode="r")[name][...], array)
+    assert len(wkwdask.n5_as_zarr(tmp_path / "c.n5", remove=True)) == 6
+    assert not list(tmp_path.rglob("zarr.json"))
 
 
 def test_the_form_of_the_proposal(container, tmp_path):

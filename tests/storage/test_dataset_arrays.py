@@ -91,6 +91,42 @@ def test_looking(dataset, tmp_path):
         assert picture.size[0] > 32
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_the_order_of_axes_is_that_of_the_json(tmp_path, version):
+    """As datasets have it that were made of OME-NGFF images; names of axes are no part of Zarr 2."""
+    zarr = pytest.importorskip("zarr", reason="the extra zarr")
+    record = layer("em", "color", "zarr", "uint16", 2, [(1, 1, 1)])
+    record["mags"][0]["axisOrder"] = {"c": 0, "z": 1, "y": 2, "x": 3}
+    document = {"id": {"name": "ds", "team": ""}, "scale": {"factor": [4, 4, 40], "unit": "nanometer"}, "dataLayers": [record], "version": 1}
+    (tmp_path / "datasource-properties.json").write_text(json.dumps(document))
+    array = placed(EM).transpose(0, 3, 2, 1)
+    zarr.create_array(tmp_path / "em" / "1", shape=array.shape, dtype=array.dtype, chunks=(2, 8, 8, 8), zarr_format=version)[...] = array
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "em"), EM)
+    record["mags"][0]["axisOrder"] = {"x": 9, "y": "no", "c": [], "z": 1}  # makes no sense
+    (tmp_path / "datasource-properties.json").write_text(json.dumps(document))
+    assert wkwdask.open(tmp_path / "em").chunks is not None
+
+
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+def test_no_wkw_is_written_among_arrays(dataset, existing):
+    """The JSON would go on saying that the layer is stored in another way."""
+    message = "layer em is stored as zarr3, and all mags of a layer are stored in one way: write WKW to another layer"
+    with pytest.raises(UnsupportedError, match=message):
+        wkwdask.convert(dataset, dataset, layer="em", mag=1, existing=existing)
+    for mag in ("1", "8-8-8"):
+        with pytest.raises(UnsupportedError, match=message):
+            wkwdask.to_wkw(EM, dataset / "em" / mag, offset=CORNER, existing=existing)
+    np.testing.assert_array_equal(wkwdask.open(dataset / "em"), EM)
+
+
+def test_one_mag_becomes_wkw(dataset, tmp_path):
+    (made,) = wkwdask.convert(dataset / "em" / "2", tmp_path / "ds").mags
+    assert made.path == str(tmp_path / "ds" / "em" / "2")
+    np.testing.assert_array_equal(wkwdask.read(made.path, ((2, 3, 4), (12, 12, 10))), EM[:, ::2, ::2, ::2])
+    wkwdask.convert(dataset / "em" / "1", tmp_path / "em.npy")
+    np.testing.assert_array_equal(np.load(tmp_path / "em.npy"), EM.transpose(0, 3, 2, 1))
+
+
 def test_conversion(dataset, tmp_path):
     wkwdask.convert(dataset / "em" / "1", f"n5://{tmp_path}/c.n5/em")
     wkwdask.convert(dataset / "em" / "2", f"n5://{tmp_path}/c.n5/coarse")

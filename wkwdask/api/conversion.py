@@ -27,7 +27,8 @@ from wkwdask.jobs.wkw_convert import ImportOptions
 from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
-from wkwdask.storage.dataset import Layer
+from wkwdask.storage.dataset import Layer, read_datasource
+from wkwdask.storage.local import local_path
 from wkwdask.storage.n5_layer import is_named_n5
 from wkwdask.storage.opening import voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
@@ -217,13 +218,13 @@ def convert(
         refuse_options(f"{target} is N5", {**no_blocks, **of_images, **of_wkw, "category": category, "pyramid": pyramid, "level": its_level, "ngff": ngff})
         blocks = N5Encoding(vec3(chunk_size or (64, 64, 64), "chunk_size"), make_compression(compression or "gzip"))
         chosen, only = choose_source(source, layer)
-        return convert_to_n5(chosen, target, take().only(only), blocks, size, existing)
+        return convert_to_n5(chosen, target, take().only(only, source), blocks, size, existing)
     if is_zarr_image(target):
         no_arrays = {"encoding": encoding, "quality": quality, "compress": compress, "force": force}
         refuse_options(f"{target} is an OME-NGFF image", {**no_arrays, **of_images, **of_wkw, "category": category, "pyramid": pyramid})
         chosen, only = choose_source(source, layer)
         stored = array_options({**of_scales, "compression": compression}, its_level, ngff)
-        return convert_to_image(chosen, target, take().only(only), stored, size, existing)
+        return convert_to_image(chosen, target, take().only(only, source), stored, size, existing)
     refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
     if is_named_precomputed(target):
         refuse_options(
@@ -244,12 +245,15 @@ def convert(
     stored_as = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
     if found is not None and chosen is not None:
         refuse_options(f"{source} is converted to WKW", of_images)
-        only = found.mag if found.mag is not None or layer is not None else _mag_in(target, chosen.mags)
-        taken = take(finest_only=pyramid).only(only)
+        is_chosen = found.mag is not None or layer is not None or mag is not None
+        only = found.mag if is_chosen else _mag_in(target, chosen.mags)
+        taken = take(finest_only=pyramid).only(only, source)
         report = convert_from_scales(chosen, target, name, taken, stored_as, category, size, existing, allow_external=allow_external)
         if not pyramid:
             return report
         return merge_reports([report, build_pyramid(report.mags[0].path, existing=existing, allow_external=allow_external)])
+    if _is_export(target) and read_datasource(local_path(target)) is None:
+        raise UnsupportedError(f"{target}: is named as images or an array, and {source} is none of the volumes that are exported: convert it to WKW first")
     options = ImportOptions(stored_as, vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, category, on_error == "fill", allow_external)
     return import_images(source, target, layer, None if mag is None else Mag.parse(mag), options, existing, pyramid=pyramid)
 
@@ -282,7 +286,7 @@ def _to_scales(
             raise UnsupportedError(f"{source}: scales are stored anew as they are; convert to WKW to change their place, type or channels")
         return rechunk_scales(str(source), target, taken.mags, existing, None, options)
     chosen, only = choose_source(source, layer)
-    return convert_to_scales(chosen, target, taken.only(only), options, voxel_size, existing)
+    return convert_to_scales(chosen, target, taken.only(only, source), options, voxel_size, existing)
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -9,7 +10,7 @@ from wkwdask.api.scales import local_mags
 from wkwdask.errors import MissingError
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.n5_write import N5Encoding, n5_folder, stage_n5_array, stage_n5_copy
+from wkwdask.jobs.n5_write import N5Encoding, n5_folder, other_levels, stage_n5_array, stage_n5_copy
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.storage.states import digest
@@ -187,6 +188,8 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
 
     Raises
     ------
+    ExistsError
+        The group has other levels, whose voxels are measured by a finest one of another size.
     MissingError
         There is no such mag.
     """
@@ -206,6 +209,7 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
         lengths = (x, y, z)
     check_can_be_repeated(len(mags), starts_anew=existing == "overwrite")
     group, reports = n5_folder(target), []
+    others = other_levels(group, len(mags), lengths)
 
     def stage(number: int, mag: Mag) -> Any:
         stored = layer.volume(mag)
@@ -219,7 +223,9 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
             stage(number, mag).staged.check_free()
     for number, mag in enumerate(mags):
         reports.append(build.rechunk(stage(number, mag), verify=False))
-    return merge_reports(reports)
+    report = merge_reports(reports)
+    note = f"other levels that are there are not changed: {', '.join(others)}" if others else ""
+    return replace(report, note="\n".join(filter(None, [report.note, note])))
 
 
 def n5_as_zarr(

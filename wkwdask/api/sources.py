@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.storage.dataset import Layer
+from wkwdask.storage.dataset_arrays import listed_arrays
+from wkwdask.storage.foreign import HDF5_SUFFIXES
+from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5_layer import is_n5
 from wkwdask.storage.opening import AnyLayer, Found, find
 from wkwdask.storage.precomputed_layer import is_precomputed
-from wkwdask.storage.zarr_layer import is_image, is_named_zarr, is_plain_zarr
+from wkwdask.storage.zarr_layer import is_image, is_level, is_named_zarr, is_plain_zarr
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +32,8 @@ def find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
     source : str, path or sequence of them
         What a user names.
     whole_images : bool
-        Whether an OME-NGFF image that is named by its path alone is a layer; else its finest array counts, as any array in a folder.
+        Whether what is named by its path alone is a layer where something says where it lies: an OME-NGFF image or one of its levels, or an array that the JSON
+        of a dataset lists; else its finest array counts, as any array in a folder.
 
     Raises
     ------
@@ -42,7 +47,7 @@ def find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
     if is_precomputed(source) or is_n5(source) or is_named_zarr(source):
         return find(source)
     if is_plain_zarr(source):
-        return find(source) if whole_images and is_image(source) else None
+        return find(source) if whole_images and (is_image(source) or is_level(source) or listed_arrays(source) is not None) else None
     try:
         found = find(source)
     except (MissingError, UnsupportedError, NotADirectoryError):
@@ -73,10 +78,18 @@ def choose_source(source: Paths, layer: str | None) -> tuple[Any, Mag | None]:
     try:
         found = find(source)
     except (MissingError, NotADirectoryError):
-        if os.path.exists(source):
+        if os.path.exists(source) or _is_part_or_pattern(os.fspath(source)):
             raise UnsupportedError(what) from None
         raise
     return found.choose(layer), found.mag
+
+
+def _is_part_or_pattern(source: str) -> bool:
+    """Tell whether a name is that of a dataset in an HDF5 file that is there, or a pattern that files match."""
+    file, colon, _ = source.rpartition(":")
+    if colon and file.lower().endswith(HDF5_SUFFIXES):
+        return os.path.exists(local_path(file))
+    return not is_remote(source) and glob.has_magic(source) and bool(glob.glob(local_path(source)))
 
 
 def choose_layer_of(found: Found, layer: str | None) -> tuple[AnyLayer, str | None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, ExistsError, UnsupportedError
 from wkwdask.formats.n5.attribute_edits import LevelPlace, dataset_document
-from wkwdask.formats.n5.attributes import DTYPES, LARGEST_BLOCK, N5Dataset, is_dataset
+from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, LARGEST_BLOCK, N5Dataset, is_dataset
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.placement import lengths_of, level_attributes, level_number
 from wkwdask.geometry.mag import Mag, Vec3, vec3
@@ -130,8 +130,10 @@ def n5_place(folder: str, *, is_level: bool | None = None) -> N5Place:
     ExistsError
         Something else is there, or above.
     """
-    if holds_wkw(folder):
-        raise ExistsError(f"{folder}: holds WKW data; write N5 to a folder of its own")
+    levels = level_number(os.path.basename(folder)) is not None if is_level is None else is_level
+    for path in (folder, os.path.dirname(folder)) if levels else (folder,):
+        if holds_wkw(path):
+            raise ExistsError(f"{path}: holds WKW data; write N5 to a folder of its own")
     above, root = os.path.dirname(folder), None
     while above not in ("/", ""):
         document = read_attributes(LocalStore(above))
@@ -140,7 +142,6 @@ def n5_place(folder: str, *, is_level: bool | None = None) -> N5Place:
         if root is None and ((document is not None and "n5" in document) or above.endswith(".n5")):
             root = above
         above = os.path.dirname(above)
-    levels = level_number(os.path.basename(folder)) is not None if is_level is None else is_level
     group = os.path.dirname(folder) if levels and (root is None or root != folder) else None
     return N5Place(folder, root or group or folder, group, None if group is None else _known_lengths(group))
 
@@ -153,6 +154,32 @@ def _known_lengths(group: str) -> Lengths | None:
     except CorruptError:
         own = {}
     return lengths_of(level_attributes(own, document, "s0"), "xyz")
+
+
+def other_levels(group: str, count: int, lengths_nm: Lengths | None) -> list[str]:
+    """List the levels of a group that stay as they are where the first ones are written.
+
+    Parameters
+    ----------
+    group : str
+        The group.
+    count : int
+        How many levels are written, ``s0`` first.
+    lengths_nm : tuple of 3 float, optional
+        Edge lengths of a voxel of ``s0`` then [nm].
+
+    Raises
+    ------
+    ExistsError
+        They are measured by a finest level of another size.
+    """
+    numbers = [number for number in map(level_number, os.listdir(group)) if number is not None] if os.path.isdir(group) else []
+    others = [f"s{number}" for number in sorted(numbers) if number >= count and os.path.isfile(f"{group}/s{number}/{FILE_NAME}")]
+    before = _known_lengths(group) if others else None
+    if others and not (before is None and lengths_nm is None) and (before is None or lengths_nm is None or not np.allclose(before, lengths_nm, rtol=1e-6)):
+        what = f"holds {', '.join(others)} too, which would not fit to voxels of {lengths_nm} nm in s0; those that are there are {before} nm long"
+        raise ExistsError(f"{group}: {what}: choose another group, or remove it first")
+    return others
 
 
 def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag, owner: Owner) -> tuple[N5Target, N5Edit]:

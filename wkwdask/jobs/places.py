@@ -63,7 +63,7 @@ def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Pl
     Raises
     ------
     UnsupportedError
-        It is a URL of another kind, or lies outside of the dataset.
+        It is a URL of another kind, or lies outside of the dataset, or the layer is not stored as WKW.
     ExistsError
         The layer has the mag in another folder.
     ValueError
@@ -85,6 +85,9 @@ def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Pl
     if datasource is None:
         return Place(folder, mag, Layer(layer_folder, layer_name, allow_external=allow_external))
     layer = layer_in(dataset_folder, datasource, layer_folder) or Layer(layer_folder, layer_name, dataset_folder, datasource)
+    if layer.record is not None and layer.record.data_format != "wkw":
+        what = f"layer {layer.name} is stored as {layer.record.data_format}, and all mags of a layer are stored in one way"
+        raise UnsupportedError(f"{folder}: {what}: write WKW to another layer")
     if allow_external:
         layer = with_external(layer)
     check_inside_dataset(layer, folder)

@@ -89,9 +89,17 @@ class Taken:
         chosen = sorted(there if self.mags is None else self.mags, key=lambda mag: (mag.maximum, mag.factors))
         return chosen[:1] if self.finest_only else chosen
 
-    def only(self, mag: Mag | None) -> Taken:
-        """Take one mag alone, where a path is that of one and no mags are named; all as before, where that is None."""
-        return self if mag is None or self.mags is not None else replace(self, mags=(mag,))
+    def only(self, mag: Mag | None, source: Any) -> Taken:
+        """Take one mag alone, where a path is that of one; all as before, where that is None.
+
+        Raises
+        ------
+        ValueError
+            Another mag is asked for.
+        """
+        if mag is not None and self.mags is not None and self.mags != (mag,):
+            raise ValueError(f"{source}: is mag {mag}, but mag= (--mag) says {self.mags[0]}; give the layer's folder to choose a mag")
+        return self if mag is None else replace(self, mags=(mag,))
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -123,23 +123,38 @@ def target_folder(target: str | os.PathLike[str], layer: str | None, mag: Mag | 
     Raises
     ------
     ValueError
-        The target is a mag's folder, and another layer or mag is named; or a new layer cannot have the name.
+        The target is a mag's folder, and another mag is named; or it is a layer or mag, and a layer is named too; or a new layer cannot have the name.
     """
     folder = local_path(target)
     named = _mag_named(os.path.basename(folder))
     if layer is None and named is not None and read_datasource(folder) is None:
         if mag is not None and mag != named:
-            raise ValueError(f"{folder}: is mag {named}, but mag= says {mag}")
+            raise ValueError(f"{folder}: is mag {named}, but what is to be written is mag {mag}")
         return folder
     name = (mag or Mag(1, 1, 1)).name
     if layer is not None:
         datasource = read_datasource(folder)
+        _check_outside(folder, is_dataset=datasource is not None)
         if datasource is None or datasource.layer(layer) is None:
             check_layer_name(layer)
         return f"{folder}/{layer}/{name}"
     if read_datasource(os.path.dirname(folder)) is not None and read_datasource(folder) is None:
         return f"{folder}/{name}"
     return f"{folder}/{category}/{name}"
+
+
+def _check_outside(folder: str, *, is_dataset: bool) -> None:
+    """Make sure that a dataset is not made inside of a layer or mag of another one.
+
+    Raises
+    ------
+    ValueError
+        It would be.
+    """
+    above = [folder.rpartition("/")[0], folder.rpartition("/")[0].rpartition("/")[0]]
+    outer = None if is_dataset else next((path for path in above if path and read_datasource(path) is not None), None)
+    if outer is not None:
+        raise ValueError(f"{folder}: lies in the dataset {outer}, and layer= (--layer) names a layer of a dataset: give {outer} as the target, or no layer")
 
 
 def _mag_named(name: str) -> Mag | None:

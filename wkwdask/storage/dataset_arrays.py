@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, Located, layer_in, read_datasource
 from wkwdask.storage.leveled import Level, LeveledLayer
 from wkwdask.storage.local import is_remote, local_path
@@ -15,9 +16,9 @@ from wkwdask.storage.n5_layer import find_n5_layers
 from wkwdask.storage.zarr_layer import open_zarr_volume
 
 if TYPE_CHECKING:
+    from wkwdask.formats.datasource import LayerRecord
     from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag
     from wkwdask.storage.n5 import N5Volume
     from wkwdask.storage.zarr_volume import ZarrVolume
 
@@ -71,7 +72,7 @@ def arrays_of(layer: Layer, only: Mag | None = None) -> LeveledLayer:
             x, y, z = (length * factor for length, factor in zip(layer.voxel_size_nm, mag.factors, strict=True))
             size = (x, y, z)
         try:
-            volume = _opened(folder, stored, layer.record.num_channels)
+            volume = _opened(folder, stored, _axes(layer.record, mag))
             volume = replace(volume, mag=mag, lengths_nm=size)
             levels.append(Level(mag.name, volume.cropped(_part(volume.extent, layer.record.bounding_box, mag)), mag))
         except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
@@ -79,10 +80,20 @@ def arrays_of(layer: Layer, only: Mag | None = None) -> LeveledLayer:
     return LeveledLayer(stored, layer.folder, layer.name, tuple(levels), None if only is None else only.name, layer.record.category)
 
 
-def _opened(folder: str, stored: str, num_channels: int) -> N5Volume | ZarrVolume:
+def _axes(record: LayerRecord, mag: Mag) -> str:
+    """Give the letters of the axes of a mag's array, as the JSON has them where it says so."""
+    items = record.entry.get("mags")
+    for item in items if isinstance(items, list) else ():
+        order = item.get("axisOrder") if Mag.parse(item["mag"]) == mag else None
+        if isinstance(order, dict) and {"x", "y"} <= set(order) <= set("cxyz") and sorted(map(str, order.values())) == [str(n) for n in range(len(order))]:
+            return "".join(sorted(order, key=lambda letter: int(order[letter])))
+    return "cxyz" if record.num_channels > 1 else "xyz"
+
+
+def _opened(folder: str, stored: str, axes: str) -> N5Volume | ZarrVolume:
     """Open the array of a mag, in which the index of a voxel is its absolute place."""
     if stored == "zarr":
-        return open_zarr_volume(folder, "cxyz" if num_channels > 1 else "cxyz"[1:])
+        return open_zarr_volume(folder, axes)
     (layer,) = find_n5_layers(folder)
     volume = layer.find(layer.key).open().volume
     return replace(volume, mag=MAG_1)

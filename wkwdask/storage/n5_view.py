@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.n5.attributes import FILE_NAME
+from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.block import VARLENGTH, format_header, header_nbytes
 from wkwdask.formats.n5.zarr_document import CODEC, FORMS, array_document, group_document, is_made_here
 from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
@@ -17,6 +18,8 @@ from wkwdask.storage.n5_layer import find_n5_layers, location_of
 from wkwdask.storage.store import open_store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from wkwdask.storage.leveled import LeveledLayer
     from wkwdask.storage.store import Store
 
@@ -30,15 +33,17 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
     root = location_of(url)
     store = open_store(root)
     documents: Documents = {}
-    for layer in find_n5_layers(url):
+    odd: dict[str, Exception] = {}
+    for layer in _layers(url, root if store.is_local else None):
         inside = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
         for level in layer.levels:
             volume = level.volume
-            if not isinstance(volume, N5Volume):
-                raise level.error(level.problem)
             if layer.key not in (None, level.key):
                 continue
             key = "" if inside is None else "/".join(filter(None, (inside, level.key)))
+            if not isinstance(volume, N5Volume):
+                odd[key] = level.error(level.problem)
+                continue
             mode = _mode_of_all(volume) if form != CODEC else 0
             documents[_named(key)] = array_document(volume.dataset, volume.record, form, _axis_names(volume), mode)
         if inside is not None and any(level.key for level in layer.levels):
@@ -47,9 +52,47 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
             if image is not None:
                 group["attributes"]["ome"] = {"version": "0.5", "multiscales": [image]}
             documents[_named(inside)] = group
+    for key, volume in _other_datasets(root) if store.is_local else ():
+        if _named(key) not in documents:
+            mode = _mode_of_all(volume) if form != CODEC else 0
+            documents[_named(key)] = array_document(volume.dataset, volume.record, form, _own_names(volume), mode)
+    for key, error in odd.items():
+        if _named(key) not in documents:
+            raise error
     for key in list(documents):
         _add_groups(documents, store, key)
     return dict(sorted(documents.items()))
+
+
+def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[LeveledLayer, ...]:
+    """Find layers; none where the datasets of a local folder are there, and of kinds that are no layers, since Zarr has arrays with any axes."""
+    try:
+        return find_n5_layers(url)
+    except UnsupportedError:
+        if root is None or next(_other_datasets(root), None) is None:
+            raise
+        return ()
+
+
+def _other_datasets(root: str) -> Iterator[tuple[str, N5Volume]]:
+    """Go through the datasets of a local folder, whatever their axes are; those that cannot be read are left out."""
+    for folder, below, files in os.walk(root):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        if FILE_NAME not in files:
+            continue
+        store = open_store(folder)
+        with contextlib.suppress(FormatError, UnsupportedError):
+            document = read_attributes(store) or {}
+            if is_dataset(document):
+                below.clear()
+                dataset = parse_dataset(document, f"{folder}/{FILE_NAME}")
+                yield folder[len(root) :].strip("/"), N5Volume(store, "", dataset, "-" * len(dataset.dimensions))
+
+
+def _own_names(volume: N5Volume) -> list[str] | None:
+    """Give the names of a dataset's axes, where it has some."""
+    names = _axis_names(volume)
+    return names if names == volume.dataset.document.get("axes") else None
 
 
 def _named(key: str) -> str:

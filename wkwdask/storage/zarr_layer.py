@@ -91,6 +91,13 @@ def is_image(path: str | os.PathLike[str]) -> bool:
     return image is not None and {"x", "y", "z"} <= set(image.axes)
 
 
+def is_level(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a local Zarr array is one that an OME-NGFF image above it lists."""
+    folder, _, name = location_of(path).rpartition("/")
+    above = _image_above(f"{folder}/{name}")
+    return above is not None and any(level.key == name for level in above.levels)
+
+
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
     """Find what a Zarr array or group holds.
 
