@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("zarr", reason="zarr is not installed")
 import zarr
-from zarr.codecs import Crc32cCodec, GzipCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec
 from zarr.codecs.sharding import ShardingCodec
 from zarr_arrays import Stored
 
@@ -347,3 +347,24 @@ def test_what_may_stand_behind():
     stored = Stored([GzipCodec(), wkwdask.offset_codec(prefix=CUSTOM), wkwdask.pad_codec(4, "end"), Crc32cCodec()])
     assert stored.bytes().startswith(CUSTOM + b"\x1f\x8b")
     np.testing.assert_array_equal(stored.open()[...], stored.voxels)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "endian", "options", "warned"),
+    [
+        ("uint16", "big", {}, "'bytes' stores chunks big-endian, and the header 'tiff' of the codec 'offset' says 'little'"),
+        ("float32", "little", {"byteorder": "big"}, "give header_options={'byteorder': 'little'}"),
+        ("uint16", "big", {"byteorder": "big"}, ""),
+        ("uint8", "big", {}, ""),  # has none
+    ],
+)
+def test_byte_order_of_tiff_is_warned_of(tmp_path, dtype, endian, options, warned):
+    def make():
+        codec = wkwdask.offset_codec(header="tiff", header_options=options)
+        return zarr.create_array(tmp_path / "a", shape=(8, 8), chunks=(4, 4), dtype=dtype, serializer=BytesCodec(endian=endian), compressors=[codec])
+
+    if not warned:
+        make()  # a warning would be an error
+        return
+    with pytest.warns(wkwdask.errors.HeaderWarning, match=warned):
+        make()

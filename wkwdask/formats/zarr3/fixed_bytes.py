@@ -18,7 +18,7 @@ from zarr.abc.codec import BytesBytesCodec
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 from wkwdask.formats.zarr3.headers import ChunkLayout, Header
-from wkwdask.formats.zarr3.order import warn_of_order
+from wkwdask.formats.zarr3.order import warn_of_byteorder, warn_of_order
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArraySpec
@@ -118,13 +118,15 @@ class FixedBytesCodec(BytesBytesCodec):
         return {"name": self.name, "configuration": configuration}
 
     def evolve_from_array_spec(self, array_spec: ArraySpec) -> Self:
-        """Stay as it is; a codec behind this one that hides the bytes is warned of."""
+        """Stay as it is; a codec behind this one that hides the bytes is warned of, and one before it that turns those of numbers another way."""
         warn_of_order(self)
+        warn_of_byteorder(self, array_spec.dtype)
         return self
 
-    def validate(self, **_: Any) -> None:
-        """Fit every array; a codec behind this one that hides the bytes is warned of."""
+    def validate(self, *, dtype: Any, **_: Any) -> None:
+        """Fit every array, with the warnings of :meth:`evolve_from_array_spec`."""
         warn_of_order(self)
+        warn_of_byteorder(self, dtype)
 
     # ------------------------------------------------------------------ chunks
 

@@ -1,4 +1,4 @@
-"""Seeing which codecs stand behind another one, for a warning.
+"""Seeing which codecs stand before and behind another one, for a warning.
 
 zarr-python tells a codec the array and the chunk, never the list that it stands in. The list is found where zarr-python asks its codecs to validate and to
 evolve: in the frames of these calls. Where it is not found, nothing happens: what is stored and read never depends on it.
@@ -28,7 +28,7 @@ def warn_of_order(codec: Any) -> None:
     codec : FixedBytesCodec
         The codec, at the time when zarr-python calls its ``validate`` or ``evolve_from_array_spec``.
     """
-    behind = [one for one in map(_name_of, _following(codec)) if one not in _HARMLESS]
+    behind = [one for one in map(_name_of, _around(codec)[1]) if one not in _HARMLESS]
     if behind:
         warnings.warn(
             f"the codec {codec.name!r} stands before {behind[0]!r}, which then compresses its bytes too: what is stored begins with those of {behind[0]!r}; "
@@ -38,12 +38,42 @@ def warn_of_order(codec: Any) -> None:
         )
 
 
-def _following(codec: Any) -> tuple[Any, ...]:
+def warn_of_byteorder(codec: Any, dtype: Any) -> None:
+    """Warn where a TIFF header says another byte order than the codec ``bytes`` gives the chunks: the pixels of the TIFF files would be others.
+
+    Parameters
+    ----------
+    codec : FixedBytesCodec
+        The codec, at the time when zarr-python calls its ``validate`` or ``evolve_from_array_spec``.
+    dtype : ZDType
+        Type of the array.
+    """
+    if codec.header is None or codec.header.name != "tiff" or dtype.to_native_dtype().itemsize == 1:
+        return
+    said = codec.header.options.get("byteorder", "little")
+    for found in map(_endian_of, _around(codec)[0]):
+        if found not in (None, said):
+            warnings.warn(
+                f"the codec 'bytes' stores chunks {found}-endian, and the header 'tiff' of the codec {codec.name!r} says {said!r}: "
+                f"TIFF readers see other values; give header_options={{'byteorder': {found!r}}}",
+                HeaderWarning,
+                stacklevel=3,
+            )
+
+
+def _around(codec: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Give the codecs before and behind one."""
     for codecs in _lists(sys._getframe(3)):
         for n, one in enumerate(codecs):
             if one is codec:
-                return tuple(codecs[n + 1 :])
-    return ()
+                return tuple(codecs[:n]), tuple(codecs[n + 1 :])
+    return (), ()
+
+
+def _endian_of(codec: Any) -> Any:
+    """Give the byte order of the codec ``bytes``, None for others."""
+    endian = getattr(codec, "endian", None) if _name_of(codec) == "bytes" else None
+    return getattr(endian, "value", endian)
 
 
 def _lists(frame: FrameType | None) -> Any:
