@@ -225,13 +225,20 @@ def convert_from_scales(
     volumes = [(mag, layer.volume(mag)) for mag in mags]
     for _, volume in volumes:  # before the first is made
         check_not_below_zero(taken.of(volume))
-    reports = []
-    for mag, volume in volumes:
+
+    def stage(mag: Mag, volume: Any, existing: str) -> Any:
         folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None or mag != MAG_1 else None, options.category)
         known = {**taken.settings, **stored_settings(volume)}
-        staged = stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
-        reports.append(build.rechunk(staged, verify=False))
-    report = merge_reports(reports)
+        return stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
+
+    if len(mags) > 1 and existing == "error":
+        jobs = [stage(mag, volume, existing).staged for mag, volume in volumes]
+        if is_interrupted_call(jobs):
+            existing = "resume"
+        else:
+            for job in jobs:
+                job.check_free()
+    report = merge_reports([build.rechunk(stage(mag, volume, existing), verify=False) for mag, volume in volumes])
     left = _left_out(layer) if taken.mags is None and not taken.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, left])))
 
