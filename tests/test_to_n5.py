@@ -229,3 +229,39 @@ def test_a_conversion_goes_on(tmp_path, monkeypatch):
     assert attributes_of(tmp_path / "c.n5" / "em")["scales"][0] == [1, 1, 1]
     assert wkwdask.diff(tmp_path / "ds" / "color", tmp_path / "c.n5" / "em").equal
     assert leftovers(tmp_path) == []
+
+
+@pytest.mark.parametrize("target", ["n5://c.n5/em", "precomputed://em", "em.ome.zarr", "other/color"])
+def test_the_same_call_goes_on_between_two_mags(tmp_path, monkeypatch, target):
+    """It was killed when the first mag had appeared; what it finished stays, and the others are made."""
+    if target.endswith("zarr"):
+        pytest.importorskip("zarr", reason="the extra zarr")
+    monkeypatch.chdir(tmp_path)
+    wkwdask.create_dataset("ds", voxel_size=(4, 4, 40))
+    wkwdask.to_wkw(voxels(), "ds/color/1", file_len=1)
+    wkwdask.build_pyramid("ds", layer="color")
+    source, options = "ds", {"layer": "color"}
+    if target == "other/color":
+        wkwdask.convert("ds", "n5://source.n5", **options)
+        wkwdask.create_dataset("other", voxel_size=(4, 4, 40))
+        source, options = "source.n5", {}
+    with monkeypatch.context() as patched:
+        made = []
+
+        def killed(*arguments, **options):
+            if made:
+                raise BrokenError
+            made.append(original(*arguments, **options))
+            return made[0]
+
+        original = wkwdask.graphs.build.rechunk
+        patched.setattr("wkwdask.graphs.build.rechunk", killed)
+        with pytest.raises(BrokenError):
+            wkwdask.convert(source, target, **options)
+    with pytest.raises(ExistsError):
+        wkwdask.convert(source, target, **options, offset=(8, 8, 8))
+    report = wkwdask.convert(source, target, **options)
+    assert len(report.mags) == len(wkwdask.open_dataset("ds")["color"].mags) > 1
+    assert wkwdask.diff("ds/color", target).equal
+    with pytest.raises(ExistsError):
+        wkwdask.convert(source, target, **options)

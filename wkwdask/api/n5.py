@@ -12,6 +12,7 @@ from wkwdask.formats.n5.compression import make_compression
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.n5_write import N5Encoding, n5_folder, other_levels, stage_n5_array, stage_n5_copy
 from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.staged import is_interrupted_call
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.storage.states import digest
 
@@ -211,7 +212,7 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
     group, reports = n5_folder(target), []
     others = other_levels(group, len(mags), lengths)
 
-    def stage(number: int, mag: Mag) -> Any:
+    def stage(number: int, mag: Mag, existing: str) -> Any:
         stored = layer.volume(mag)
         source = taken.of(stored)
         known = {**taken.settings, "source": mag.name, "input": source_token(stored), "states": digest(source.stored_states())}
@@ -219,10 +220,14 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
         return stage_n5_copy(f"{group}/s{number}", source, encoding, lengths, step, known, partial(check_not_replaced, stored), existing, num_workers())
 
     if len(mags) > 1 and existing == "error":
-        for number, mag in enumerate(mags):  # before the first is made
-            stage(number, mag).staged.check_free()
+        staged = [stage(number, mag, existing).staged for number, mag in enumerate(mags)]
+        if is_interrupted_call(staged):
+            existing = "resume"
+        else:
+            for one in staged:  # before the first is made
+                one.check_free()
     for number, mag in enumerate(mags):
-        reports.append(build.rechunk(stage(number, mag), verify=False))
+        reports.append(build.rechunk(stage(number, mag, existing), verify=False))
     report = merge_reports(reports)
     note = f"other levels that are there are not changed: {', '.join(others)}" if others else ""
     return replace(report, note="\n".join(filter(None, [report.note, note])))

@@ -19,7 +19,7 @@ from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyr
 from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import ScaleEncoding, VolumeType, default_kind
 from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import finish_what_was_left
+from wkwdask.jobs.staged import finish_what_was_left, is_interrupted_call
 from wkwdask.jobs.taken import stored_settings
 from wkwdask.jobs.wkw_convert import target_folder
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
@@ -180,15 +180,17 @@ def _copied(target: str, kind: str, copies: Sequence[ScaleCopy], existing: str, 
     from wkwdask.graphs.runners import num_workers
 
     check_can_be_repeated(len(copies), starts_anew=existing == "overwrite")
-    stage = partial(stage_copy, command="convert", existing=existing, workers=num_workers(), compress=options.compress, force=options.force)
+    stage = partial(stage_copy, command="convert", workers=num_workers(), compress=options.compress, force=options.force)
     if len(copies) > 1:
-        for copy in copies:
-            staged, _ = stage(target, kind, copy)
-            if existing == "error":
-                staged.staged.check_free()
+        jobs = [stage(target, kind, copy, existing=existing)[0].staged for copy in copies]
+        if existing == "error" and is_interrupted_call(jobs):
+            existing = "resume"
+        elif existing == "error":
+            for job in jobs:
+                job.check_free()
     reports = []
     for copy in copies:
-        staged, notes = stage(target, kind, copy)
+        staged, notes = stage(target, kind, copy, existing=existing)
         _warn(notes)
         reports.append(build.rechunk(staged, verify=False))
     return merge_reports(reports)
@@ -223,13 +225,20 @@ def convert_from_scales(
     volumes = [(mag, layer.volume(mag)) for mag in mags]
     for _, volume in volumes:  # before the first is made
         check_not_below_zero(taken.of(volume))
-    reports = []
-    for mag, volume in volumes:
+
+    def stage(mag: Mag, volume: Any, existing: str) -> Any:
         folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None or mag != MAG_1 else None, options.category)
         known = {**taken.settings, **stored_settings(volume)}
-        staged = stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
-        reports.append(build.rechunk(staged, verify=False))
-    report = merge_reports(reports)
+        return stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
+
+    if len(mags) > 1 and existing == "error":
+        jobs = [stage(mag, volume, existing).staged for mag, volume in volumes]
+        if is_interrupted_call(jobs):
+            existing = "resume"
+        else:
+            for job in jobs:
+                job.check_free()
+    report = merge_reports([build.rechunk(stage(mag, volume, existing), verify=False) for mag, volume in volumes])
     left = _left_out(layer) if taken.mags is None and not taken.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, left])))
 

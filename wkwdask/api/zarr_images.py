@@ -10,6 +10,7 @@ from wkwdask.errors import ViewerWarning
 from wkwdask.formats.extras import need
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.staged import is_interrupted_call
 from wkwdask.jobs.taken import stored_settings
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.zarr_places import labels_note
@@ -211,11 +212,15 @@ def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Tak
     mags = taken.mags_of(layer.folder, list(layer.mags))
     copies = [_copy(layer, layer.volume(mag), taken, size) for mag in mags]
     check_can_be_repeated(len(copies), starts_anew=existing == "overwrite")
-    stage = partial(stage_copy, target, options=options, existing=existing, workers=num_workers())
+    stage = partial(stage_copy, target, options=options, workers=num_workers())
     if len(copies) > 1 and existing == "error":
-        for copy in copies:  # all are checked before the first is made
-            stage(copy).staged.check_free()
-    report = merge_reports([build.rechunk(stage(copy), verify=False) for copy in copies])
+        jobs = [stage(copy, existing=existing).staged for copy in copies]
+        if is_interrupted_call(jobs):
+            existing = "resume"
+        else:
+            for job in jobs:  # all are checked before the first is made
+                job.check_free()
+    report = merge_reports([build.rechunk(stage(copy, existing=existing), verify=False) for copy in copies])
     note = labels_note(target)
     if note:
         warnings.warn(note, ViewerWarning, stacklevel=3)

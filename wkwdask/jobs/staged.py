@@ -228,6 +228,12 @@ class StagedMags:
         return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.goes_on_by_itself)
 
 
+def is_interrupted_call(jobs: Sequence[StagedMags]) -> bool:
+    """Tell whether some jobs of a call were finished by one with the same settings, and others not: it was interrupted between them, and goes on."""
+    done = [all(read_provenance(folder).get("settings") == job.settings for folder in job.folders) for job in jobs]
+    return any(done) and not all(done)
+
+
 def settings_of(command: str, **options: Any) -> dict[str, Any]:
     """Write down what a job is to do, in values that JSON keeps."""
     return {"command": command, **{name: value if isinstance(value, (int, float, type(None))) else str(value) for name, value in options.items()}}
