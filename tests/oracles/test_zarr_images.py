@@ -212,7 +212,7 @@ def test_datasets_of_webknossos(tmp_path):
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "wkw" / "rgb" / "1").compute(), array)
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "wkw" / "rgb" / "2-2-1").compute(), array[:, ::2, ::2])
     wkwdask.convert(tmp_path / "ds" / "rgb" / "1", tmp_path / "one", layer="rgb", voxel_size=VOXEL_SIZE)
-    np.testing.assert_array_equal(wkwdask.open(tmp_path / "one" / "rgb" / "1")[:, 8:58, 16:56, 4:34].compute(), array)
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "one" / "rgb" / "1").compute(), array)
 
 
 def test_real_data(tmp_path, shared_data):
