@@ -258,6 +258,22 @@ def test_missing_packages(monkeypatch):
         pass
 
 
+def test_ctrl_c_stays_what_it_is():
+    """dask-jobqueue makes it end the process that imports it, with exit code 0."""
+    pytest.importorskip("dask_jobqueue", reason="dask-jobqueue is not installed")
+    lines = [
+        "import signal",
+        "from wkwdask.clusters.config import load_config",
+        "from wkwdask.clusters.render import render",
+        "render(load_config('slurm-jobqueue'))",
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler",
+        "signal.raise_signal(signal.SIGINT)",
+    ]
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=False, restore_signals=True)
+    assert "KeyboardInterrupt" in done.stderr, done.stderr
+    assert done.returncode not in (0, 1)
+
+
 def test_log_directory_knows_variables(monkeypatch, tmp_path):
     monkeypatch.setenv("LOGS", str(tmp_path))
     assert job_arguments(load_config("slurm-jobqueue", {"log_directory": "$LOGS/x"}))["log_directory"] == str(tmp_path / "x")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
+import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -51,15 +53,24 @@ def exports(settings: Mapping[str, Any]) -> list[str]:
     return [f"export DASK_{name.upper().replace('.', '__').replace('-', '_')}={shlex.quote(str(value))}" for name, value in settings.items()]
 
 
+def _dask_jobqueue(source: str) -> Any:
+    """Import dask-jobqueue, and take back what it does to Ctrl-C: a job that is interrupted is not a success with exit code 0."""
+    before = signal.getsignal(signal.SIGINT)
+    module = need("dask_jobqueue", source, "cluster")
+    if before is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)
+    return module
+
+
 def make_cluster(config: ClusterConfig) -> Any:
     """Start a scheduler in this process; no job is submitted yet."""
-    module = need("dask_jobqueue", config.name, "cluster")
+    module = _dask_jobqueue(config.name)
     return getattr(module, config.values["class"])(**job_arguments(config))
 
 
 def job_script(config: ClusterConfig) -> str:
     """Write the script of one job, without a queueing system and without submitting anything."""
-    module = need("dask_jobqueue", config.name, "cluster")
+    module = _dask_jobqueue(config.name)
     arguments = job_arguments(config)
     del arguments["scheduler_options"]
     job = getattr(module, config.values["class"]).job_cls("tcp://SCHEDULER:PORT", name="NAME", **arguments)
