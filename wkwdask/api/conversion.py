@@ -232,6 +232,8 @@ def convert(
         )  # fmt: skip
         report = _to_scales(source, target, layer, take(finest_only=pyramid), scale_options(of_scales), size, existing)
         return merge_reports([report, build_pyramid(target, existing=existing)]) if pyramid else report
+    if any(part.lower().endswith(".n5") for part in os.fspath(target).split("/")) and not _is_export(target) and read_datasource(local_path(target)) is None:
+        raise ValueError(f"{target}: is named as N5, which n5://{target} writes; give what becomes WKW or images another name")
     found = find_layers(source, whole_images=axes is None and on_error == "fail")
     chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)
     if found is not None and (isinstance(chosen, Layer) or _is_export(target)):
