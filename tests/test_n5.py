@@ -136,6 +136,11 @@ def test_other_ways(container, tmp_path):
         wkwdask.convert(container / "em", f"n5://{tmp_path}/x.n5", pyramid=True)
     with pytest.raises(ValueError, match="several layers"):
         wkwdask.convert(container, tmp_path / "x")
+    for source in (container / "em", tmp_path / "em.npy"):
+        for target in ("x.n5", "x.n5/em"):
+            with pytest.raises(ValueError, match=rf"{target}: is named as N5, which n5://{tmp_path}/{target} writes"):
+                wkwdask.convert(source, f"{tmp_path}/{target}", voxel_size=(4, 4, 4))
+    assert not (tmp_path / "x.n5").exists()
     with pytest.raises(MissingError):
         wkwdask.convert(f"n5://{tmp_path}/nothing", tmp_path / "x")
 

@@ -160,7 +160,7 @@ def convert(
     BoundsError
         The source holds no voxels, or the box none of them, or a value does not fit ``dtype`` and there is no ``value_range``.
     ExistsError
-        The target is there and ``existing="error"``.
+        The target is there and ``existing="error"``, or an N5 group has other levels that would not fit.
     FormatError
         A slice or file is broken or not like the others; the message names it, what was found and what was expected.
     LockedError
@@ -174,14 +174,14 @@ def convert(
     TypeError
         WKW has no voxel type for the values.
     UnsupportedError
-        The source is of a kind that is not read.
+        The source is of a kind that is not read, or not converted to the target in one step; or the layer is not stored as WKW.
     ValueError
         An option makes no sense, axes do not fit, the voxel size of a new dataset is not known, or a new layer cannot have its name.
 
     Notes
     -----
     Of a local OME-NGFF image all levels are taken over, each to where it lies: ``mag`` takes one of them, ``pyramid=True`` the finest alone. A dataset
-    whose layers WEBKNOSSOS stores as Zarr is such a source too.
+    whose layers WEBKNOSSOS stores as Zarr is such a source too. The path of one level, or of one mag of such a layer, takes that one, to where it lies.
 
     A task holds at most 512 MB of the source, whatever the size of sections and volume: of larger slabs, decoded sections wait in a scratch file (LZ4, without
     a name) in the job's folder. A source that changes between two starts is noticed by the size and time of its files; of a Zarr array, by its record alone.
@@ -232,6 +232,8 @@ def convert(
         )  # fmt: skip
         report = _to_scales(source, target, layer, take(finest_only=pyramid), scale_options(of_scales), size, existing)
         return merge_reports([report, build_pyramid(target, existing=existing)]) if pyramid else report
+    if any(part.lower().endswith(".n5") for part in os.fspath(target).split("/")) and not _is_export(target) and read_datasource(local_path(target)) is None:
+        raise ValueError(f"{target}: is named as N5, which n5://{target} writes; give what becomes WKW or images another name")
     found = find_layers(source, whole_images=axes is None and on_error == "fail")
     chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)
     if found is not None and (isinstance(chosen, Layer) or _is_export(target)):
