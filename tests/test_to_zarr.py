@@ -378,3 +378,17 @@ def test_the_list_of_labels_is_no_image(tmp_path, dataset):
         wkwdask.convert(dataset, image / "labels", layer="neurons", mag="4-4-2")
     assert not (image / "labels").exists()
     wkwdask.convert(dataset, image / "labels" / "neurons", layer="neurons", mag="4-4-2")
+
+
+def test_levels_of_another_voxel_size_are_refused(tmp_path, dataset):
+    """Two levels of one image would not lie over each other; replaced with all others, they may."""
+    image = tmp_path / "em.ome.zarr"
+    wkwdask.to_zarr(voxels(), image, **OPTIONS)
+    message = "a voxel of mag 1 has 4 x 5 x 40 nm there, as its array '1' says, got 8 x 5 x 40"
+    with pytest.raises(ValueError, match=message):
+        wkwdask.to_zarr(voxels((15, 20, 11)), image, mag=2, **OPTIONS | {"voxel_size": (8, 5, 40)})
+    with pytest.raises(ValueError, match=message):
+        wkwdask.convert(dataset, image, layer="color", mag="2-2-1", voxel_size=(8, 5, 40))
+    assert not (image / "2").exists()
+    wkwdask.convert(dataset, image, layer="color", voxel_size=(8, 5, 40), existing="overwrite")
+    assert datasets(image)["2-2-1"][0] == [40, 10, 16]

@@ -14,6 +14,8 @@ from wkwdask.storage.precomputed_layer import holds_wkw
 from wkwdask.storage.zarr_folder import array_record
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from wkwdask.formats.precomputed.info import Lengths
 
 PREFIX = "zarr://"
@@ -52,15 +54,36 @@ class ImagePlace:
     @property
     def voxel_size(self) -> Lengths | None:
         """Edge lengths of a voxel of mag 1, as an array says whose name is a mag."""
+        return next((size for size in self._sizes().values() if size is not None), None)
+
+    def check_voxel_size(self, size: Lengths, replaced: Collection[Mag]) -> None:
+        """Make sure that the arrays that stay say the same of a voxel of mag 1; an image that something else wrote is left to :meth:`check_alone`.
+
+        Raises
+        ------
+        ValueError
+            They say something else: levels would not lie over each other.
+        """
+        names = {mag.name for mag in replaced}
+        for path, found in self._sizes().items():
+            if found is None:
+                return
+            if path not in names and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, found, strict=True)):
+                told = " x ".join(f"{n:g}" for n in found)
+                raise ValueError(f"{self.folder}: a voxel of mag 1 has {told} nm there, as its array {path!r} says, got {' x '.join(f'{n:g}' for n in size)}")
+
+    def _sizes(self) -> dict[str, Lengths | None]:
+        """Edge lengths of a voxel of mag 1 by each array, None where its name is no mag."""
+        sizes: dict[str, Lengths | None] = {}
         for entry in () if self.image is None else self.image["datasets"]:
             try:
-                mag = Mag.parse(entry["path"])
+                a, b, c = Mag.parse(entry["path"]).factors
                 z, y, x = (float(n) for n in next(s["scale"] for s in entry["coordinateTransformations"] if s["type"] == "scale")[-3:])
             except (KeyError, TypeError, ValueError, StopIteration):
+                sizes[str(entry.get("path"))] = None
                 continue
-            a, b, c = mag.factors
-            return x / a, y / b, z / c
-        return None
+            sizes[entry["path"]] = (x / a, y / b, z / c) if min(x, y, z) > 0 else None
+        return sizes
 
 
 def is_zarr_image(target: object) -> bool:

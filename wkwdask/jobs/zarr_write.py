@@ -182,6 +182,7 @@ def stage_array(
     dtype = _stored_dtype(content.dtype)
     new = NewArray((width, height, depth), offset, mag, dtype, channels, size, is_ids(dtype, channels) if is_label is None else is_label)
     edit = _edit(place, new, version)
+    place.check_voxel_size(size, {mag})
     folder = place.folder_of(mag)
     settings = {**_settings(_COMMAND, target_of("", new, options, version), new, version), "folder": folder, **content.settings}
     owner = owner_of(f"{_COMMAND} into {folder}", place.folder, folder, None, settings, existing, content)
