@@ -533,9 +533,10 @@ def test_what_an_export_says_of_itself(tmp_path):
     assert 'PhysicalSizeX="4' in text
     assert 'PhysicalSizeZ="35' in text
     assert 'PhysicalSizeZUnit="nm"' in text
-    for target, options in (("a.zarr", {}), ("a.ome.tif", {})):
-        wkwdask.convert(tmp_path / target, tmp_path / f"back-{target}", **options)
-        assert json.loads((tmp_path / f"back-{target}" / "datasource-properties.json").read_text())["scale"]["factor"] == [4.0, 5.0, 35.0]
+    for target in ("a.zarr", "a.ome.tif"):
+        back = tmp_path / f"of {target.replace('.', ' ')}"
+        wkwdask.convert(tmp_path / target, back)
+        assert json.loads((back / "datasource-properties.json").read_text())["scale"]["factor"] == [4.0, 5.0, 35.0]
 
 
 @pytest.mark.parametrize("compression", ["raw", "lzw", "zstd", "zlib"])
