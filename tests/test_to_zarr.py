@@ -336,6 +336,20 @@ def test_images_of_others(tmp_path):
     assert int(wkwdask.open(tmp_path / "built" / "color" / "2-2-1").max().compute()) == 1
 
 
+def test_levels_of_other_types(tmp_path):
+    """They are refused before the first is made, unless a type is named."""
+    image = make_image(tmp_path / "a.zarr", [(1, 1, 1), (2, 2, 2)], units="nanometer")
+    group = zarr.open_group(str(image))
+    del group["1"]
+    group.create_array("1", shape=(4, 8, 8), chunks=(4, 8, 8), dtype="uint16")[...] = 300
+    for target in (tmp_path / "ds", f"precomputed://{tmp_path}/p", tmp_path / "b.ome.zarr"):
+        with pytest.raises(wkwdask.UnsupportedError, match=r"1: has 1 x uint16, but .* 1 x uint8; mags of a layer have one type"):
+            wkwdask.convert(image, target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.zarr"]
+    wkwdask.convert(image, tmp_path / "ds", dtype="uint16")
+    assert int(wkwdask.open(tmp_path / "ds", mag=2).max().compute()) == 300
+
+
 def test_levels_that_are_no_mags(tmp_path):
     image = make_image(
         tmp_path / "a.zarr", [(1, 1, 1), (1.5, 1.5, 1.5), (2.01, 2.01, 2.01)], translations=[(5, 0, 3), (5, 0, 3), (5.5, 0.5, 3.5)], units="nanometer"

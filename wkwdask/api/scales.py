@@ -20,7 +20,7 @@ from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, store
 from wkwdask.jobs.precomputed_write import ScaleEncoding, VolumeType, default_kind
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.staged import finish_what_was_left, is_interrupted_call
-from wkwdask.jobs.taken import stored_settings
+from wkwdask.jobs.taken import check_alike, stored_settings
 from wkwdask.jobs.wkw_convert import target_folder
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
@@ -160,6 +160,7 @@ def convert_to_scales(
         raise ValueError(f"{layer.folder}: no JSON says how large its voxels are; give voxel_size= (--voxel-size) in nm")
     kind = None if layer.category is None else "segmentation" if layer.category == "segmentation" else "image"
     mags = taken.mags_of(layer.folder, local_mags(layer))
+    check_alike([taken.of(layer.volume(mag)) for mag in mags])
     encoding = ScaleEncoding(options.encoding, options.sharded or False, options.chunk_size or (64, 64, 64), options.quality, options.compress)
     copies = []
     for mag in mags:
@@ -223,6 +224,7 @@ def convert_from_scales(
     options = StoreOptions(encoding, category, voxel_size or layer.voxel_size_nm, allow_external)
     check_can_be_repeated(len(mags), starts_anew=existing == "overwrite")
     volumes = [(mag, layer.volume(mag)) for mag in mags]
+    check_alike([taken.of(volume) for _, volume in volumes])
     for _, volume in volumes:  # before the first is made
         check_not_below_zero(taken.of(volume))
 

@@ -11,7 +11,7 @@ from wkwdask.formats.extras import need
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.staged import is_interrupted_call
-from wkwdask.jobs.taken import stored_settings
+from wkwdask.jobs.taken import check_alike, stored_settings
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.zarr_places import image_place, labels_note
 from wkwdask.jobs.zarr_write import ArrayCopy, ArrayOptions, is_ids, stage_array, stage_copy
@@ -211,7 +211,9 @@ def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Tak
         raise ValueError(f"{layer.folder}: nothing says how large its voxels are; give voxel_size= (--voxel-size) in nm")
     mags = taken.mags_of(layer.folder, list(layer.mags))
     image_place(target).check_voxel_size(size, mags)
-    copies = [_copy(layer, layer.volume(mag), taken, size) for mag in mags]
+    volumes = [layer.volume(mag) for mag in mags]
+    check_alike([taken.of(volume) for volume in volumes])
+    copies = [_copy(layer, volume, taken, size) for volume in volumes]
     check_can_be_repeated(len(copies), starts_anew=existing == "overwrite")
     stage = partial(stage_copy, target, options=options, workers=num_workers())
     if len(copies) > 1 and existing == "error":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import BoundsError, MissingError
+from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.jobs.precomputed_scales import source_settings
 from wkwdask.jobs.staged import settings_of
@@ -105,6 +105,23 @@ class Taken:
     def settings(self) -> dict[str, Any]:
         """What a journal keeps about it."""
         return settings_of("convert", box=self.box, offset=self.offset, channels=self.channels, dtype=self.dtype, value_range=self.value_range)
+
+
+def check_alike(volumes: Sequence[Volume]) -> None:
+    """Make sure, before the first mag of a layer is made, that all of them have values of one type.
+
+    Raises
+    ------
+    UnsupportedError
+        They differ.
+    """
+    first = volumes[0]
+    for volume in volumes[1:]:
+        if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):
+            raise UnsupportedError(
+                f"{volume.name}: has {volume.num_channels} x {volume.dtype.name}, but {first.name} {first.num_channels} x {first.dtype.name}; "
+                "mags of a layer have one type: convert them one by one, with mag= (--mag) and dtype= (--dtype)"
+            )
 
 
 def stored_settings(volume: StoredVolume) -> dict[str, Any]:
