@@ -15,6 +15,7 @@ from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5 import N5Volume, read_attributes
 from wkwdask.storage.precomputed_layer import holds_wkw, is_wkw_itself
 from wkwdask.storage.store import open_store
+from wkwdask.storage.url_name import UrlName
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,40 +25,12 @@ if TYPE_CHECKING:
 
 PREFIX = "n5://"
 FORMAT = "n5"
-_PIPELINE = "n5:"
+_NAME = UrlName((PREFIX,), ("n5",))
+stripped, is_named_n5, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
 _INHERITED_FROM = 3  # folders above a group of which attributes are looked at
 _MOST_LEVELS = 64
 _DEEPEST = 12
 _MOST_GROUPS = 100_000
-
-
-def stripped(url: str | os.PathLike[str]) -> str:
-    """Take off what says that a URL is that of an N5 container.
-
-    Examples
-    --------
-    >>> stripped("n5://https://host/em.n5/"), stripped("gs://bucket/em.n5/|n5:")
-    ('https://host/em.n5', 'gs://bucket/em.n5')
-    """
-    text = os.fspath(url).removeprefix(PREFIX)
-    before, bar, after = text.rpartition("|")
-    if bar and after in (_PIPELINE, _PIPELINE.rstrip(":")):
-        text = before
-    return text.rstrip("/") or text
-
-
-def is_named_n5(url: object) -> bool:
-    """Tell whether a URL says itself that it is that of an N5 container."""
-    if not isinstance(url, (str, os.PathLike)):
-        return False
-    text = os.fspath(url)
-    return text.startswith(PREFIX) or text.rpartition("|")[2] in (_PIPELINE, _PIPELINE.rstrip(":"))
-
-
-def location_of(url: str | os.PathLike[str]) -> str:
-    """Give the path or URL of the folder that a user names."""
-    text = stripped(url)
-    return text if is_remote(text) else local_path(text)
 
 
 def is_n5(url: object) -> bool:

@@ -20,6 +20,7 @@ from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_info import look, read_info
 from wkwdask.storage.store import open_store
 from wkwdask.storage.translated import TranslatedVolume
+from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.wkw import HEADER_NAME
 
 if TYPE_CHECKING:
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from wkwdask.storage.store import Store
 
 PREFIX = "precomputed://"
-_PIPELINE = "neuroglancer-precomputed:"
+_NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))
+stripped, is_named_precomputed, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
 _MOST_REDIRECTS = 10
 _LOOKED_AT_NBYTES = 16 << 20
 
@@ -261,35 +263,6 @@ def _target(store: Store, redirect: str) -> str:
     if not is_remote(location) and not store.is_local:
         raise UnsupportedError(f"{store.path_of(FILE_NAME)}: redirects from a remote place to the local path {location}, which is not followed")
     return location
-
-
-def stripped(url: str | os.PathLike[str]) -> str:
-    """Take off what says that a URL is that of a precomputed volume.
-
-    Examples
-    --------
-    >>> stripped("precomputed://https://host/em"), stripped("gs://bucket/em/|neuroglancer-precomputed:")
-    ('https://host/em', 'gs://bucket/em')
-    """
-    text = os.fspath(url).removeprefix(PREFIX)
-    before, bar, after = text.rpartition("|")
-    if bar and (after == _PIPELINE or after == _PIPELINE.rstrip(":")):
-        text = before
-    return text.rstrip("/") or text
-
-
-def is_named_precomputed(url: object) -> bool:
-    """Tell whether a URL says itself that it is that of a precomputed volume."""
-    if not isinstance(url, (str, os.PathLike)):
-        return False
-    text = os.fspath(url)
-    return text.startswith(PREFIX) or text.rpartition("|")[2] in (_PIPELINE, _PIPELINE.rstrip(":"))
-
-
-def location_of(url: str | os.PathLike[str]) -> str:
-    """Give the path or URL of the folder that a user names."""
-    text = stripped(url)
-    return text if is_remote(text) else local_path(text)
 
 
 def is_precomputed(url: object) -> bool:

@@ -20,6 +20,7 @@ from wkwdask.storage.leveled import Level, LeveledLayer
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed_layer import holds_wkw, is_wkw_itself
 from wkwdask.storage.store import open_store
+from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.zarr_volume import ZarrVolume
 
 if TYPE_CHECKING:
@@ -29,42 +30,11 @@ if TYPE_CHECKING:
 
 PREFIX = "zarr://"
 FORMAT = "zarr"
-_PREFIXES = (PREFIX, "zarr2://", "zarr3://")
-_PIPELINES = ("zarr", "zarr2", "zarr3")
+_NAME = UrlName((PREFIX, "zarr2://", "zarr3://"), ("zarr", "zarr2", "zarr3"))
+stripped, is_named_zarr, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
 _RECORDS = ("zarr.json", ".zarray", ".zgroup")
 _DEEPEST = 6
 _KINDS = "biuf"
-
-
-def stripped(url: str | os.PathLike[str]) -> str:
-    """Take off what says that a URL is that of Zarr data.
-
-    Examples
-    --------
-    >>> stripped("zarr://https://host/em.zarr/"), stripped("gs://bucket/em.zarr/|zarr3:")
-    ('https://host/em.zarr', 'gs://bucket/em.zarr')
-    """
-    text = os.fspath(url)
-    for prefix in _PREFIXES:
-        text = text.removeprefix(prefix)
-    before, bar, after = text.rpartition("|")
-    if bar and after.rstrip(":") in _PIPELINES:
-        text = before
-    return text.rstrip("/") or text
-
-
-def is_named_zarr(url: object) -> bool:
-    """Tell whether a URL says itself that it is that of Zarr data."""
-    if not isinstance(url, (str, os.PathLike)):
-        return False
-    text = os.fspath(url)
-    return text.startswith(_PREFIXES) or ("|" in text and text.rpartition("|")[2].rstrip(":") in _PIPELINES)
-
-
-def location_of(url: str | os.PathLike[str]) -> str:
-    """Give the path or URL of the folder that a user names."""
-    text = stripped(url)
-    return text if is_remote(text) else local_path(text)
 
 
 def is_zarr(url: object) -> bool:
