@@ -20,7 +20,7 @@ import numpy as np
 from wkwdask.errors import TruncatedError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import numpy.typing as npt
@@ -375,6 +375,16 @@ def make_folders_below(folder: str, path: str) -> None:
         made = os.path.join(made, name)
         with contextlib.suppress(FileExistsError):
             os.mkdir(made)
+
+
+def count_files(paths: Iterable[str]) -> tuple[int, int]:
+    """Count those of some files that are there, and their bytes."""
+    files = nbytes = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            nbytes += os.stat(path).st_size
+            files += 1
+    return files, nbytes
 
 
 def remove_tree(folder: str) -> None:

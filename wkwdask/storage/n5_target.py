@@ -6,7 +6,6 @@ are cut off, as the specification has it, and those that are all zero are not st
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.plans.chunks import group_of_chunks, largest_multiple
 from wkwdask.storage.block_files import Files
-from wkwdask.storage.local import make_folders_below, publish_bytes
+from wkwdask.storage.local import count_files, make_folders_below, publish_bytes
 from wkwdask.storage.n5 import NAMING, N5Volume
 from wkwdask.storage.precomputed import is_zero
 from wkwdask.storage.precomputed_writers import ChunkFilesWriter
@@ -176,13 +175,9 @@ class N5Target:
         """Tell whether what a receipt says is there: the number and sizes of files are looked at."""
         if not receipt.nbytes:
             return True
-        files = nbytes = 0
         xs, ys, zs = self._cells_of(receipt.shard, receipt.box)
-        for cell in ((x, y, z) for z in zs for y in ys for x in xs):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                nbytes += os.stat(self.chunk_path(cell)).st_size
-                files += 1
-        return (files, nbytes) == (receipt.files, receipt.nbytes)
+        paths = (self.chunk_path((x, y, z)) for z in zs for y in ys for x in xs)
+        return count_files(paths) == (receipt.files, receipt.nbytes)
 
     def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
         """Encode an array (c, x, y, z) of whole blocks, and give the number of bytes."""

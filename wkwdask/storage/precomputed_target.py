@@ -7,7 +7,6 @@ Chunks that are all zero are not stored.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.storage.local import NewFile, remove_tree
+from wkwdask.storage.local import NewFile, count_files, remove_tree
 from wkwdask.storage.part_file import PartFile, is_whole_part
 from wkwdask.storage.precomputed import PrecomputedVolume, is_zero
 from wkwdask.storage.precomputed_files import group_cells
@@ -215,13 +214,9 @@ class PrecomputedTarget:
         return _is_whole_shard(self.path_of(receipt), receipt.nbytes, self.scale.sharding)
 
     def _holds_files(self, receipt: Receipt) -> bool:
-        files = nbytes = 0
         xs, ys, zs = self._cells_of(receipt.shard, receipt.box)
-        for cell in ((x, y, z) for z in zs for y in ys for x in xs):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                nbytes += os.stat(self.chunk_path(cell)).st_size
-                files += 1
-        return (files, nbytes) == (receipt.files, receipt.nbytes)
+        paths = (self.chunk_path((x, y, z)) for z in zs for y in ys for x in xs)
+        return count_files(paths) == (receipt.files, receipt.nbytes)
 
     def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
         """Encode an array (c, x, y, z) of whole chunks, and give the number of bytes."""

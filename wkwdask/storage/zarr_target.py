@@ -6,7 +6,6 @@ straight away. Unsharded, a shard is a group of chunks that one task writes, eac
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from dataclasses import dataclass, replace
@@ -22,7 +21,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume
-from wkwdask.storage.local import NewFile, make_folders_below, publish_bytes, remove_tree
+from wkwdask.storage.local import NewFile, count_files, make_folders_below, publish_bytes, remove_tree
 from wkwdask.storage.part_file import PartFile, is_whole_part
 from wkwdask.storage.precomputed import is_zero
 from wkwdask.storage.precomputed_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
@@ -226,14 +225,10 @@ class ZarrTarget:
         return _is_whole_shard(self.path_of(receipt), receipt.nbytes, index_nbytes(self._chunks_per_shard))
 
     def _holds_files(self, receipt: Receipt) -> bool:
-        files = nbytes = 0
         whole = cell_box(receipt.shard, self.shard_shape, self.box).intersection(self.box)
         xs, ys, zs = cell_range(whole if receipt.box is None else whole.intersection(receipt.box), self.chunk_shape)
-        for cell in ((x, y, z) for z in zs for y in ys for x in xs):
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                nbytes += os.stat(self.chunk_path(cell)).st_size
-                files += 1
-        return (files, nbytes) == (receipt.files, receipt.nbytes)
+        paths = (self.chunk_path((x, y, z)) for z in zs for y in ys for x in xs)
+        return count_files(paths) == (receipt.files, receipt.nbytes)
 
     def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
         """Encode an array (c, x, y, z) of whole chunks, and give the number of bytes."""
