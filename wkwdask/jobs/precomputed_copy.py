@@ -11,8 +11,10 @@ from wkwdask.jobs.precomputed_places import volume_place
 from wkwdask.jobs.precomputed_write import stage_scales, type_at
 from wkwdask.jobs.rechunk import StagedRechunk
 from wkwdask.jobs.staged import check_existing, find_interrupted, settings_of
+from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.precomputed_splice import can_splice
 from wkwdask.storage.translated import in_frame
 
 if TYPE_CHECKING:
@@ -20,9 +22,11 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.jobs.precomputed_write import VolumeType
+    from wkwdask.plans.regions import RegionGrid
     from wkwdask.storage.volume import Volume
 
 EXISTING = ("error", "resume", "overwrite")
+_COMPARED_NBYTES = 64 << 20  # voxels that are compared at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,15 @@ def stage_copy(
         place, volume, [(scale, mag)], owner, copy.source.box.volume * voxel_nbytes, settings, "overwrite" if in_place else existing,
         compress=compress, force=force,
     )  # fmt: skip
+    target: Any  # a PrecomputedTarget
     (target,) = staged.targets
     region = None if interrupted is None else vec3(interrupted.plan["region"])
-    plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, copy.source.chunk_shape)
+    source = in_frame(copy.source, target.origin)
+    plan: RegionGrid
+    if can_splice(source, target):
+        splicing = plan_splicing(target.box, source.shard_shape, target.shard_shape, voxel_nbytes, workers, region)
+        plan = replace(splicing, brick_shape=target.part_shape(_COMPARED_NBYTES))
+    else:
+        plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, copy.source.chunk_shape)
     staged = replace(staged, plan={"region": plan.region_shape})
-    return StagedRechunk(in_frame(copy.source, target.origin), plan, target, staged, copy.check_unchanged, in_place), notes
+    return StagedRechunk(source, plan, target, staged, copy.check_unchanged, in_place), notes

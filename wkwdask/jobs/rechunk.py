@@ -34,6 +34,11 @@ class StagedRechunk:
     in_place: bool = False
     """Whether it replaces its source."""
 
+    @property
+    def decodes(self) -> bool:
+        """Whether chunks are decoded and encoded, and not copied as they are stored."""
+        return isinstance(self.plan, Upsampling)
+
     def job(self) -> SpliceJob | UpsampleJob:
         """Make the job."""
         if isinstance(self.plan, Upsampling):

@@ -25,6 +25,7 @@ from wkwdask.storage.local import NewFile, count_files, remove_tree
 from wkwdask.storage.part_file import PartFile, is_whole_part
 from wkwdask.storage.precomputed import PrecomputedVolume, is_zero
 from wkwdask.storage.precomputed_files import group_cells
+from wkwdask.storage.precomputed_splice import splice_shard
 from wkwdask.storage.precomputed_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
 from wkwdask.storage.receipts import Receipt, merge_receipts
 from wkwdask.storage.shard_output import ShardOutput
@@ -158,7 +159,10 @@ class PrecomputedTarget:
     def _encoded(self, chunk: npt.NDArray[Any], cell: Vec3) -> bytes:
         if is_zero(chunk):
             return b""
-        data = self.codec.encode(chunk, self.chunk_path(cell))
+        return self.packed(self.codec.encode(chunk, self.chunk_path(cell)))
+
+    def packed(self, data: bytes) -> bytes:
+        """Compress an encoded chunk as it is stored."""
         gzips = self.compress == "gzip" if self.scale.sharding is None else self.scale.sharding.data_encoding == "gzip"
         is_image = self.scale.encoding == "raw" and self.dtype.itemsize <= 2  # of labels there is more to be gained
         return compress_gzip(data, is_image=is_image) if gzips else data
@@ -273,6 +277,10 @@ class PrecomputedTarget:
         except BaseException:
             output.discard()
             raise
+
+    def splice_shard(self, source: PrecomputedVolume, shard: Vec3) -> Receipt:
+        """Make a shard of the chunks that a scale has stored in its place, see :func:`wkwdask.storage.precomputed_splice.splice_shard`."""
+        return splice_shard(source, self, shard)
 
     def open_shard(self, shard: Vec3) -> ShardOutput:
         """Start a shard file."""
