@@ -185,7 +185,7 @@ def other_levels(group: str, count: int, lengths_nm: Lengths | None) -> list[str
 def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag, owner: Owner) -> tuple[N5Target, N5Edit]:
     staged = StagedMags.staged_folder(owner, place.parent, "dataset")
     document = dataset_document(dataset, at, is_level=place.group is not None, is_root=place.root == place.folder)
-    target = N5Target(staged, f"{staged}.parts", replace(dataset, document=document), mag, at.offset)
+    target = N5Target(staged, f"{staged}.parts", mag, replace(dataset, document=document), at.offset)
     return target, N5Edit(place.root, place.group, os.path.basename(place.folder), len(dataset.dimensions), at)
 
 

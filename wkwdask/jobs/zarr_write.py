@@ -103,7 +103,7 @@ def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -
         cells = shard_cells(new.size, options.chunk_shape, new.dtype.itemsize * new.num_channels, is_sharded=is_sharded)
     else:
         cells = given_cells(options.shard_shape, options.chunk_shape)
-    return ZarrTarget(staged, f"{staged}.parts", new.size, new.origin, encoding, cells, is_sharded, new.mag, 3 if version == "0.5" else 2)
+    return ZarrTarget(staged, f"{staged}.parts", new.mag, new.size, new.origin, encoding, cells, is_sharded, 3 if version == "0.5" else 2)
 
 
 def _version(place: ImagePlace, options: ArrayOptions) -> str:
