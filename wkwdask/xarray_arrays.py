@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from wkwdask.api.options import mag_or_key
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.n5_layer import PREFIX as N5_PREFIX
 from wkwdask.storage.n5_layer import is_n5, is_named_n5
 from wkwdask.storage.opening import find, open_stored

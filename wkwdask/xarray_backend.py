@@ -12,12 +12,12 @@ import xarray as xr
 from xarray.backends import BackendEntrypoint
 
 import wkwdask.xarray_accessor  # noqa: F401  # registers .wkw
-from wkwdask.api.options import mag_or_key
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import locate, read_datasource
 from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.opening import open_stored
 from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer

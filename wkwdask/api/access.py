@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from wkwdask.api.options import mag_or_key
 from wkwdask.errors import BoundsError, ReplacedError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -14,6 +13,7 @@ from wkwdask.jobs.places import place_of
 from wkwdask.jobs.wkw_region import stage_region
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.leveled_summary import summarize_arrays
 from wkwdask.storage.opening import is_arrays, open_stored, recent_stored
 from wkwdask.storage.points import sample_points

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wkwdask.api.options import mag_or_key
 from wkwdask.errors import MissingError
 from wkwdask.formats.datasource import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -14,6 +13,7 @@ from wkwdask.jobs.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, b
 from wkwdask.jobs.layers import Opened, open_layer
 from wkwdask.kernels.value_counts import counted_values, is_counted
 from wkwdask.storage.dataset import update_datasource
+from wkwdask.storage.keyed_layer import mag_or_key
 
 if TYPE_CHECKING:
     import os

@@ -10,24 +10,6 @@ from wkwdask.geometry.mag import Mag
 MagLike = Mag | str | int | Sequence[int]
 
 
-def mag_or_key(value: MagLike | None) -> Mag | str | None:
-    """Parse a mag; text that is none may be the key of a scale, and stays text.
-
-    Examples
-    --------
-    >>> mag_or_key(2), mag_or_key("8_8_40")
-    (Mag(2, 2, 2), '8_8_40')
-    """
-    if value is None:
-        return None
-    try:
-        return Mag.parse(value)
-    except ValueError:
-        if isinstance(value, str):
-            return value
-        raise
-
-
 def parsed_mags(values: dict[str, Any]) -> dict[str, Any]:
     """Parse the mags among options; they may come in any form."""
     for name in ("source", "finest", "coarsest"):

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.api.options import mag_or_key
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
@@ -25,6 +24,7 @@ from wkwdask.jobs.wkw_convert import target_folder
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
 from wkwdask.storage.dataset import Layer
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.leveled import LeveledLayer
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.precomputed_layer import PrecomputedLayer, location_of, open_precomputed_layer
