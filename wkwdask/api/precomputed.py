@@ -6,6 +6,8 @@ import warnings
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from wkwdask.errors import ViewerWarning
+from wkwdask.formats.levels import lengths_in
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_write import ScaleEncoding, stage_array
 
@@ -151,28 +153,17 @@ def to_precomputed(
     >>> report.files, report.mags[0].nonzero.topleft
     (4, (-10, 0, 0))
     """
-    from wkwdask.api.array_input import content_of, plain_array
-    from wkwdask.graphs.build import write_array, write_array_later
+    from wkwdask.api.array_input import content_of, plain_array, positive_lengths
+    from wkwdask.graphs.build import write_now_or_later
 
     voxels, named = plain_array(array, offset, allow_negative=True)
     content = content_of(voxels, token)
     wanted = None if mag is None else Mag.parse(mag)
-    lengths = named.lengths_nm if voxel_size is None else _lengths(voxel_size, wanted)
+    lengths = named.lengths_nm if voxel_size is None else lengths_in(wanted or MAG_1, positive_lengths(voxel_size))
     stored = ScaleEncoding(encoding, sharded, vec3(chunk_size, "chunk_size"), quality, compress)
     kind = type or (named.category and {"color": "image"}.get(named.category, named.category))
     staged, notes = stage_array(url, named.offset, content, stored, existing, kind, wanted, lengths, force=force)
     for note in notes:
         warnings.warn(note, ViewerWarning, stacklevel=2)
-    if compute:
-        return write_array(staged, voxels, content.trusted)
-    delayed: Delayed = write_array_later(staged, voxels)
-    return delayed
-
-
-def _lengths(voxel_size: Sequence[float], mag: Mag | None) -> tuple[float, float, float]:
-    """Give the edge lengths of a voxel of a mag."""
-    sizes = tuple(voxel_size)
-    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
-        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
-    x, y, z = (length * factor for length, factor in zip(sizes, (1, 1, 1) if mag is None else mag.factors, strict=True))
-    return x, y, z
+    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    return written

@@ -82,6 +82,11 @@ def _sharding(scale: Scale, new: Scale, options: ScaleOptions, volume: VolumeTyp
 
 def source_settings(source: AbsoluteVolume) -> dict[str, Any]:
     """Name the scale that is read and the state of all its files, so that a job goes on only with what it began with."""
+    return {**scale_settings(source), "states": digest(source.volume.stored_states())}
+
+
+def scale_settings(source: AbsoluteVolume) -> dict[str, Any]:
+    """Name the scale that is read."""
     stored = source.volume
     name = hashlib.blake2b(repr((stored.scale, stored.dtype.str, stored.num_channels)).encode(), digest_size=8).hexdigest()
-    return {"source": stored.scale.key, "input": name, "states": digest(stored.stored_states())}
+    return {"source": stored.scale.key, "input": name}

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError, MissingError
+from wkwdask.formats.levels import ratio_of
 from wkwdask.storage.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
 from wkwdask.storage.n5 import N5Volume
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.zarr_volume import ZarrVolume
 
 if TYPE_CHECKING:
+    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.mag import Mag, Vec3
-
-    Lengths = tuple[float, float, float]
 
 ArrayVolume = TranslatedVolume[N5Volume] | TranslatedVolume[ZarrVolume]
 """One array of a layer, in absolute voxels."""
@@ -81,8 +81,7 @@ class LeveledLayer(KeyedLayer[Level, ArrayVolume]):
         """Edge lengths of a voxel of mag 1 [nm]."""
         for level in self.levels:
             if level.mag is not None and level.volume is not None and level.volume.lengths_nm is not None:
-                x, y, z = (length / factor for length, factor in zip(level.volume.lengths_nm, level.mag.factors, strict=True))
-                return x, y, z
+                return ratio_of(level.volume.lengths_nm, level.mag.factors)
         return None
 
     @property
