@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
+from wkwdask.api.options import WriteOptions
 from wkwdask.errors import BoundsError, ReplacedError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -30,12 +31,10 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from xarray import DataArray
 
-    from wkwdask.api.options import MagLike
+    from wkwdask.api.options import Existing, MagLike
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.report import Report
     from wkwdask.storage.volume import Volume
-
-Existing = Literal["error", "resume", "overwrite"]
 
 
 def open(
@@ -208,43 +207,28 @@ def sample(
     return values[:, 0] if volume.num_channels == 1 else values
 
 
+class WkwOptions(WriteOptions, total=False):
+    """What :func:`to_wkw` takes."""
+
+    region: BoundingBox | Sequence[Sequence[int]] | None
+    block_len: int | None
+    file_len: int | None
+    compression: str | None
+    level: int | None
+    any_length: bool
+    category: Literal["color", "segmentation"] | None
+    allow_external: bool
+
+
 @overload
 def to_wkw(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    offset: Sequence[int] | None = None,
-    region: BoundingBox | Sequence[Sequence[int]] | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    compression: str | None = None,
-    level: int | None = None,
-    any_length: bool = False,
-    existing: Existing = "error",
-    token: str | None = None,
-    category: Literal["color", "segmentation"] | None = None,
-    allow_external: bool = False,
-    compute: Literal[True] = True,
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[WkwOptions]
 ) -> Report: ...
 
 
 @overload
 def to_wkw(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    offset: Sequence[int] | None = None,
-    region: BoundingBox | Sequence[Sequence[int]] | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    compression: str | None = None,
-    level: int | None = None,
-    any_length: bool = False,
-    existing: Existing = "error",
-    token: str | None = None,
-    category: Literal["color", "segmentation"] | None = None,
-    allow_external: bool = False,
-    compute: Literal[False],
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[WkwOptions]
 ) -> Delayed: ...
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from wkwdask.api.options import PlacedOptions
 from wkwdask.api.scales import local_mags
 from wkwdask.errors import MissingError
 from wkwdask.formats.levels import lengths_in
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from xarray import DataArray
 
-    from wkwdask.api.access import Existing
-    from wkwdask.api.options import MagLike
+    from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.levels import Lengths
     from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.report import Report
@@ -33,38 +33,22 @@ if TYPE_CHECKING:
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
 
 
+class N5Options(PlacedOptions, total=False):
+    """What :func:`to_n5` takes."""
+
+    block_size: Sequence[int]
+    compression: Compression
+    level: int | None
+
+
 @overload
 def to_n5(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    block_size: Sequence[int] = (64, 64, 64),
-    compression: Compression = "gzip",
-    level: int | None = None,
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    mag: MagLike | None = None,
-    existing: Existing = "error",
-    token: str | None = None,
-    compute: Literal[True] = True,
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[N5Options]
 ) -> Report: ...
 
 
 @overload
-def to_n5(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    block_size: Sequence[int] = (64, 64, 64),
-    compression: Compression = "gzip",
-    level: int | None = None,
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    mag: MagLike | None = None,
-    existing: Existing = "error",
-    token: str | None = None,
-    compute: Literal[False],
-) -> Delayed: ...
+def to_n5(array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[N5Options]) -> Delayed: ...
 
 
 def to_n5(

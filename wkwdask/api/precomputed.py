@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from wkwdask.api.options import PlacedOptions
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.levels import lengths_in
 from wkwdask.geometry.bounding_box import MAG_1
@@ -20,53 +21,34 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from xarray import DataArray
 
-    from wkwdask.api.access import Existing
-    from wkwdask.api.options import MagLike
+    from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.jobs.report import Report
 
 Encoding = Literal["raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"]
 
 
+class PrecomputedOptions(PlacedOptions, total=False):
+    """What :func:`to_precomputed` takes."""
+
+    encoding: Encoding | None
+    sharded: bool | Sharding
+    chunk_size: Sequence[int]
+    type: Literal["image", "segmentation"] | None
+    quality: int | None
+    compress: Literal["gzip"] | None
+    force: bool
+
+
 @overload
 def to_precomputed(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    encoding: Encoding | None = None,
-    sharded: bool | Sharding = False,
-    chunk_size: Sequence[int] = (64, 64, 64),
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    existing: Existing = "error",
-    type: Literal["image", "segmentation"] | None = None,
-    mag: MagLike | None = None,
-    quality: int | None = None,
-    compress: Literal["gzip"] | None = None,
-    force: bool = False,
-    token: str | None = None,
-    compute: Literal[True] = True,
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[PrecomputedOptions]
 ) -> Report: ...
 
 
 @overload
 def to_precomputed(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    encoding: Encoding | None = None,
-    sharded: bool | Sharding = False,
-    chunk_size: Sequence[int] = (64, 64, 64),
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    existing: Existing = "error",
-    type: Literal["image", "segmentation"] | None = None,
-    mag: MagLike | None = None,
-    quality: int | None = None,
-    compress: Literal["gzip"] | None = None,
-    force: bool = False,
-    token: str | None = None,
-    compute: Literal[False],
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[PrecomputedOptions]
 ) -> Delayed: ...
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from wkwdask.api.options import PlacedOptions
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.extras import need
 from wkwdask.geometry.mag import Mag, vec3
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from xarray import DataArray
 
-    from wkwdask.api.access import Existing
-    from wkwdask.api.options import MagLike
+    from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.jobs.rechunk import Copy
     from wkwdask.jobs.report import Report
@@ -34,43 +34,26 @@ Compression = Literal["blosc", "zstd", "gzip", "raw"]
 Version = Literal["0.5", "0.4"]
 
 
+class ZarrOptions(PlacedOptions, total=False):
+    """What :func:`to_zarr` takes."""
+
+    chunk_shape: Sequence[int]
+    shard_shape: Sequence[int] | bool
+    compression: Compression | None
+    level: int | None
+    version: Version | None
+    category: Literal["color", "segmentation"] | None
+
+
 @overload
 def to_zarr(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    mag: MagLike | None = None,
-    chunk_shape: Sequence[int] = (64, 64, 64),
-    shard_shape: Sequence[int] | bool = True,
-    compression: Compression | None = None,
-    level: int | None = None,
-    version: Version | None = None,
-    category: Literal["color", "segmentation"] | None = None,
-    existing: Existing = "error",
-    token: str | None = None,
-    compute: Literal[True] = True,
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[ZarrOptions]
 ) -> Report: ...
 
 
 @overload
 def to_zarr(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    mag: MagLike | None = None,
-    chunk_shape: Sequence[int] = (64, 64, 64),
-    shard_shape: Sequence[int] | bool = True,
-    compression: Compression | None = None,
-    level: int | None = None,
-    version: Version | None = None,
-    category: Literal["color", "segmentation"] | None = None,
-    existing: Existing = "error",
-    token: str | None = None,
-    compute: Literal[False],
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[ZarrOptions]
 ) -> Delayed: ...
 
 
