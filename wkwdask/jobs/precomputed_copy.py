@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.precomputed.info_edits import scale_entry
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.precomputed_places import volume_place
 from wkwdask.jobs.precomputed_write import stage_scales, type_at
 from wkwdask.jobs.rechunk import Copy, stage_copied
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.storage.owner import Owner
-
-EXISTING = ("error", "resume", "overwrite")
 
 
 @dataclass(frozen=True, slots=True)

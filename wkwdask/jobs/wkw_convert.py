@@ -14,11 +14,12 @@ from wkwdask.formats.datasource import FILE_NAME, check_layer_name
 from wkwdask.formats.levels import ratio_of
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.convert import ConvertJob
 from wkwdask.jobs.places import Place, edit_for, in_new_dataset, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
-from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
+from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target, stored_settings
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.storage.converted import Converted, check_range
 from wkwdask.storage.dataset import read_datasource
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
     VoxelSize = tuple[float, float, float]
 
-EXISTING = ("error", "resume", "overwrite")
 COMMAND = "convert"
 _NOTES_NAME = "bad-slices"
 
@@ -249,8 +249,8 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
 def convert_settings(place: Place, header: WkwHeader, box: BoundingBox, level: int) -> dict[str, Any]:
     """Write down what mag a conversion makes, and how it is stored."""
     return settings_of(
-        COMMAND, folder=place.folder, box=box_setting(box), dtype=header.dtype.name, channels=header.num_channels, block_len=header.block_len,
-        file_len=header.file_len, compression=header.block_type.label, level=level,
+        COMMAND, folder=place.folder, box=box_setting(box), dtype=header.dtype.name, channels=header.num_channels,
+        **stored_settings(header, level),
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
 from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.export import ExportJob
 from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import MagReport, Report
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
     VoxelSize = tuple[float, float, float]
 
-EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "export"
 _SECTIONS_NOTE = "a folder with one TIFF for each section, named by its z; names that end with .ome.tif, .tif, .npy or .zarr make something else"
 _SETTINGS_NAME = "settings.json"

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import place_of
 from wkwdask.jobs.rechunk import Copy, StagedRechunk, stage_copied
 from wkwdask.jobs.staged import StagedMags, check_existing
-from wkwdask.jobs.wkw_convert import COMMAND, EXISTING, convert_settings, placed
+from wkwdask.jobs.wkw_convert import COMMAND, convert_settings, placed
 from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
 
 if TYPE_CHECKING:
