@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.ngff_image import VERSIONS, level_of, multiscale
+from wkwdask.formats.ngff_image import VERSIONS, letters_of, level_of, multiscale
 from wkwdask.formats.zarr3.chunks import ChunkEncoding, check_compression
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.content import EXISTING, owner_of
@@ -125,7 +125,7 @@ def _edit(place: ImagePlace, new: NewArray, version: str) -> NgffEdit:
     level = level_of(new.mag.name, new.mag, new.origin, new.voxel_size_nm)
     place.check_alone(new.mag, level.lengths)
     rgb = None if new.is_label else rgb_range(new.dtype, new.num_channels)
-    edit = NgffEdit(place.folder, version, multiscale(name, [level], new.num_channels), new.is_label, rgb)
+    edit = NgffEdit(place.folder, version, multiscale(name, [level], letters_of(new.num_channels)), new.is_label, rgb)
     edit.check_current()
     if place.folder.split("/")[-2] == LABELS and not new.is_label:
         raise ValueError(f"{place.folder}: labels are whole numbers in one channel, got {new.num_channels} x {new.dtype.name} that are no segmentation")
