@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.datasource import with_view_configuration
+from wkwdask.formats.datasource_edits import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
 from wkwdask.jobs.layers import Opened, open_layer

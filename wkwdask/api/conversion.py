@@ -14,8 +14,8 @@ from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_s
 from wkwdask.api.sources import choose_layer_of, choose_source, find_layers
 from wkwdask.api.zarr_images import array_options, convert_to_image
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.units import length_nm
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
