@@ -11,13 +11,14 @@ from wkwdask.errors import MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.precomputed_places import SAME, volume_place
 from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import VolumeType, stage_scales
 from wkwdask.jobs.pyramid import PyramidJob, check_method
 from wkwdask.jobs.staged import check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import check_not_replaced
-from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
+from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.pieces import MEMORY_NBYTES
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.precomputed_layer import AbsoluteVolume
 
-EXISTING = ("error", "resume", "overwrite")
 _METHOD_OF_TYPE = {"image": "mean", "segmentation": "mode"}
 
 
@@ -191,10 +191,7 @@ def choose_mags(source: AbsoluteVolume, options: ScalePyramidOptions, voxel_size
     if options.mags is not None:
         if options.coarsest is not None or options.sampling is not None:
             raise ValueError("mags= lists the mags; coarsest= and sampling= choose them: give one or the other")
-        mags = sorted(set(options.mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
-        if finest in mags:
-            raise ValueError(f"mags= lists mag {finest}, which is the finest: it is what the others are made from")
-        return mags
+        return listed_mags(options.mags, finest, "finest")
     sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section stays one
     coarsest = options.coarsest if options.coarsest is not None else default_coarsest(source.box.in_mag(MAG_1))
     return mag_ladder(finest, coarsest, voxel_size_nm, sampling)

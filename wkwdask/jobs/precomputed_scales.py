@@ -91,7 +91,11 @@ def source_settings(source: AbsoluteVolume, states: States | None = None) -> dic
     states : States, optional
         The state of its files, where somebody has looked at them already.
     """
+    return {**scale_settings(source), "states": digest(source.volume.stored_states() if states is None else states)}
+
+
+def scale_settings(source: AbsoluteVolume) -> dict[str, Any]:
+    """Name the scale that is read."""
     stored = source.volume
-    states = stored.stored_states() if states is None else states
     name = hashlib.blake2b(repr((stored.scale, stored.dtype.str, stored.num_channels)).encode(), digest_size=8).hexdigest()
-    return {"source": stored.scale.key, "input": name, "states": digest(states)}
+    return {"source": stored.scale.key, "input": name}

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.formats.voxel_type import by_dtype
-from wkwdask.jobs.precomputed_scales import source_settings
+from wkwdask.jobs.precomputed_scales import scale_settings
+from wkwdask.jobs.rechunk import Copy
 from wkwdask.jobs.staged import settings_of
-from wkwdask.jobs.wkw_mags import source_token
+from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.storage.converted import Converted, check_range
 from wkwdask.storage.opening import cropped
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.states import digest
 from wkwdask.storage.translated import TranslatedVolume, shifted
+from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,6 +78,11 @@ class Taken:
             return taken
         return Converted(taken, channels, dtype, self.value_range)
 
+    def copy_of(self, volume: StoredVolume) -> Copy:
+        """Give what is converted of a mag, and by what it is known again; errors as for :meth:`of`."""
+        source = self.of(volume)
+        return Copy(source, {**self.settings, **_known_by(volume), "states": digest(source.stored_states())}, partial(check_not_replaced, volume))
+
     def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
         """Choose among the mags that are there, finest first.
 
@@ -107,7 +115,7 @@ class Taken:
         return settings_of("convert", box=self.box, offset=self.offset, channels=self.channels, dtype=self.dtype, value_range=self.value_range)
 
 
-def check_alike(volumes: Sequence[Volume]) -> None:
+def check_alike(copies: Sequence[Copy]) -> None:
     """Make sure, before the first mag of a layer is made, that all of them have values of one type.
 
     Raises
@@ -115,8 +123,8 @@ def check_alike(volumes: Sequence[Volume]) -> None:
     UnsupportedError
         They differ.
     """
-    first = volumes[0]
-    for volume in volumes[1:]:
+    first = copies[0].source
+    for volume in (copy.source for copy in copies[1:]):
         if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):
             raise UnsupportedError(
                 f"{volume.name}: has {volume.num_channels} x {volume.dtype.name}, but {first.name} {first.num_channels} x {first.dtype.name}; "
@@ -124,8 +132,8 @@ def check_alike(volumes: Sequence[Volume]) -> None:
             )
 
 
-def stored_settings(volume: StoredVolume) -> dict[str, Any]:
-    """Name what is read and the state of all its files, so that a job goes on only with what it began with."""
+def _known_by(volume: StoredVolume) -> dict[str, Any]:
+    """Name what is read, so that a job goes on only with what it began with; a mag in WKW may have moved elsewhere."""
     if isinstance(volume, TranslatedVolume) and isinstance(volume.volume, PrecomputedVolume):
-        return source_settings(volume)
-    return {"source": volume.name, "input": source_token(volume), "states": digest(volume.stored_states())}
+        return scale_settings(volume)
+    return {"source": volume.box.mag.name if isinstance(volume, WkwVolume) else volume.name, "input": source_token(volume)}

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
+from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.export import ExportJob
 from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import MagReport, Report
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
 
     VoxelSize = tuple[float, float, float]
 
-EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "export"
 _SECTIONS_NOTE = "a folder with one TIFF for each section, named by its z; names that end with .ome.tif, .tif, .npy or .zarr make something else"
 _SETTINGS_NAME = "settings.json"
@@ -270,10 +271,7 @@ def _compression(path: str, asked: str | None) -> str:
 
 def _voxel_size(mag: StoredVolume, voxel_size_nm: VoxelSize | None) -> VoxelSize | None:
     """Give the size of a voxel of the mag, where that of mag 1 is known [nm]."""
-    if voxel_size_nm is None:
-        return None
-    x, y, z = (length * factor for length, factor in zip(voxel_size_nm, mag.box.mag.factors, strict=True))
-    return x, y, z
+    return None if voxel_size_nm is None else lengths_in(mag.box.mag, voxel_size_nm)
 
 
 def _check_free(target: str, existing: str, *, is_file: bool) -> None:

@@ -23,6 +23,9 @@ class ShardFile(Protocol):
     def begin(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
         """Take note of chunks whose bytes are appended to ``pieces`` next."""
 
+    def copy_all(self, runs: Sequence[Run], num_codes: int) -> None:
+        """Append the chunks of all runs; ``num_codes`` is how many the shard can have."""
+
     def publish(self) -> None:
         """Let the file appear."""
 
