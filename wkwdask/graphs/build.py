@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.jobs.apply import Application
+    from wkwdask.jobs.foreign_import import StagedImport
     from wkwdask.jobs.journaled import ResumableJob
     from wkwdask.jobs.pyramid import PyramidJob, StagedPyramid
     from wkwdask.jobs.rechunk import StagedRechunk
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from wkwdask.jobs.upsample import UpsampleJob
     from wkwdask.jobs.wkw_apply import StagedApply
     from wkwdask.jobs.wkw_components import StagedComponents
-    from wkwdask.jobs.wkw_convert import StagedImport
     from wkwdask.jobs.wkw_export import StagedExport
     from wkwdask.jobs.wkw_remap import StagedRemap
     from wkwdask.jobs.wkw_remove import StagedRemoval

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError
 from wkwdask.geometry.mag import vec3
+from wkwdask.jobs.foreign_import import EXISTING
 from wkwdask.jobs.places import edit_for, in_new_dataset, place_of
 from wkwdask.jobs.rechunk import StagedRechunk
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
-from wkwdask.jobs.wkw_convert import EXISTING, voxel_size_of_new
+from wkwdask.jobs.wkw_convert import voxel_size_of_new
 from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
 from wkwdask.plans.upsample import plan_upsampling
