@@ -15,6 +15,7 @@ import numpy as np
 
 from wkwdask.errors import SpaceWarning
 from wkwdask.graphs.batch import HandedOver
+from wkwdask.graphs.planning import export_only_planned, only_planned
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
 from wkwdask.jobs.apply import ReduceJob
@@ -189,7 +190,7 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
     Report
     """
     staged = rechunking.staged
-    report = staged.start()
+    report = only_planned(rechunking) or staged.start()
     if report is not None:
         return report
 
@@ -332,7 +333,7 @@ def convert(importing: StagedImport) -> Report:
     Report
     """
     staged = importing.staged
-    report = staged.start()
+    report = only_planned(importing) or staged.start()
     if report is not None:
         return report
     with _attempt(staged):
@@ -355,6 +356,9 @@ def export(exporting: StagedExport) -> Report:
     Report
     """
     title, begin = f"exporting {exporting.source.name}", time.monotonic()
+    planned = export_only_planned(exporting)
+    if planned is not None:
+        return planned
     exporting.start()
     try:
         output, note = exporting.output(), ""
