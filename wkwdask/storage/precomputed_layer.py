@@ -19,7 +19,7 @@ from wkwdask.storage.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_info import look, read_info
-from wkwdask.storage.store import open_store
+from wkwdask.storage.store import open_store, trusting
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.wkw import HEADER_NAME
@@ -197,7 +197,7 @@ def _followed(store: Store) -> tuple[Store, VolumeInfo]:
     while True:
         info = read_info(store)
         if info.redirect is None:
-            return store, info
+            return trusting(store, FILE_NAME), info
         store = open_store(_target(store, info.redirect))
         if store.url in seen:
             raise CorruptError(f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}")
