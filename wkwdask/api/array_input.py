@@ -156,9 +156,10 @@ def _fingerprint(array: Any) -> str:
     digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
     bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
     starts = [range(0, n, _CUBE) for n in array.shape[1:]]
+    memory = np.empty(len(bits) * _CUBE**3, bits.dtype)
     for x, y, z in product(*starts):
         cube = bits[:, x : x + _CUBE, y : y + _CUBE, z : z + _CUBE]
-        ordered = np.empty(cube.shape, cube.dtype, order="F")
+        ordered = memory[: cube.size].reshape(cube.shape, order="F")
         copy_into(cube, ordered)
         digest.update(fold(ordered))
     return digest.hexdigest()

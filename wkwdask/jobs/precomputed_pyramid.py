@@ -74,6 +74,8 @@ class StagedScalePyramid:
     """How the new scales are stored, for people."""
     notes: tuple[str, ...]
     """What a user should know."""
+    stored: tuple[int, int]
+    """The shards or groups of chunks of the finest scale when the job was staged, and their bytes."""
 
     def job(self) -> PyramidJob:
         """Make the job."""
@@ -81,8 +83,7 @@ class StagedScalePyramid:
 
     def source_nbytes(self) -> tuple[int, int]:
         """Count the shards or groups of chunks of the finest scale, and their bytes."""
-        states = self.source.volume.stored_states()
-        return len(states), int(states[:, 3].sum())
+        return self.stored
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read."""
@@ -141,8 +142,9 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     mags = choose_mags(source, options, layer.voxel_size_nm)
     scales = _ladder(place, finest, source.box.mag, mags, options.scale, volume)
     folders = [place.folder_of(scale.key) for scale in scales]
+    states = source.volume.stored_states()
     settings = {
-        **settings_of("build_pyramid", method=method, ignore_zero=options.ignore_zero, compress=options.scale.compress), **source_settings(source),
+        **settings_of("build_pyramid", method=method, ignore_zero=options.ignore_zero, compress=options.scale.compress), **source_settings(source, states),
         "scales": [scale_entry(scale) for scale in scales],
     }  # fmt: skip
     interrupted = find_interrupted(place.folder, folders, settings, existing)
@@ -158,7 +160,8 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, regions)
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = replace(staged, plan={"regions": [one.levels[0].region_shape for one in passes]}, task_nbytes=task_nbytes)
-    return StagedScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes))
+    stored = len(states), int(states[:, 3].sum())
+    return StagedScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes), stored)
 
 
 def choose_method(options: ScalePyramidOptions, kind: str) -> str:

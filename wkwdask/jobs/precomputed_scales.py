@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.precomputed_write import VolumeType
     from wkwdask.storage.precomputed_layer import AbsoluteVolume
+    from wkwdask.storage.states import States
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +81,17 @@ def _sharding(scale: Scale, new: Scale, options: ScaleOptions, volume: VolumeTyp
     return choose_sharding(new.size, new.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=new.encoding)
 
 
-def source_settings(source: AbsoluteVolume) -> dict[str, Any]:
-    """Name the scale that is read and the state of all its files, so that a job goes on only with what it began with."""
-    return {**scale_settings(source), "states": digest(source.volume.stored_states())}
+def source_settings(source: AbsoluteVolume, states: States | None = None) -> dict[str, Any]:
+    """Name the scale that is read and the state of all its files, so that a job goes on only with what it began with.
 
-
-def scale_settings(source: AbsoluteVolume) -> dict[str, Any]:
-    """Name the scale that is read."""
+    Parameters
+    ----------
+    source : AbsoluteVolume
+        The scale.
+    states : States, optional
+        The state of its files, where somebody has looked at them already.
+    """
     stored = source.volume
+    states = stored.stored_states() if states is None else states
     name = hashlib.blake2b(repr((stored.scale, stored.dtype.str, stored.num_channels)).encode(), digest_size=8).hexdigest()
-    return {"source": stored.scale.key, "input": name}
+    return {"source": stored.scale.key, "input": name, "states": digest(states)}
