@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import itertools
+import lzma
 import os
 import pickle
 
@@ -133,16 +135,25 @@ def test_states_notice_what_changes(stored):
     assert len(volume.stored_states()) < len(before) or volume.stored_states()[:, 3].sum() < before[:, 3].sum()
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".br", ".zstd"])
+def _pack(suffix):
+    if suffix in (".br", ".zstd"):
+        codecs = pytest.importorskip("imagecodecs", reason="compresses the files")
+        return codecs.brotli_encode if suffix == ".br" else codecs.zstd_encode
+    return {".gz": compress_gzip, ".xz": lzma.compress, ".bz2": bz2.compress}[suffix]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".br", ".zstd", ".xz", ".bz2"])
 def test_compressed_files(tmp_path, suffix):
-    codecs = pytest.importorskip("imagecodecs", reason="compresses the files")
-    pack = {".gz": compress_gzip, ".br": codecs.brotli_encode, ".zstd": codecs.zstd_encode}[suffix]
+    pack = _pack(suffix)
     info = write_info(tmp_path, [scale_entry()], "uint64", kind="segmentation")
     write_scale(tmp_path, info.scales[0], ARRAY, suffix, pack)
     np.testing.assert_array_equal(read(open_precomputed(tmp_path).volume)[0], ARRAY)
     path = max((tmp_path / "4_4_40").iterdir())
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(FormatError, match=path.name):
+        read(open_precomputed(tmp_path).volume)
+    path.write_bytes(pack(bytes(1 << 24)))
+    with pytest.raises(FormatError, match=f"{path.name}: byte 0: a .* stream of .* gives"):
         read(open_precomputed(tmp_path).volume)
 
 

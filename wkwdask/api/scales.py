@@ -115,7 +115,7 @@ def rechunk_scales(
     volume = VolumeType(layer.info.type, layer.info.dtype, layer.info.num_channels)
     pairs = [(scale, stored_like(scale, options, volume)) for scale in _chosen(layer, mags)]
     if in_place and options.compress is None:
-        pairs = [(scale, new) for scale, new in pairs if scale != new]
+        pairs = [(scale, new) for scale, new in pairs if scale != (new if options.chunk_size else replace(new, chunk_sizes=scale.chunk_sizes))]
     check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" and not in_place)
     reports = []
     for scale, new in pairs:

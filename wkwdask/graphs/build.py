@@ -15,6 +15,7 @@ import numpy as np
 
 from wkwdask.errors import SpaceWarning, ViewerWarning
 from wkwdask.graphs.batch import HandedOver, check_can_be_repeated
+from wkwdask.graphs.planning import export_only_planned, only_planned
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
 from wkwdask.jobs.apply import ReduceJob
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.jobs.apply import Application
+    from wkwdask.jobs.foreign_import import StagedImport
     from wkwdask.jobs.journaled import ResumableJob
     from wkwdask.jobs.pyramid import PyramidJob, StagedPyramid
     from wkwdask.jobs.rechunk import StagedRechunk
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from wkwdask.jobs.upsample import UpsampleJob
     from wkwdask.jobs.wkw_apply import StagedApply
     from wkwdask.jobs.wkw_components import StagedComponents
-    from wkwdask.jobs.wkw_convert import StagedImport
     from wkwdask.jobs.wkw_export import StagedExport
     from wkwdask.jobs.wkw_remap import StagedRemap
     from wkwdask.jobs.wkw_remove import StagedRemoval
@@ -195,7 +196,7 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
     Report
     """
     staged = rechunking.staged
-    report = staged.start()
+    report = only_planned(rechunking) or staged.start()
     if report is not None:
         return report
 
@@ -369,7 +370,7 @@ def convert(importing: StagedImport) -> Report:
     Report
     """
     staged = importing.staged
-    report = staged.start()
+    report = only_planned(importing) or staged.start()
     if report is not None:
         return report
     with _attempt(staged):
@@ -392,6 +393,9 @@ def export(exporting: StagedExport) -> Report:
     Report
     """
     title, begin = f"exporting {exporting.source.name}", time.monotonic()
+    planned = export_only_planned(exporting)
+    if planned is not None:
+        return planned
     exporting.start()
     try:
         output, note = exporting.output(), ""

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _SAMPLED_REGIONS = 3
 _SAMPLED_BRICKS = 2
 _SAMPLED_GROUP = 16
-_BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
-_OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
-_SECONDS_PER_TASK = 0.005
+BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
+OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
+SECONDS_PER_TASK = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class PyramidPlan:
             f"writes   up to {self.files:,} files, about {format_nbytes(self.nbytes_out)}; sets aside up to about {format_nbytes(self.scratch_nbytes)}"
         )
         lines.append(f"memory   about {format_nbytes(self.memory_nbytes)} per worker of one thread")
-        lines.append(f"time     about {_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
+        lines.append(f"time     about {format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
         return "\n".join([*lines, *self.notes])
 
 
@@ -177,14 +177,14 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
         nbytes_in=nbytes_in,
         voxel_nbytes_in=voxel_nbytes_in,
         scratch_nbytes=scratch,
-        memory_nbytes=_BASE_NBYTES + staged.task_nbytes,
+        memory_nbytes=BASE_NBYTES + staged.task_nbytes,
         workers=workers,
-        seconds=(voxel_nbytes_in * seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
-        notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *_refusals(staged)),
+        seconds=(voxel_nbytes_in * seconds_per_byte * OVERHEAD + SECONDS_PER_TASK * tasks) / workers,
+        notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *refusals_of(staged)),
     )
 
 
-def _refusals(staged: StagedMags) -> list[str]:
+def refusals_of(staged: StagedMags) -> list[str]:
     """Tell why the job could not start now, and what an interrupted one has done."""
     notes = []
     try:
@@ -254,7 +254,7 @@ def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
     Parameters
     ----------
     folder : str
-        A folder on it.
+        A folder on it, or one that is not there yet.
     nbytes, files : int
         What will be written.
 
@@ -263,7 +263,10 @@ def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
     list of str
         Where it does not suffice.
     """
-    free = os.statvfs(folder)
+    there = folder
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    free = os.statvfs(there)
     problems = []
     if nbytes > free.f_bavail * free.f_frsize:
         problems.append(f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free.f_bavail * free.f_frsize)} are free")
@@ -295,12 +298,12 @@ def _occupied_voxels(one: Pass, occupied: npt.NDArray[np.bool_]) -> int:
     return int(np.einsum("xyz,x,y,z->", occupied.astype(np.int64), x, y, z))
 
 
-def _duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write a time for people.
 
     Examples
     --------
-    >>> _duration(7.2), _duration(4000), _duration(200000)
+    >>> format_duration(7.2), format_duration(4000), format_duration(200000)
     ('7 s', '1 h 7 min', '2 d 7 h')
     """
     minutes = round(seconds / 60)

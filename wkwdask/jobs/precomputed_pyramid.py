@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import MissingError, ResumeError, UnsupportedError
+from wkwdask.errors import MissingError, ReplacedError, ResumeError, UnsupportedError
 from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
@@ -16,7 +16,7 @@ from wkwdask.jobs.precomputed_places import SAME, volume_place
 from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import VolumeType, stage_scales
 from wkwdask.jobs.pyramid import PyramidJob, check_method
-from wkwdask.jobs.staged import check_existing, find_interrupted, settings_of
+from wkwdask.jobs.staged import check_existing, find_interrupted, finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
@@ -132,7 +132,13 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     """
     check_existing(existing, EXISTING)
     layer = open_precomputed_layer(url)
-    source = layer.volume(options.finest)
+    try:
+        source = layer.volume(options.finest)
+    except ReplacedError:  # perhaps a job was killed while a scale appeared
+        for scale in layer.info.scales:
+            finish_what_was_left(layer.folder, layer.store.path_of(scale.key), "build_pyramid")
+        layer = open_precomputed_layer(url)
+        source = layer.volume(options.finest)
     finest = source.volume.scale
     place = volume_place(layer.folder)
     if not os.path.isdir(source.name):  # an empty one is a scale of zeros

@@ -96,7 +96,7 @@ class StagedExport:
         return f"{self.root}/{os.path.basename(self.target)}"
 
     @property
-    def _is_file(self) -> bool:
+    def is_file(self) -> bool:
         """Whether one file is made, and no folder."""
         return self.target.lower().endswith((*TIFF_SUFFIXES, ".npy"))
 
@@ -130,7 +130,7 @@ class StagedExport:
         try:
             if not os.path.lexists(self.staged):
                 remove_tree(self.root)  # of an export that was killed when its target had appeared, or before anything was written
-            _check_free(self.target, self.existing, is_file=self._is_file)
+            _check_free(self.target, self.existing, is_file=self.is_file)
             self._take_over()
         except BaseException:
             self.release()

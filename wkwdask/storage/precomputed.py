@@ -361,16 +361,17 @@ class PrecomputedVolume:
             raise MissingError(f"{self.store.path_of(FILE_NAME)}: not found: the volume is gone or its file system is not mounted")
         if now.folder != self.opened.folder and self.opened.folder is not None:
             raise ReplacedError(f"{self.folder}: was replaced since it was opened; open it anew")
-        if now.info != self.opened.info and not self._is_still_listed(now):
+        if now.info != self.opened.info and not self.is_listed_in(now):
             raise ReplacedError(f"{self.folder}: {FILE_NAME} describes another scale since it was opened; open it anew")
 
-    def _is_still_listed(self, now: Opened) -> bool:
-        """Tell whether an ``info`` that was changed still has this scale; others come and go."""
+    def is_listed_in(self, now: Opened) -> bool:
+        """Tell whether the ``info`` that is there now has this scale as it is; others come and go."""
         info = info_of(self.store, now.info)
-        listed = next((scale for scale in info.scales if scale.key == self.scale.key), None)
-        if listed is None or (info.dtype, info.num_channels) != (self.dtype, self.num_channels) or self.chunk_shape not in listed.chunk_sizes:
+        if (info.dtype, info.num_channels) != (self.dtype, self.num_channels):
             return False
-        return replace(listed, chunk_size=self.chunk_shape, chunk_sizes=(), options={}) == replace(self.scale, chunk_sizes=(), options={})
+        alike = [scale for scale in info.scales if scale.key == self.scale.key and self.chunk_shape in scale.chunk_sizes]
+        wanted = replace(self.scale, chunk_sizes=(), options={})
+        return any(replace(scale, chunk_size=self.chunk_shape, chunk_sizes=(), options={}) == wanted for scale in alike)
 
     def is_unchanged(self) -> bool:
         """Tell whether what said that the scale is the one that was opened has not changed since."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError
+from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_xz
 from wkwdask.formats.extras import need
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.geometry import compressed_morton
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.states import States
 
-SUFFIXES = ("", ".gz", ".br", ".zstd")
+SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
 """What the name of a chunk may end with: as it is, or compressed as a whole, as cloud-volume does on local disks."""
 GZIP_MAGIC = b"\x1f\x8b"
 _NUMBER = r"(0|-?[1-9]\d*)"  # no leading zeros
-_CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + r"(\.gz|\.br|\.zstd)?", re.ASCII)
+_CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _DIGEST_MASK = np.uint64((1 << 63) - 1)
 
@@ -132,6 +133,10 @@ def decompress_file(data: bytes, name: str, path: str, largest: int, codec: Chun
         return _decompressed(lambda codecs: codecs.brotli_decode(data), data, "Brotli", largest, path)
     if name.endswith(".zstd"):
         return _decompressed(lambda codecs: codecs.zstd_decode(data), data, "Zstandard", largest, path)
+    if name.endswith(".xz"):
+        return _no_more(decompress_xz(data, largest, path, 0), data, "xz", largest, path)
+    if name.endswith(".bz2"):
+        return _no_more(decompress_bzip2(data, largest, path, 0), data, "bzip2", largest, path)
     return data
 
 
@@ -148,6 +153,10 @@ def _decompressed(decode: Any, data: bytes, what: str, largest: int, path: str) 
         raise
     except Exception as error:
         raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes: {error}") from None
+    return _no_more(out, data, what, largest, path)
+
+
+def _no_more(out: bytes, data: bytes, what: str, largest: int, path: str) -> bytes:
     if len(out) > largest:
         raise CorruptError(f"{path}: byte 0: a {what} stream of {len(data)} bytes gives {len(out)}, expected at most {largest}")
     return out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, Scale
@@ -19,7 +19,8 @@ from wkwdask.storage.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_info import look, read_info
-from wkwdask.storage.store import open_store
+from wkwdask.storage.precomputed_pending import check_published
+from wkwdask.storage.store import open_store, trusting
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.wkw import HEADER_NAME
@@ -115,6 +116,8 @@ class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
         ------
         CorruptError
             Its encoding does not have the volume's type.
+        ReplacedError
+            Another job replaced it since ``info`` was read, or does so now.
         ValueError
             It is not stored in that chunk size.
         """
@@ -127,6 +130,10 @@ class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
             scale = scale.with_chunk_size(self.chunk_size)
         opened = look(self.store, scale.key) if self.store.is_local else None
         volume = PrecomputedVolume(self.store, self.info.dtype, self.info.num_channels, scale, its_mag, opened)
+        if opened is not None:
+            check_published(self.folder, volume.folder, self.info)
+            if not volume.is_listed_in(opened):
+                raise ReplacedError(f"{volume.folder}: {FILE_NAME} describes another scale since it was read; open it anew")
         return TranslatedVolume(volume, volume.origin)
 
 
@@ -197,7 +204,7 @@ def _followed(store: Store) -> tuple[Store, VolumeInfo]:
     while True:
         info = read_info(store)
         if info.redirect is None:
-            return store, info
+            return trusting(store, FILE_NAME), info
         store = open_store(_target(store, info.redirect))
         if store.url in seen:
             raise CorruptError(f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}")
