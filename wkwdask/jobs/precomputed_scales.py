@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding
-from wkwdask.jobs.precomputed_write import BLOCK_SIZE, check_compress, quality_hint
+from wkwdask.jobs.precomputed_write import BLOCK_SIZE, ScaleEncoding, check_compress, quality_hint
 from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ class ScaleOptions:
     """How chunks that are files of their own are compressed, None or ``"gzip"``."""
     force: bool = False
     """Whether a segmentation may be encoded in a way that changes ids."""
+
+    def of_new(self) -> ScaleEncoding:
+        """Say how scales are stored that are not made of others."""
+        return ScaleEncoding(self.encoding, self.sharded or False, self.chunk_size or (64, 64, 64), self.quality, self.compress)
 
 
 def stored_like(scale: Scale, options: ScaleOptions, volume: VolumeType) -> Scale:
