@@ -17,7 +17,7 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
 from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
 from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
-from wkwdask.jobs.precomputed_write import ScaleEncoding, VolumeType, default_kind
+from wkwdask.jobs.precomputed_write import VolumeType, default_kind
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.staged import finish_what_was_left
 from wkwdask.jobs.taken import check_alike
@@ -164,7 +164,6 @@ def convert_to_scales(
     mags = taken.mags_of(layer.folder, local_mags(layer))
     copies = [taken.copy_of(layer.volume(mag)) for mag in mags]
     check_alike(copies)
-    encoding = ScaleEncoding(options.encoding, options.sharded or False, options.chunk_size or (64, 64, 64), options.quality, options.compress)
     first = copies[0].source
     volume = VolumeType(kind or default_kind(first.dtype, first.num_channels), first.dtype, first.num_channels)
     workers = num_workers()
@@ -172,7 +171,7 @@ def convert_to_scales(
     def stage(copy: Copy, existing: str) -> StagedRechunk:
         box = copy.source.box
         lengths = lengths_in(box.mag, size)
-        scale = encoding.scale(default_key(lengths), box.size, box.topleft, lengths, volume)
+        scale = options.of_new().scale(default_key(lengths), box.size, box.topleft, lengths, volume)
         into = ScaleCopy(copy.source, copy.input, copy.check_unchanged, scale)
         return stage_copy(location_of(target), volume.kind, into, "convert", existing, workers, compress=options.compress, force=options.force)
 

@@ -15,7 +15,7 @@ from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.precomputed_places import SAME, volume_place
 from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import VolumeType, stage_scales
-from wkwdask.jobs.pyramid import PyramidJob, check_method
+from wkwdask.jobs.pyramid import StagedPyramid, check_method
 from wkwdask.jobs.staged import check_existing, find_interrupted, finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths, Scale
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.precomputed_places import VolumePlace
-    from wkwdask.jobs.staged import StagedMags
-    from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.precomputed_layer import AbsoluteVolume
 
 _METHOD_OF_TYPE = {"image": "mean", "segmentation": "mode"}
@@ -57,29 +55,15 @@ class ScalePyramidOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedScalePyramid:
+class StagedScalePyramid(StagedPyramid):
     """A pyramid of a precomputed volume that can be built."""
 
     source: AbsoluteVolume
     """The finest scale."""
-    method: str
-    """How a window becomes a voxel."""
-    ignore_zero: bool
-    """Whether zeros do not count in a window."""
-    passes: tuple[Pass, ...]
-    """How the scales are made."""
-    staged: StagedMags
-    """What is written; no targets where the finest scale is the coarsest already."""
-    stored_as: str
-    """How the new scales are stored, for people."""
     notes: tuple[str, ...]
     """What a user should know."""
     stored: tuple[int, int]
     """The shards or groups of chunks of the finest scale when the job was staged, and their bytes."""
-
-    def job(self) -> PyramidJob:
-        """Make the job."""
-        return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
 
     def source_nbytes(self) -> tuple[int, int]:
         """Count the shards or groups of chunks of the finest scale, and their bytes."""

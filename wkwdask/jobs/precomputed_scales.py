@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding
-from wkwdask.jobs.precomputed_write import BLOCK_SIZE, check_compress, quality_hint
+from wkwdask.jobs.precomputed_write import BLOCK_SIZE, ScaleEncoding, check_compress, quality_hint
 from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
@@ -35,6 +35,10 @@ class ScaleOptions:
     """How chunks that are files of their own are compressed, None or ``"gzip"``."""
     force: bool = False
     """Whether a segmentation may be encoded in a way that changes ids."""
+
+    def of_new(self) -> ScaleEncoding:
+        """Say how scales are stored that are not made of others."""
+        return ScaleEncoding(self.encoding, self.sharded or False, self.chunk_size or (64, 64, 64), self.quality, self.compress)
 
 
 def stored_like(scale: Scale, options: ScaleOptions, volume: VolumeType) -> Scale:
@@ -91,11 +95,7 @@ def source_settings(source: AbsoluteVolume, states: States | None = None) -> dic
     states : States, optional
         The state of its files, where somebody has looked at them already.
     """
-    return {**scale_settings(source), "states": digest(source.volume.stored_states() if states is None else states)}
-
-
-def scale_settings(source: AbsoluteVolume) -> dict[str, Any]:
-    """Name the scale that is read."""
     stored = source.volume
+    states = stored.stored_states() if states is None else states
     name = hashlib.blake2b(repr((stored.scale, stored.dtype.str, stored.num_channels)).encode(), digest_size=8).hexdigest()
-    return {"source": stored.scale.key, "input": name}
+    return {"source": stored.scale.key, "input": name, "states": digest(states)}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.job import Result, voxel_nbytes
@@ -45,42 +46,36 @@ def check_method(method: str, *, ignore_zero: bool) -> str:
     return method
 
 
-class StagedPyramid(Protocol):
+@dataclass(frozen=True, slots=True)
+class StagedPyramid(ABC):
     """A pyramid that can be built, whatever its format."""
 
-    @property
-    def source(self) -> Volume:
-        """The finest mag."""
-
-    @property
-    def method(self) -> str:
-        """How a window becomes a voxel."""
-
-    @property
-    def ignore_zero(self) -> bool:
-        """Whether zeros do not count in a window."""
-
-    @property
-    def passes(self) -> Sequence[Pass]:
-        """How the mags are made."""
-
-    @property
-    def staged(self) -> StagedMags:
-        """What is written; no targets where the finest mag is the coarsest already."""
-
-    @property
-    def stored_as(self) -> str:
-        """How the new mags are stored, for people."""
+    source: Volume
+    """The finest mag."""
+    method: str
+    """How a window becomes a voxel."""
+    ignore_zero: bool
+    """Whether zeros do not count in a window."""
+    passes: tuple[Pass, ...]
+    """How the mags are made."""
+    staged: StagedMags
+    """What is written; no targets where the finest mag is the coarsest already."""
+    stored_as: str
+    """How the new mags are stored, for people."""
 
     def job(self) -> PyramidJob:
         """Make the job."""
+        return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
 
+    @abstractmethod
     def source_nbytes(self) -> tuple[int, int]:
         """Count the files of the finest mag, and their bytes, perhaps from a sample."""
 
+    @abstractmethod
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read; raises IncompleteWriteError."""
 
+    @abstractmethod
     def check_current(self) -> None:
         """Make sure that a finished pyramid is that of the source as it is now; raises ResumeError."""
 

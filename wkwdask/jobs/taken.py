@@ -7,12 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
-from wkwdask.formats.voxel_type import by_dtype
-from wkwdask.jobs.precomputed_scales import scale_settings
+from wkwdask.jobs.precomputed_scales import source_settings
 from wkwdask.jobs.rechunk import Copy
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
-from wkwdask.storage.converted import Converted, check_range
+from wkwdask.storage.converted import converted
 from wkwdask.storage.opening import cropped
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.states import digest
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.opening import StoredVolume
+    from wkwdask.storage.states import States
     from wkwdask.storage.volume import Volume
 
 
@@ -69,19 +69,13 @@ class Taken:
                 raise ValueError(f"offset must be a multiple of every mag that is converted, got {self.offset}, but there is mag {mag}")
             x, y, z = (a // n for a, n in zip(self.offset, mag.factors, strict=True))
             taken = shifted(taken, (x, y, z))
-        channels = tuple(range(volume.num_channels)) if self.channels is None else self.channels
-        if not channels or any(not 0 <= channel < volume.num_channels for channel in channels):
-            raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
-        dtype = by_dtype(self.dtype or volume.dtype).dtype.newbyteorder("=")
-        check_range(self.value_range)
-        if self.channels is None and dtype == volume.dtype and self.value_range is None:
-            return taken
-        return Converted(taken, channels, dtype, self.value_range)
+        changed: Volume = converted(taken, self.channels, self.dtype, self.value_range)
+        return changed
 
     def copy_of(self, volume: StoredVolume) -> Copy:
         """Give what is converted of a mag, and by what it is known again; errors as for :meth:`of`."""
         source = self.of(volume)
-        return Copy(source, {**self.settings, **_known_by(volume), "states": digest(source.stored_states())}, partial(check_not_replaced, volume))
+        return Copy(source, {**self.settings, **_known_by(volume, source.stored_states())}, partial(check_not_replaced, volume))
 
     def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
         """Choose among the mags that are there, finest first.
@@ -132,8 +126,9 @@ def check_alike(copies: Sequence[Copy]) -> None:
             )
 
 
-def _known_by(volume: StoredVolume) -> dict[str, Any]:
-    """Name what is read, so that a job goes on only with what it began with; a mag in WKW may have moved elsewhere."""
+def _known_by(volume: StoredVolume, states: States) -> dict[str, Any]:
+    """Name what is read and the state of its files, so that a job goes on only with what it began with; a mag in WKW may have moved elsewhere."""
     if isinstance(volume, TranslatedVolume) and isinstance(volume.volume, PrecomputedVolume):
-        return scale_settings(volume)
-    return {"source": volume.box.mag.name if isinstance(volume, WkwVolume) else volume.name, "input": source_token(volume)}
+        return source_settings(volume, states)
+    name = volume.box.mag.name if isinstance(volume, WkwVolume) else volume.name
+    return {"source": name, "input": source_token(volume), "states": digest(states)}

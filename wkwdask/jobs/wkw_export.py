@@ -15,7 +15,6 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
 from wkwdask.formats.levels import lengths_in
-from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.export import ExportJob
@@ -23,7 +22,7 @@ from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import MagReport, Report
 from wkwdask.jobs.staged import check_existing, check_same_settings, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, source_token
-from wkwdask.storage.converted import Converted, check_range
+from wkwdask.storage.converted import converted
 from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
 from wkwdask.storage.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.storage.images import IMAGE_SUFFIXES
@@ -229,14 +228,8 @@ def stage_export(mag: StoredVolume, target: str | os.PathLike[str], options: Exp
         raise BoundsError(
             f"{mag.name}: there is nothing to export: the box of the mag is {mag.box}{'' if options.box is None else f', asked for was {options.box}'}"
         )
-    channels = options.channels if options.channels is not None else tuple(range(mag.num_channels))
-    if not channels or any(not 0 <= channel < mag.num_channels for channel in channels):
-        raise ValueError(f"channels must be some of 0..{mag.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
-    dtype = by_dtype(options.dtype or mag.dtype).dtype.newbyteorder("=")
-    check_range(options.value_range)
-    source: Any = mag
-    if channels != tuple(range(mag.num_channels)) or dtype != mag.dtype or options.value_range is not None:
-        source = Converted(mag, channels, dtype, options.value_range)
+    source = converted(mag, options.channels, options.dtype, options.value_range)
+    channels, dtype = range(mag.num_channels) if options.channels is None else options.channels, source.dtype
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
         raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype= (--dtype), or export to .tif, .npy or .zarr")
     compression = _compression(path, options.compression)

@@ -10,7 +10,7 @@ from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import parent_of
-from wkwdask.jobs.pyramid import PyramidJob, check_method
+from wkwdask.jobs.pyramid import StagedPyramid, check_method
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.update import LivingMag, changed_shards
 from wkwdask.jobs.wkw_mags import (
@@ -30,7 +30,7 @@ from wkwdask.jobs.wkw_mags import (
 )
 from wkwdask.jobs.wkw_write import level_of, staged_target, stored_settings
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
-from wkwdask.plans.pyramid import Pass, check_steps, plan_passes
+from wkwdask.plans.pyramid import check_steps, plan_passes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.pieces import MEMORY_NBYTES
 from wkwdask.storage.records import read_record
@@ -66,34 +66,13 @@ class PyramidOptions(NewMagsOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedPyramid:
-    """A pyramid that can be built."""
+class StagedWkwPyramid(StagedPyramid):
+    """A pyramid of a WKW layer that can be built."""
 
     source: WkwVolume
     """The finest mag."""
-    method: str
-    """How a window becomes a voxel."""
-    ignore_zero: bool
-    """Whether zeros do not count in a window."""
-    header: WkwHeader
-    """How the new mags are stored."""
     level: int
     """LZ4HC level."""
-    passes: tuple[Pass, ...]
-    """How the mags are made."""
-    staged: StagedMags
-    """What is written; no targets where the finest mag is the coarsest already."""
-
-    @property
-    def stored_as(self) -> str:
-        """How the new mags are stored, for people."""
-        header = self.header
-        compression = header.block_type.label + (f" level {self.level}" if header.block_type is BlockType.LZ4HC else "")
-        return f"{compression}, blocks of {header.block_len}^3 and files of {header.file_len_vx}^3 voxels"
-
-    def job(self) -> PyramidJob:
-        """Make the job."""
-        return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
 
     def source_nbytes(self) -> tuple[int, int]:
         """Count the files of the finest mag, and estimate their bytes from a sample."""
@@ -123,7 +102,7 @@ class StagedPyramid:
             finer = published.as_volume()
 
 
-def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> StagedPyramid:
+def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> StagedWkwPyramid:
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on.
 
     Parameters
@@ -141,7 +120,7 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
 
     Returns
     -------
-    StagedPyramid
+    StagedWkwPyramid
 
     Raises
     ------
@@ -181,7 +160,13 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     nbytes_in = source.box.volume * header.voxel_nbytes
     task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True, task_nbytes=task_nbytes)
-    return StagedPyramid(source, method, options.ignore_zero, header, level, passes, staged)
+    return StagedWkwPyramid(source, method, options.ignore_zero, passes, staged, _described(header, level), level)
+
+
+def _described(header: WkwHeader, level: int) -> str:
+    """Say how mags are stored, for people."""
+    compression = header.block_type.label + (f" level {level}" if header.block_type is BlockType.LZ4HC else "")
+    return f"{compression}, blocks of {header.block_len}^3 and files of {header.file_len_vx}^3 voxels"
 
 
 def choose_mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]:

@@ -11,7 +11,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.storage.local import count_files, make_folders_below, publish_bytes, remove_tree
+from wkwdask.storage.local import count_files, publish_bytes, remove_tree
 from wkwdask.storage.part_file import PartFile, is_whole_part
 from wkwdask.storage.precomputed import is_zero
 from wkwdask.storage.precomputed_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
@@ -32,8 +32,26 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.part_file import Run
-    from wkwdask.storage.shards_target import ShardFile
+    from wkwdask.storage.pieces import Pieces
     from wkwdask.storage.volume import PartWriter, Volume
+
+
+class ShardFile(Protocol):
+    """A new shard, to which chunks are appended."""
+
+    pieces: Pieces
+
+    def begin(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+        """Take note of chunks whose bytes are appended to ``pieces`` next."""
+
+    def copy_all(self, runs: Sequence[Run], num_codes: int) -> None:
+        """Append the chunks of all runs; ``num_codes`` is how many the shard can have."""
+
+    def publish(self) -> None:
+        """Let the file appear."""
+
+    def discard(self) -> None:
+        """Remove the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +128,7 @@ class ChunkedTarget(ABC):
 
     def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter:
         """Start a part of a shard, or the whole shard where ``part`` is None; chunks come in any order, but in that of their codes they are written once."""
-        return _FilesWriter(self, shard, part)
+        return ChunkFilesWriter(self, shard, part)
 
     def encoded_chunks(self, array: npt.NDArray[Any], topleft: Vec3) -> Iterator[tuple[Vec3, int, bytes]]:
         """Encode whole chunks, of one shard where there are shard files, in the order of their codes.
@@ -308,19 +326,3 @@ class ShardableTarget(ChunkedTarget):
         except BaseException:
             output.discard()
             raise
-
-
-class _FilesWriter(ChunkFilesWriter):
-    """Stores each chunk in a file of its own, in nested folders where its name has them."""
-
-    def __init__(self, target: ChunkedTarget, shard: Vec3, part: Vec3 | None) -> None:
-        super().__init__(target, shard, part)
-        self._folder = target.folder
-        self._made = {target.folder}
-
-    def _store(self, path: str, data: bytes) -> None:
-        folder = os.path.dirname(path)
-        if folder not in self._made:
-            make_folders_below(self._folder, folder)
-            self._made.add(folder)
-        super()._store(path, data)
