@@ -21,6 +21,7 @@ from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.pieces import MEMORY_NBYTES
+from wkwdask.storage.precomputed_files import file_sizes
 from wkwdask.storage.precomputed_layer import open_precomputed_layer
 from wkwdask.storage.states import digest
 
@@ -80,9 +81,8 @@ class StagedScalePyramid:
         return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
 
     def source_nbytes(self) -> tuple[int, int]:
-        """Count the shards or groups of chunks of the finest scale, and their bytes."""
-        states = self.source.volume.stored_states()
-        return len(states), int(states[:, 3].sum())
+        """Count the files of the finest scale, and their bytes."""
+        return file_sizes(self.source.volume.folder, self.source.volume.scale)
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read."""
