@@ -20,7 +20,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(server.failures.pop(), b"")
             return
         if not path.is_file():
-            self._answer(404, b"")
+            self._answer(server.absent, b"")
             return
         data, asked = path.read_bytes(), re.fullmatch(r"bytes=(\d*)-(\d+)", self.headers.get("Range") or "")
         if asked is None or not server.serves_ranges:
@@ -32,23 +32,31 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return
         self._answer(206, data[first : last + 1], f"bytes {first}-{min(last, len(data) - 1)}/{len(data)}")
 
+    do_HEAD = do_GET  # noqa: N815
+
     def _answer(self, status, data, content_range=None):
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", '"x"')
+        self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
         if content_range is not None:
             self.send_header("Content-Range", content_range)
         self.end_headers()
-        self.wfile.write(data)
+        if self.command != "HEAD":
+            self.wfile.write(data)
 
     def log_message(self, *args):
         """Say nothing."""
 
 
 @contextlib.contextmanager
-def range_server(folder, *, serves_ranges=True):
-    """Serve a folder; ``requests`` of what is given lists paths and ranges, ``failures`` are the next answers, and ``url`` is where it is."""
+def range_server(folder, *, serves_ranges=True, absent=404):
+    """Serve a folder; ``absent`` is the status of files that are not there.
+
+    ``requests`` of what is given lists paths and ranges, ``failures`` are the next answers, and ``url`` is where it is.
+    """
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-    server.folder, server.serves_ranges, server.requests, server.failures = folder, serves_ranges, [], []
+    server.folder, server.serves_ranges, server.absent, server.requests, server.failures = folder, serves_ranges, absent, [], []
     server.url = f"http://127.0.0.1:{server.server_port}"
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

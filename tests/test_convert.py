@@ -183,16 +183,16 @@ def test_a_new_dataset_appears_with_its_first_mag(tmp_path, sections):
 
 def test_two_first_imports_at_once(tmp_path, sections, monkeypatch):
     """The second one that ends finds the JSON of the other one, and keeps its layer."""
-    from wkwdask.jobs import wkw_convert
+    from wkwdask.jobs import foreign_import
 
-    check = wkw_convert.StagedImport.check_unchanged
+    check = foreign_import.StagedImport.check_unchanged
 
     def meanwhile(self):
-        if self.place.layer.name == "outer":
+        if "/outer/" in self.staged.folders[0]:
             wkwdask.convert(sections, tmp_path / "ds", layer="inner", **OPTIONS)
         check(self)
 
-    monkeypatch.setattr(wkw_convert.StagedImport, "check_unchanged", meanwhile)
+    monkeypatch.setattr(foreign_import.StagedImport, "check_unchanged", meanwhile)
     wkwdask.convert(sections, tmp_path / "ds", layer="outer", **OPTIONS)
     assert [layer["name"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
     shutil.rmtree(tmp_path / "ds")

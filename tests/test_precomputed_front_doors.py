@@ -186,6 +186,9 @@ def test_xarray_guesses_and_trees(volumes):
     assert {node.path for node in tree.leaves} == {"/1", "/2-2-1", "/12_12_120"}
     np.testing.assert_array_equal(tree["2-2-1/em"], EM[:, ::2, ::2])
     assert tree.attrs["voxel_size_nm"] == (4, 4, 40)
+    for attrs in (tree["12_12_120"].attrs, tree["12_12_120/em"].attrs):  # it has no mag, and its voxels are its own
+        assert {name: attrs.get(name) for name in ("mag", "key", "voxel_size_nm")} == {"mag": None, "key": "12_12_120", "voxel_size_nm": (12, 12, 120)}
+    assert {name: tree["2-2-1"].attrs.get(name) for name in ("mag", "key")} == {"mag": "2-2-1", "key": None}
     assert {node.path for node in xr.open_datatree(volumes / "em" / "8_8_40", engine=PrecomputedBackend).leaves} == {"/2-2-1"}
     write_info(volumes / "halves", [scale_entry("bad", size=(0, 0, 0)), scale_entry("good")])
     assert "scales[0].size" in xr.open_datatree(volumes / "halves", engine=PrecomputedBackend)["bad"].attrs["problem"]
@@ -213,6 +216,19 @@ def test_diff(volumes, tmp_path):
     assert part.voxels_compared == 120
     np.save(tmp_path / "cells.npy", IDS[0].transpose(2, 1, 0))
     assert wkwdask.diff(volumes / "cells", tmp_path / "cells.npy").equal
+
+
+def test_diff_asks_which_of_several_layers_is_meant(volumes, tmp_path):
+    _wkw(tmp_path, "one", IDS)
+    _wkw(tmp_path, "two", EM)
+    for pair in ((volumes / "cells", tmp_path), (tmp_path, volumes / "cells"), (tmp_path, tmp_path / "other")):
+        if "other" in str(pair[1]):
+            _wkw(tmp_path / "other", "cells", IDS)
+        with pytest.raises(ValueError, match=r"several layers.*layer=.*one, two"):
+            wkwdask.diff(*pair)
+        assert wkwdask.diff(*pair, layer="one").equal
+        with pytest.raises(MissingError):
+            wkwdask.diff(*pair, layer="three")
 
 
 def test_diff_of_scales_without_a_mag(volumes, tmp_path):

@@ -81,3 +81,7 @@ class SectionWarning(UserWarning):
 
 class HeaderWarning(UserWarning):
     """Headers of chunks are not where readers of the stored files look for them."""
+
+
+class AccessWarning(UserWarning):
+    """A server refuses files that are taken to be absent."""

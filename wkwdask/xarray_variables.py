@@ -13,7 +13,7 @@ from xarray.core import indexing
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.storage.dataset import check_inside
 from wkwdask.storage.leveled import LeveledLayer
-from wkwdask.storage.opening import voxel_size_of
+from wkwdask.storage.opening import key_without_mag, voxel_size_of
 from wkwdask.storage.precomputed_layer import PREFIX
 from wkwdask.storage.wkw import WkwVolume
 
@@ -73,7 +73,8 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
     coordinates = {axis: _coordinate(n, axis, box, voxel_size) for n, axis in enumerate("xyz")}
     if not one_channel:
         coordinates["c"] = xr.Variable(("c",), np.arange(volume.num_channels), {"long_name": "channel"})
-    attrs: dict[str, Any] = {"mag": box.mag.name}
+    key = key_without_mag(layer, volume)
+    attrs: dict[str, Any] = {"mag": box.mag.name} if key is None else {"key": key}
     if voxel_size is not None:
         attrs["voxel_size_nm"] = voxel_size
     if layer.category is not None:
@@ -86,7 +87,7 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
         "source": volume.name if isinstance(volume, WkwVolume) else layer.source if isinstance(layer, LeveledLayer) else f"{PREFIX}{layer.folder}",
     }
     variable = xr.Variable(tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding)
-    dataset_attrs = {key: attrs[key] for key in ("mag", "voxel_size_nm") if key in attrs}
+    dataset_attrs = {key: attrs[key] for key in ("mag", "key", "voxel_size_nm") if key in attrs}
     return xr.Dataset({name: variable}, coords=coordinates, attrs=dataset_attrs)
 
 

@@ -26,8 +26,8 @@ from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, m
 import wkwdask
 from wkwdask.errors import ExistsError
 from wkwdask.graphs import client_run
+from wkwdask.jobs import foreign_import, wkw_rechunk
 from wkwdask.jobs import job as jobs
-from wkwdask.jobs import wkw_convert, wkw_rechunk
 from wkwdask.plans import apply, upsample
 from wkwdask.plans import pyramid as plans
 from wkwdask.plans.regions import RegionGrid
@@ -105,16 +105,16 @@ def rechunks_of(edge):
 @contextlib.contextmanager
 def imports_of(edge):
     """Let an import of sections have a task for every so many of them."""
-    before = wkw_convert.plan_slabs
+    before = foreign_import.plan_slabs
 
     def plan(box, pieces, chunk, shard, voxel_nbytes, workers, shapes=None):
         return before(box, pieces, chunk, shard, voxel_nbytes, workers, shapes or ((128, 128, edge),) * 2)
 
-    wkw_convert.plan_slabs = plan
+    foreign_import.plan_slabs = plan
     try:
         yield
     finally:
-        wkw_convert.plan_slabs = before
+        foreign_import.plan_slabs = before
 
 
 # Regions that are files of the first mag, and regions that are eighths of them. A second pass reads mag 8, or 4-4-2.

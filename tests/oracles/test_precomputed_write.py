@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import wkwdask
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding
@@ -134,6 +135,26 @@ def test_cloudvolume_reads_what_it_knows(tmp_path, how):
         origin, found = by_cloudvolume(folder)
         assert origin == OFFSET
         np.testing.assert_array_equal(found, array, err_msg=f"{encoding} {dtype} {channels}")
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_both_read_sections_that_became_a_volume(tmp_path, sharded):
+    """Pictures become a scale in one step, with chunks that are no powers of two; a box of them too."""
+    array = voxels("uint8", 1)
+    (tmp_path / "sections").mkdir()
+    for z, section in enumerate(array[0].T):
+        Image.fromarray(section).save(tmp_path / "sections" / f"s{z}.png")
+    options = {"voxel_size": (4, 4, 40), "offset": OFFSET, "chunk_size": (10, 6, 5), "sharded": sharded}
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.convert(tmp_path / "sections", f"precomputed://{tmp_path}/em", **options)
+        wkwdask.convert(tmp_path / "sections", f"precomputed://{tmp_path}/part", bounding_box=(-13, 12, 0, 30, 10, 100), **options)
+    for read in (by_tensorstore, by_cloudvolume):
+        origin, found = read(tmp_path / "em")
+        assert origin == OFFSET
+        np.testing.assert_array_equal(found, array)
+        origin, found = read(tmp_path / "part")
+        assert origin == (-13, 12, 0)
+        np.testing.assert_array_equal(found, array[:, 7:37, 5:15, 3:])
 
 
 def test_both_read_a_volume_of_several_scales(tmp_path):

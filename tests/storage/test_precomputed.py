@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
 import itertools
+import lzma
 import os
 import pickle
 
@@ -19,7 +21,7 @@ from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.precomputed_layer import open_precomputed, open_precomputed_layer
+from wkwdask.storage.precomputed_layer import is_precomputed, open_precomputed, open_precomputed_layer
 
 ARRAY = labels()
 SHARDINGS = {
@@ -133,16 +135,25 @@ def test_states_notice_what_changes(stored):
     assert len(volume.stored_states()) < len(before) or volume.stored_states()[:, 3].sum() < before[:, 3].sum()
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".br", ".zstd"])
+def _pack(suffix):
+    if suffix in (".br", ".zstd"):
+        codecs = pytest.importorskip("imagecodecs", reason="compresses the files")
+        return codecs.brotli_encode if suffix == ".br" else codecs.zstd_encode
+    return {".gz": compress_gzip, ".xz": lzma.compress, ".bz2": bz2.compress}[suffix]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".br", ".zstd", ".xz", ".bz2"])
 def test_compressed_files(tmp_path, suffix):
-    codecs = pytest.importorskip("imagecodecs", reason="compresses the files")
-    pack = {".gz": compress_gzip, ".br": codecs.brotli_encode, ".zstd": codecs.zstd_encode}[suffix]
+    pack = _pack(suffix)
     info = write_info(tmp_path, [scale_entry()], "uint64", kind="segmentation")
     write_scale(tmp_path, info.scales[0], ARRAY, suffix, pack)
     np.testing.assert_array_equal(read(open_precomputed(tmp_path).volume)[0], ARRAY)
     path = max((tmp_path / "4_4_40").iterdir())
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(FormatError, match=path.name):
+        read(open_precomputed(tmp_path).volume)
+    path.write_bytes(pack(bytes(1 << 24)))
+    with pytest.raises(FormatError, match=f"{path.name}: byte 0: a .* stream of .* gives"):
         read(open_precomputed(tmp_path).volume)
 
 
@@ -330,6 +341,22 @@ def test_two_chunk_sizes_side_by_side(tmp_path):
     write_scale(tmp_path, info.scales[0].with_chunk_size((8, 8, 8)), second)
     assert read(open_precomputed(tmp_path))[0].max() == 1
     assert read(open_precomputed(tmp_path, chunk_size=(8, 8, 8)))[0].min() == 2
+
+
+@pytest.mark.parametrize("key", ["scales/s0", "deep/er/s0", "a/../b", "./s0", "../elsewhere/s0"])
+@pytest.mark.parametrize("sharding", ["alone", "gzip"])
+def test_keys_that_are_paths(tmp_path, key, sharding):
+    """Keys are relative to the volume, and may lead out of it; the path of a scale inside of it opens it."""
+    write_volume(tmp_path / "v", ARRAY, "segmentation", key=key, sharding=SHARDINGS[sharding])
+    for volume in (open_precomputed(tmp_path / "v"), open_precomputed(tmp_path / "v", key=key)):
+        np.testing.assert_array_equal(read(volume.volume)[0], ARRAY)
+    inside = not key.startswith("..")
+    place = os.path.normpath(tmp_path / "v" / key)
+    assert is_precomputed(place) is inside
+    if inside:
+        np.testing.assert_array_equal(read(open_precomputed(place).volume)[0], ARRAY)
+        assert open_precomputed_layer(place).key == key
+        assert not is_precomputed(os.path.dirname(place)) or os.path.dirname(place) == str(tmp_path / "v")
 
 
 def test_redirects(tmp_path):

@@ -12,7 +12,7 @@ from precomputed_volumes import labels, write_volume
 from range_server import range_server
 
 import wkwdask
-from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.errors import AccessWarning, CorruptError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.storage import store as module
@@ -111,6 +111,36 @@ def test_http_that_fails(tmp_path):
         path.write_bytes(path.read_bytes()[:100])
         with pytest.raises(TruncatedError, match=f"{server.url}/v/4_4_40/{path.name}"):
             wkwdask.read(f"precomputed://{server.url}/v")
+
+
+@pytest.mark.parametrize("sharding", [None, Sharding(1, 1, 6, data_encoding="gzip")])
+def test_a_server_that_refuses_absent_files(tmp_path, sharding):
+    """Buckets that may not be listed answer 403 where a file is absent: it is, as long as ``info`` is readable."""
+    pytest.importorskip("aiohttp", reason="the driver of http")
+    array = labels((80, 70, 30))
+    array[:, :48] = 0
+    write_volume(tmp_path / "v", array, "segmentation", sharding=sharding)
+    with range_server(tmp_path, absent=403) as server:
+        with pytest.warns(AccessWarning, match=r"v/4_4_40/.*, while info is readable: they are taken to be absent"):
+            np.testing.assert_array_equal(wkwdask.read(f"precomputed://{server.url}/v"), array)
+        opened = open_precomputed(f"precomputed://{server.url}/v")
+        assert not wkwdask.read(f"precomputed://{server.url}/v", ((0, 0, 0), (20, 20, 20))).any()  # without another warning
+        with pytest.raises(PermissionError, match=r"403.*w/info"):
+            open_precomputed(f"precomputed://{server.url}/w")
+        info = tmp_path / "v" / "info"
+        info.rename(tmp_path / "info.kept")  # access is lost: nobody knows whether a chunk is there
+        with pytest.raises(OSError, match="403"):
+            opened.read_into(np.empty((1, 20, 20, 20), np.uint64), (0, 0, 0))
+
+
+def test_blocks_of_n5_that_are_refused(tmp_path):
+    pytest.importorskip("aiohttp", reason="the driver of http")
+    array = labels((80, 70, 30))
+    wkwdask.to_n5(array, tmp_path / "v.n5" / "s0", voxel_size=(4, 4, 40), block_size=(16, 16, 16))
+    for path in (tmp_path / "v.n5" / "attributes.json",):
+        path.unlink(missing_ok=True)
+    with range_server(tmp_path, absent=403) as server, pytest.warns(AccessWarning, match=r"while s0/attributes\.json is readable"):
+        np.testing.assert_array_equal(wkwdask.read(f"n5://{server.url}/v.n5/s0"), array)
 
 
 def test_a_server_without_ranges(tmp_path):

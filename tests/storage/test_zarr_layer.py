@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from precomputed_volumes import labels
 from range_server import range_server
 
+import wkwdask
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, TruncatedError, UnsupportedError
 from wkwdask.formats.ngff import axes_of, parse_image, place_levels
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
+from wkwdask.storage.foreign import Placing, open_foreign
 from wkwdask.storage.zarr_layer import find_zarr_layers, is_plain_zarr, is_zarr
 
 zarr = pytest.importorskip("zarr", reason="the extra zarr")
@@ -182,6 +184,27 @@ PLACES = [
 @pytest.mark.parametrize(("attributes", "finest_nm", "first", "coarser_nm", "second"), PLACES)
 def test_places(attributes, finest_nm, first, coarser_nm, second):
     assert placed(attributes, SHAPES) == [(Mag(1, 1, 1), finest_nm, first), (Mag(2, 2, 1), coarser_nm, second)]
+
+
+def test_levels_that_are_listed_coarsest_first(tmp_path):
+    """The finest one is told by its voxels, or where nobody says how large these are, by its length."""
+    scales = [[40, 8, 8], [40, 4, 4]]
+    found = parse_image(image(scales, [[80, 42, 50], [80, 40, 48]]))
+    assert [level.path for level in found.levels] == ["1", "0"]
+    assert [(place.mag, place.offset) for place in place_levels(found, ["zyx"] * 2, SHAPES)] == [(Mag(1, 1, 1), (12, 10, 2)), (Mag(2, 2, 1), (6, 5, 2))]
+    unscaled = {"multiscales": [{"datasets": [{"path": "0"}, {"path": "1"}]}]}
+    assert [mag for mag, _, _ in placed(unscaled, SHAPES[::-1])] == [Mag(2, 2, 1), Mag(1, 1, 1)]
+    group = zarr.create_group(tmp_path / "em")
+    fine = np.random.default_rng(0).integers(0, 255, SHAPES[0]).astype("u1")
+    for name, array in (("0", fine[:, ::2, ::2]), ("1", fine)):
+        group.create_array(name, shape=array.shape, chunks=(8, 8, 8), dtype="u1")[...] = array
+    group.attrs.update(image(scales))
+    (layer,) = find_zarr_layers(tmp_path / "em")
+    assert [(mag.name, path.rpartition("/")[2]) for mag, path in layer.mags.items()] == [("1", "1"), ("2-2-1", "0")]
+    assert layer.voxel_size_nm == (4, 4, 40)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "em")[0], fine.T)
+    opened = open_foreign(tmp_path / "em", Placing((0, 0, 0), Mag(1, 1, 1)))
+    assert (opened.volume.box.size, opened.voxel_size_nm) == ((50, 40, 30), (4, 4, 40))
 
 
 def test_other_attributes():

@@ -5,6 +5,7 @@ from wkwdask.api.annotations import merge
 from wkwdask.api.checks import check_manifest, diff, repair, verify, write_manifest
 from wkwdask.api.contrast import contrast, histogram
 from wkwdask.api.conversion import convert
+from wkwdask.api.conversion_plans import plan_convert
 from wkwdask.api.copies import copy, rm
 from wkwdask.api.datasets import Dataset, create_dataset, open_dataset
 from wkwdask.api.functions import apply
@@ -35,6 +36,7 @@ __all__ = [
     "merge",
     "open",
     "open_dataset",
+    "plan_convert",
     "plan_pyramid",
     "read",
     "rechunk",

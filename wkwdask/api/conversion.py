@@ -7,19 +7,19 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from wkwdask.api.imports import import_images
+from wkwdask.api.imports import import_images, import_scale
 from wkwdask.api.n5 import convert_to_n5
-from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
-from wkwdask.api.sources import choose_layer_of, choose_source, find_layers
+from wkwdask.api.sources import choose_layer_of, choose_source, find_layers, find_source
 from wkwdask.api.zarr_images import array_options, convert_to_image
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.units import length_nm
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.foreign_import import SourceOptions
 from wkwdask.jobs.n5_write import N5Encoding
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.taken import Taken
@@ -28,17 +28,19 @@ from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.storage.dataset import Layer, read_datasource
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.local import local_path
 from wkwdask.storage.n5_layer import is_named_n5
 from wkwdask.storage.opening import voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
+from wkwdask.storage.zarr_layer import is_plain_zarr
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.jobs.precomputed_scales import ScaleOptions
-    from wkwdask.storage.opening import StoredVolume
+    from wkwdask.storage.opening import Found, StoredVolume
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -76,7 +78,7 @@ def convert(
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
 ) -> Report:
-    """Make a WKW mag of images or of an array in another format, or the other way round where the source is WKW.
+    """Make a WKW mag, or a precomputed volume, of images or of an array in another format, or images where the source is WKW.
 
     Between WKW, N5 and Neuroglancer precomputed volumes, all mags, levels and scales of a layer are converted, with their places and the size of voxels.
     Sections are decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
@@ -114,6 +116,7 @@ def convert(
         Unit of ``voxel_size``, such as ``"nm"`` or ``"um"``.
     offset : sequence of 3 int
         Voxel of the mag that the first one of the source becomes; between WKW, N5 and precomputed volumes by what all voxels are moved [voxels of mag 1].
+        Below 0 there are no voxels of WKW.
     bounding_box : BoundingBox, str or sequence, optional
         What is taken over, in mag-1 voxels of the dataset.
     block_len, file_len : int
@@ -139,7 +142,7 @@ def convert(
     ngff : {"0.5", "0.4"}, optional
         Version of an OME-NGFF image: 0.5 (the default) lies in Zarr 3, 0.4 in Zarr 2, which has no shards.
     category : {"color", "segmentation"}, optional
-        What a new layer is; by default integers of 32 bits and more in one channel are a segmentation.
+        What a new layer, or a new precomputed volume of images, is; by default integers of 32 bits and more in one channel are a segmentation.
     pyramid : bool
         Build the coarser mags too, see :func:`build_pyramid`.
     on_error : {"fail", "fill"}
@@ -226,11 +229,18 @@ def convert(
         stored = array_options({**of_scales, "compression": compression}, its_level, ngff)
         return convert_to_image(chosen, target, take().only(only, source), stored, size, existing)
     refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
+    taken_of_images = SourceOptions(vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, on_error == "fill")
     if is_named_precomputed(target):
-        refuse_options(
-            f"{target} is a precomputed volume", {**of_images, **of_wkw, "compression": compression, "category": category, "level": its_level},
-        )  # fmt: skip
-        report = _to_scales(source, target, layer, take(finest_only=pyramid), scale_options(of_scales), size, existing)
+        what = f"{target} is a precomputed volume"
+        refuse_options(what, {**of_wkw, "compression": compression, "level": its_level})
+        volume_found = None if is_plain_zarr(source) and any(of_images.values()) else find_source(source)
+        if volume_found is None:
+            refuse_options(what, {"layer": layer})
+            kind = None if category is None else {"color": "image"}.get(category, category)
+            its_mag = None if mag is None else Mag.parse(mag)
+            return import_scale(source, target, its_mag, taken_of_images, scale_options(of_scales), kind, existing, pyramid=pyramid)
+        refuse_options(what, {**of_images, "category": category})
+        report = _to_scales(volume_found, source, target, layer, take(finest_only=pyramid), scale_options(of_scales), size, existing)
         return merge_reports([report, build_pyramid(target, existing=existing)]) if pyramid else report
     if any(part.lower().endswith(".n5") for part in os.fspath(target).split("/")) and not _is_export(target) and read_datasource(local_path(target)) is None:
         raise ValueError(f"{target}: is named as N5, which n5://{target} writes; give what becomes WKW or images another name")
@@ -256,7 +266,7 @@ def convert(
         return merge_reports([report, build_pyramid(report.mags[0].path, existing=existing, allow_external=allow_external)])
     if _is_export(target) and read_datasource(local_path(target)) is None:
         raise UnsupportedError(f"{target}: is named as images or an array, and {source} is none of the volumes that are exported: convert it to WKW first")
-    options = ImportOptions(stored_as, vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, category, on_error == "fill", allow_external)
+    options = ImportOptions(stored_as, taken_of_images, category, allow_external)
     return import_images(source, target, layer, None if mag is None else Mag.parse(mag), options, existing, pyramid=pyramid)
 
 
@@ -272,23 +282,21 @@ def _is_export(target: str | os.PathLike[str]) -> bool:
 
 
 def _to_scales(
-    source: Paths, target: str | os.PathLike[str], layer: str | None, taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str
+    found: Found, source: Any, target: str | os.PathLike[str], layer: str | None, taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str
 ) -> Report:
-    """Convert what can become a precomputed volume.
+    """Convert a layer to a precomputed volume.
 
     Raises
     ------
-    MissingError
-        There is no such source.
     UnsupportedError
-        The source is of a kind that is not converted in one step.
+        The source is a precomputed volume, of which scales are only stored anew as they are.
     """
     if is_precomputed(source):
         if taken != Taken(taken.mags, taken.finest_only) or voxel_size is not None:
             raise UnsupportedError(f"{source}: scales are stored anew as they are; convert to WKW to change their place, type or channels")
         return rechunk_scales(str(source), target, taken.mags, existing, None, options)
-    chosen, only = choose_source(source, layer)
-    return convert_to_scales(chosen, target, taken.only(only, source), options, voxel_size, existing)
+    chosen: Any = found.choose(layer)
+    return convert_to_scales(chosen, target, taken.only(found.mag, source), options, voxel_size, existing)
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:

@@ -134,8 +134,11 @@ def build_pyramid(
     """
     from wkwdask.graphs import build
     from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.planning import pyramid_only_planned
     from wkwdask.graphs.runners import num_workers
 
+    if pyramid_only_planned(os.fspath(url)):
+        return Report((), 0, 0.0)
     given = {
         "finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "align_with": align_with, "method": method, "ignore_zero": ignore_zero,
         "compression": compression, "level": level, "block_len": block_len, "file_len": file_len, "encoding": encoding, "sharded": sharded,

@@ -72,24 +72,39 @@ def choose_source(source: Paths, layer: str | None) -> tuple[Any, Mag | None]:
     UnsupportedError
         The source is of a kind that is not converted in one step.
     """
-    what = f"{source}: is neither WKW, nor a precomputed volume, N5 or Zarr: convert it to WKW first"
-    if not isinstance(source, (str, os.PathLike)):
-        raise UnsupportedError(what)
-    try:
-        found = find(source)
-    except (MissingError, NotADirectoryError):
-        if os.path.exists(source) or _is_part_or_pattern(os.fspath(source)):
-            raise UnsupportedError(what) from None
-        raise
+    found = find_source(source)
+    if found is None:
+        raise UnsupportedError(f"{source}: is neither WKW, nor a precomputed volume, N5 or Zarr: convert it to WKW first")
     return found.choose(layer), found.mag
 
 
-def _is_part_or_pattern(source: str) -> bool:
-    """Tell whether a name is that of a dataset in an HDF5 file that is there, or a pattern that files match."""
-    file, colon, _ = source.rpartition(":")
-    if colon and file.lower().endswith(HDF5_SUFFIXES):
-        return os.path.exists(local_path(file))
-    return not is_remote(source) and glob.has_magic(source) and bool(glob.glob(local_path(source)))
+def find_source(source: Paths) -> Found | None:
+    """Find the layers with mags that a source is, arrays in Zarr among them; None where it is images or an array in a file.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        What a user names.
+
+    Raises
+    ------
+    FormatError, UnsupportedError, ModuleNotFoundError
+        It is such a layer, and cannot be read.
+    MissingError
+        There is nothing.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return None
+    text = os.fspath(source)
+    file, colon, _ = text.rpartition(":")
+    if colon and file.lower().endswith(HDF5_SUFFIXES) and os.path.exists(local_path(file)):
+        return None
+    try:
+        return find(source)
+    except (MissingError, NotADirectoryError):
+        if not is_remote(text) and (os.path.exists(local_path(text)) or (glob.has_magic(text) and glob.glob(local_path(text), recursive=True))):
+            return None
+        raise
 
 
 def choose_layer_of(found: Found, layer: str | None) -> tuple[AnyLayer, str | None]:

@@ -40,29 +40,34 @@ if TYPE_CHECKING:
 @scale_options
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace the target where it is there already; forget an interrupted run.")
+@click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @external_option
 @cluster_options
-def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
-    """Make a WKW mag of images or of an array in another format; export where SOURCE is WKW.
+def convert(
+    source: tuple[str, ...], target: str, resume: bool, overwrite: bool, dry_run: bool, cluster: AbstractContextManager[Any], **options: Any
+) -> None:  # fmt: skip
+    """Make a WKW mag, or a precomputed volume, of images or of an array in another format; export where SOURCE is WKW.
 
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
     array, MRC, a Neuroglancer volume (precomputed://PATH or URL), N5 (n5://PATH) or OME-NGFF with all its resolutions (zarr://PATH). TARGET is a dataset, a
-    layer or a mag; for an export .ome.tif, .tif, .npy, .zarr, precomputed://PATH, .ome.zarr or zarr://PATH (OME-NGFF, all mags), n5://PATH, or a folder of
-    TIFFs. What is made appears when it is complete, and an interrupted run goes on when it is started again.
+    layer or a mag, or precomputed://PATH; for an export .ome.tif, .tif, .npy, .zarr, precomputed://PATH, .ome.zarr or zarr://PATH (OME-NGFF, all mags),
+    n5://PATH, or a folder of TIFFs. What is made appears when it is complete, and an interrupted run goes on when it is started again.
 
     \b
     Examples:
-      wkwdask convert sections/ dataset --voxel-size 4,4,35 --pyramid
+      wkwdask convert sections/ dataset --voxel-size 4,4,35 --pyramid --dry-run
       wkwdask convert 'raw/slice_*.tif' dataset/color/1 --dtype uint8 --range 0,4095
       wkwdask convert labels.h5:/volumes/labels dataset --layer neurons --category segmentation
       wkwdask convert dataset/color/1 sections-of-it/ --box 1000,1000,500,512,512,100
       wkwdask convert dataset precomputed://neurons --layer segmentation --sharded
+      wkwdask convert sections/ precomputed://em --voxel-size 4,4,35 --encoding jpeg --sharded --pyramid
       wkwdask convert dataset n5://volume.n5/em --layer color
       wkwdask convert precomputed://gs://bucket/em dataset --layer color --box 1000,1000,500,512,512,100
       wkwdask convert dataset em.ome.zarr --layer color
       wkwdask convert dataset em.ome.zarr/labels/neurons --layer segmentation
     """
     from wkwdask.api import convert as convert_anything
+    from wkwdask.api import plan_convert
     from wkwdask.errors import SectionWarning
 
     def show(message: Any, *_: Any, **__: Any) -> None:
@@ -76,7 +81,8 @@ def convert(source: tuple[str, ...], target: str, resume: bool, overwrite: bool,
     with cluster, warnings.catch_warnings():
         warnings.simplefilter("always", SectionWarning)
         warnings.showwarning = show
-        report = convert_anything(source[0] if len(source) == 1 else source, target, existing=existing_of(resume, overwrite), **options)
+        verb = plan_convert if dry_run else convert_anything
+        report = verb(source[0] if len(source) == 1 else source, target, existing=existing_of(resume, overwrite), **options)
     click.echo(str(report))
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.levels import is_number, mag_of, offset_of, ratio_of, times
+from wkwdask.formats.units import length_nm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,7 +66,15 @@ def parse_image(attributes: Mapping[str, Any]) -> NgffImage | None:
         levels = tuple(_level(entry, common) for entry in first["datasets"])
     except (KeyError, IndexError, TypeError, AttributeError):
         return None
-    return NgffImage(axes, units, levels, "image-label" in ome) if levels else None
+    return NgffImage(axes, units, _finest_first(levels), "image-label" in ome) if levels else None
+
+
+def _finest_first(levels: tuple[NgffLevel, ...]) -> tuple[NgffLevel, ...]:
+    """Sort arrays by the lengths of their voxels, as the specification wants them to be listed; where a length is not known they stay as they are."""
+    volumes = [math.prod(level.scale or ()) for level in levels]
+    if not all(level.scale for level in levels):
+        return levels
+    return tuple(levels[n] for n in sorted(range(len(levels)), key=volumes.__getitem__))
 
 
 def _level(entry: Mapping[str, Any], common: Sequence[Mapping[str, Any]]) -> NgffLevel:
@@ -166,7 +174,8 @@ def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequenc
     scales = [_spatial(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
     sizes = [_spatial([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]
     is_scaled = all(scale is not None and min(scale) > 0 for scale in scales)
-    ratios = [ratio_of(scale, scales[0]) if is_scaled else _power_ratio(sizes[0], size) for scale, size in zip(scales, sizes, strict=True)]  # type: ignore[arg-type]
+    largest = max(sizes, key=math.prod)
+    ratios = [ratio_of(scale, scales[0]) if is_scaled else _power_ratio(largest, size) for scale, size in zip(scales, sizes, strict=True)]  # type: ignore[arg-type]
     mags = [mag_of(ratio) for ratio in ratios]
     places = []
     for level, letters, ratio, mag, scale in zip(image.levels, axes, ratios, mags, scales, strict=True):

@@ -13,6 +13,7 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import borders, cell_range
 from wkwdask.jobs.report import format_nbytes
+from wkwdask.storage.target_files import most_files
 from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
 
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 _SAMPLED_REGIONS = 3
 _SAMPLED_BRICKS = 2
 _SAMPLED_GROUP = 16
-_BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
-_OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
-_SECONDS_PER_TASK = 0.005
+BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
+OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
+SECONDS_PER_TASK = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ class PyramidPlan:
             f"writes   up to {self.files:,} files, about {format_nbytes(self.nbytes_out)}; sets aside up to about {format_nbytes(self.scratch_nbytes)}"
         )
         lines.append(f"memory   about {format_nbytes(self.memory_nbytes)} per worker of one thread")
-        lines.append(f"time     about {_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
+        lines.append(f"time     about {format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
         return "\n".join([*lines, *self.notes])
 
 
@@ -158,12 +159,14 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
         reads = staged.targets[len(mags) - 1].box.mag if mags else source.box.mag
         joins = 0
         for level, target in enumerate(targets):
-            files = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
-            nbytes = target.expected_nbytes(files, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
+            shards = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
+            chunks = math.prod(len(cells) for cells in cell_range(target.box, target.chunk_shape))
+            files = most_files(target, shards, math.ceil(chunks * occupied.mean()))
+            nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
-            if files and not one.writes_whole(level, target.shard_shape):
-                joins += files
-                scratch += 2 * nbytes // files
+            if shards and not one.writes_whole(level, target.shard_shape):
+                joins += shards
+                scratch += 2 * nbytes // shards
         passes.append(PassPlan(reads.name, tuple(target.box.mag.name for target in targets), int(occupied.sum()), one.source_region_shape, joins))
     tasks = sum(one.regions + one.joins for one in passes)
     nbytes_out, files_out = sum(mag.nbytes for mag in mags), sum(mag.files for mag in mags)
@@ -177,14 +180,14 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
         nbytes_in=nbytes_in,
         voxel_nbytes_in=voxel_nbytes_in,
         scratch_nbytes=scratch,
-        memory_nbytes=_BASE_NBYTES + staged.task_nbytes,
+        memory_nbytes=BASE_NBYTES + staged.task_nbytes,
         workers=workers,
-        seconds=(voxel_nbytes_in * seconds_per_byte * _OVERHEAD + _SECONDS_PER_TASK * tasks) / workers,
-        notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *_refusals(staged)),
+        seconds=(voxel_nbytes_in * seconds_per_byte * OVERHEAD + SECONDS_PER_TASK * tasks) / workers,
+        notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *refusals_of(staged)),
     )
 
 
-def _refusals(staged: StagedMags) -> list[str]:
+def refusals_of(staged: StagedMags) -> list[str]:
     """Tell why the job could not start now, and what an interrupted one has done."""
     notes = []
     try:
@@ -254,7 +257,7 @@ def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
     Parameters
     ----------
     folder : str
-        A folder on it.
+        A folder on it, or one that is not there yet.
     nbytes, files : int
         What will be written.
 
@@ -263,7 +266,10 @@ def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
     list of str
         Where it does not suffice.
     """
-    free = os.statvfs(folder)
+    there = folder
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    free = os.statvfs(there)
     problems = []
     if nbytes > free.f_bavail * free.f_frsize:
         problems.append(f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free.f_bavail * free.f_frsize)} are free")
@@ -295,12 +301,12 @@ def _occupied_voxels(one: Pass, occupied: npt.NDArray[np.bool_]) -> int:
     return int(np.einsum("xyz,x,y,z->", occupied.astype(np.int64), x, y, z))
 
 
-def _duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Write a time for people.
 
     Examples
     --------
-    >>> _duration(7.2), _duration(4000), _duration(200000)
+    >>> format_duration(7.2), format_duration(4000), format_duration(200000)
     ('7 s', '1 h 7 min', '2 d 7 h')
     """
     minutes = round(seconds / 60)

@@ -219,7 +219,7 @@ def stage_scales(
         _check_free(place, scale, folder, existing)
         staged = StagedMags.staged_folder(owner, place.folder, f"scale-{number}")
         codec = ChunkCodec.of_scale(scale, volume.dtype, volume.num_channels)
-        targets.append(PrecomputedTarget(staged, f"{staged}.parts", scale, codec, mag, compress))
+        targets.append(PrecomputedTarget(staged, f"{staged}.parts", mag, scale, codec, compress))
         folders.append(folder)
     new = new_document(volume.kind, volume.dtype, volume.num_channels)
     edit = InfoEdit(place.folder, tuple(scale for scale, _ in scales), new, provenance or provenance_document())
@@ -278,7 +278,7 @@ def stage_array(
     check_existing(existing, EXISTING)
     place = volume_place(url)
     mag = Mag(1, 1, 1) if mag is None else mag
-    resolution = _resolution(place, mag, lengths_nm)
+    resolution = resolution_for(place, mag, lengths_nm)
     volume = type_at(place, content.dtype, content.shape[0], kind)
     _, width, height, depth = content.shape
     scale = encoding.scale(place.key_for(resolution), (width, height, depth), offset, resolution, volume)
@@ -293,13 +293,28 @@ def stage_array(
     )  # fmt: skip
 
 
-def _resolution(place: VolumePlace, mag: Mag, lengths_nm: Lengths | None) -> Lengths:
-    """Decide how large the voxels of a scale are."""
+def resolution_for(place: VolumePlace, mag: Mag, lengths_nm: Lengths | None) -> Lengths:
+    """Decide how large the voxels of a scale are [nm].
+
+    Parameters
+    ----------
+    place : VolumePlace
+        The volume.
+    mag : Mag
+        The mag of the scale.
+    lengths_nm : tuple of 3 float, optional
+        What is said of it; not needed where the volume has scales.
+
+    Raises
+    ------
+    ValueError
+        Nobody says it, or the scales that are there say something else.
+    """
     if place.info is None or not place.info.scales:
         if mag != Mag(1, 1, 1):
             raise ValueError(f"{place.folder}: has no scales yet; mag= adds a coarser scale to a volume that is there")
         if lengths_nm is None:
-            raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
+            raise ValueError("voxel_size= is needed for a new volume (--voxel-size): the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
         return lengths_nm
     resolution = place.resolution_of(mag)
     if lengths_nm is not None and not same_resolution(resolution, lengths_nm):

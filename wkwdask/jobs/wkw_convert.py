@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name
-from wkwdask.formats.voxel_type import by_dtype
-from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.convert import ConvertJob
+from wkwdask.formats.levels import ratio_of
+from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.content import EXISTING
+from wkwdask.jobs.foreign_import import SourceOptions, StagedImport, staged_import, token_of
 from wkwdask.jobs.places import Place, edit_for, in_new_dataset, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
-from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
-from wkwdask.plans.slabs import Slabs, plan_slabs
-from wkwdask.storage.converted import Converted, check_range
+from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target, stored_settings
 from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.foreign import Foreign, Placing, open_foreign
-from wkwdask.storage.image_stack import ImageStack, read_notes
 from wkwdask.storage.local import local_path
 from wkwdask.storage.owner import Owner
 
 if TYPE_CHECKING:
+    from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.convert import Source
-    from wkwdask.storage.wkw_target import WkwTarget
+    from wkwdask.storage.foreign import Foreign
+    from wkwdask.storage.layer_edit import LayerEdit
 
     VoxelSize = tuple[float, float, float]
 
-EXISTING = ("error", "resume", "overwrite")
-_COMMAND = "convert"
-_NOTES_NAME = "bad-slices"
+COMMAND = "convert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,65 +38,12 @@ class ImportOptions:
 
     encoding: WkwEncoding
     """How the mag is stored."""
-    offset: Vec3
-    """Voxel of the mag that the source's first one becomes."""
-    axes: str | None = None
-    """Order of the source's axes."""
-    channels: tuple[int, ...] | None = None
-    """Which channels, by default all."""
-    dtype: str | None = None
-    """Type of the values, by default that of the source."""
-    value_range: tuple[float, float] | None = None
-    """What becomes the least and the greatest value of the type."""
-    voxel_size_nm: tuple[float, float, float] | None = None
-    """Edge lengths of a voxel of mag 1 [nm]."""
-    box: BoundingBox | None = None
-    """What is taken over [voxels of mag 1]."""
+    taken: SourceOptions = field(default_factory=SourceOptions)
+    """What of the source is taken over, and where it goes."""
     category: str | None = None
     """What a new layer is."""
-    fill: bool = False
-    """Whether bad slices become zeros."""
     allow_external: bool = False
     """Whether links may lead out of the dataset."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagedImport:
-    """A source that can be imported."""
-
-    source: Source
-    """What is read."""
-    plan: Slabs
-    """Regions, readings and bricks."""
-    target: WkwTarget
-    """What is written."""
-    staged: StagedMags
-    """How it appears."""
-    place: Place
-    """Where."""
-    input: str
-    """Token of what is read."""
-    notes: tuple[str, ...]
-    """What a user should know."""
-
-    def job(self) -> ConvertJob:
-        """Make the job."""
-        return ConvertJob(self.source, self.target, self.plan)
-
-    def check_unchanged(self) -> None:
-        """Make sure that the files that were read are still those that were found.
-
-        Raises
-        ------
-        IncompleteWriteError
-            Files were replaced.
-        """
-        if _token(self.source) != self.input:
-            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" (--overwrite) starts anew')
-
-    def all_notes(self) -> list[str]:
-        """List what a user should know, with the slices that could not be decoded."""
-        return [*self.notes, *(f"filled with zeros: {note}" for note in read_notes(_notes_folder(self.staged)))]
 
 
 def target_folder(target: str | os.PathLike[str], layer: str | None, mag: Mag | None, category: str) -> str:
@@ -164,36 +104,7 @@ def _mag_named(name: str) -> Mag | None:
         return None
 
 
-def open_source(source: Any, options: ImportOptions, mag: Mag) -> tuple[Source, Foreign]:
-    """Open what is to be imported, with the channels, the type and the box that a user asks for.
-
-    Raises
-    ------
-    BoundsError
-        The box holds nothing of the source.
-    TypeError
-        WKW has no voxel type for the values.
-    ValueError
-        An option makes no sense.
-    """
-    foreign = open_foreign(source, Placing(options.offset, mag, options.axes, options.fill))
-    volume: Any = foreign.volume
-    channels = options.channels if options.channels is not None else tuple(range(volume.num_channels))
-    if not channels or any(not 0 <= channel < volume.num_channels for channel in channels):
-        raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
-    dtype = by_dtype(options.dtype or volume.dtype).dtype.newbyteorder("=")
-    check_range(options.value_range)
-    if channels != tuple(range(volume.num_channels)) or dtype != volume.dtype or options.value_range is not None:
-        volume = Converted(volume, channels, dtype, options.value_range)
-    if options.box is not None:
-        box = options.box.in_mag(mag).intersection(volume.box)
-        if box.is_empty:
-            raise BoundsError(f"{volume.name}: the bounding box {options.box} holds nothing of the source, whose box is {volume.box}")
-        volume = volume.cropped(box)
-    return volume, foreign
-
-
-def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOptions, existing: str, workers: int) -> StagedImport:
+def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOptions, existing: str, workers: int) -> tuple[StagedImport, Place]:
     """Check and lay out the import of one mag, or find the interrupted job that is to go on.
 
     Parameters
@@ -211,6 +122,12 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     workers : int
         How many tasks run at once.
 
+    Returns
+    -------
+    StagedImport
+    Place
+        Where the mag goes.
+
     Raises
     ------
     ResumeError
@@ -225,33 +142,37 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     header = options.encoding.header(source.dtype, source.num_channels)
     place = place_of(url, allow_external=options.allow_external)
     box = source.box
-    token = _token(source)
-    settings = settings_of(
-        _COMMAND, folder=place.folder, box=box_setting(box), dtype=header.dtype.name, channels=header.num_channels, block_len=header.block_len,
-        file_len=header.file_len, compression=header.block_type.label, level=options.encoding.level, on_error="fill" if options.fill else "fail", input=token,
-    )  # fmt: skip
-    size = voxel_size_of_new(place, foreign.voxel_size_nm, options.voxel_size_nm)
-    if size is not None:
-        place = in_new_dataset(place, size)
-    edit = edit_for(place, header, box, options.category)
-    if edit is not None:
-        edit = replace(edit, voxel_size_nm=size)
+    token = token_of(source)
+    settings = convert_settings(place, header, box, options.encoding.level) | {"on_error": options.taken.on_error, "input": token}
+    place, edit = placed(place, header, box, options.category, foreign.voxel_size_nm, options.taken.voxel_size_nm)
     parent = place.layer.folder
     interrupted = find_interrupted(parent, (place.folder,), settings, existing)
-    owner = Owner.this_process(f"{_COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
+    owner = Owner.this_process(f"{COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
     target = staged_target(owner, parent, header, options.encoding.level, box)
-    shapes = None if interrupted is None else (vec3(interrupted.plan["region"]), vec3(interrupted.plan["reading"]))
-    plan = plan_slabs(box, (source.unit_shape, source.chunk_shape), target.chunk_shape, target.shard_shape, _memory_nbytes(source), workers, shapes)
-    record = {"region": plan.region_shape, "reading": plan.reading_shape}
-    nbytes_in = box.volume * header.voxel_nbytes
-    task_nbytes = 2 * math.prod(plan.reading_shape) * (_memory_nbytes(source) + header.voxel_nbytes)
-    staged = StagedMags(owner, parent, (target,), (place.folder,), nbytes_in, edit, settings, existing, record, task_nbytes=task_nbytes)
-    if options.fill:
-        source = _with_notes(source, _notes_folder(staged))
-    return StagedImport(source, plan, target, staged, place, token, foreign.notes)
+    staged = StagedMags(owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing)
+    return staged_import(source, foreign, target, staged, options.taken, interrupted, workers), place
 
 
-def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | None) -> VoxelSize | None:
+def convert_settings(place: Place, header: WkwHeader, box: BoundingBox, level: int) -> dict[str, Any]:
+    """Write down what mag a conversion makes, and how it is stored."""
+    return settings_of(
+        COMMAND, folder=place.folder, box=box_setting(box), dtype=header.dtype.name, channels=header.num_channels,
+        **stored_settings(header, level),
+    )  # fmt: skip
+
+
+def placed(
+    place: Place, header: WkwHeader, box: BoundingBox, category: str | None, found: VoxelSize | None, given: VoxelSize | None
+) -> tuple[Place, LayerEdit | None]:
+    """Say where a mag goes, in a new dataset where there is none, and what the JSON says of it then; voxel sizes and errors as for the function below."""
+    size = _voxel_size_of_new(place, found, given)
+    if size is not None:
+        place = in_new_dataset(place, size)
+    edit = edit_for(place, header, box, category)
+    return place, edit if edit is None else replace(edit, voxel_size_nm=size)
+
+
+def _voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | None) -> VoxelSize | None:
     """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same.
 
     Parameters
@@ -275,35 +196,9 @@ def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | 
         if given is not None and known is not None and not same_lengths(given, known):
             raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
         return None
-    factors = place.mag.factors
-    size = given or (None if found is None else (found[0] / factors[0], found[1] / factors[1], found[2] / factors[2]))
+    size = given or (None if found is None else ratio_of(found, place.mag.factors))
     if size is None:
         raise ValueError(
             f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) (--voxel-size 4,4,35) in nm"
         )
     return size
-
-
-def _token(source: Source) -> str:
-    """Name what is read so that other files, or other values of them, have another name."""
-    return hashlib.blake2b(repr(source.token).encode(), digest_size=8).hexdigest()
-
-
-def _memory_nbytes(source: Source) -> int:
-    """Add up what a voxel takes in memory while it is read [bytes]."""
-    own = source.num_channels * source.dtype.itemsize
-    if isinstance(source, Converted):
-        own += source.source.num_channels * source.source.dtype.itemsize
-    return own
-
-
-def _notes_folder(staged: StagedMags) -> str:
-    return StagedMags.staged_folder(staged.owner, staged.parent, _NOTES_NAME)
-
-
-def _with_notes(source: Any, folder: str) -> Source:
-    """Let slices that cannot be decoded become zeros, with a note in a folder."""
-    if isinstance(source, Converted):
-        return replace(source, source=_with_notes(source.source, folder))
-    changed: Source = replace(source, notes=folder) if isinstance(source, ImageStack) else source
-    return changed

@@ -303,15 +303,29 @@ _Named = tuple[str, tuple["AnyLayer", Mag | None], tuple["AnyLayer", Mag | None]
 
 
 def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
-    """Pair layers by their names; single ones whatever they are called."""
+    """Pair layers by their names; single ones whatever they are called.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer.
+    ValueError
+        One of several layers is to be compared with a single one of another name, and nobody says which.
+    """
     if layer is not None:
-        a, b = (found.layers[0] if len(found.layers) == 1 and not isinstance(found.layers[0], Layer) else found.choose(layer) for found in (first, second))
+        there = [any(one.name == layer for one in found.layers) for found in (first, second)]
+        a, b = (
+            found.readable(found.layers[0]) if len(found.layers) == 1 and not has and (other or not isinstance(found.layers[0], Layer)) else found.choose(layer)
+            for found, has, other in zip((first, second), there, there[::-1], strict=True)
+        )
         return [(layer, (a, first.mag), (b, second.mag))], ([], [])
     if len(first.layers) == len(second.layers) == 1:
         a, b = first.readable(first.layers[0]), second.readable(second.layers[0])
         return [(a.name, (a, first.mag), (b, second.mag))], ([], [])
     by_name = ({one.name: one for one in first.layers}, {one.name: one for one in second.layers})
     names = [name for name in by_name[0] if name in by_name[1]]
+    if not names and 1 in (len(first.layers), len(second.layers)):
+        (first if len(second.layers) == 1 else second).choose(None)  # which asks for a name
     pairs: list[_Named] = [(name, (first.readable(by_name[0][name]), first.mag), (second.readable(by_name[1][name]), second.mag)) for name in names]
     return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
 

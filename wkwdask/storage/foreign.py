@@ -17,8 +17,9 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.extras import need
+from wkwdask.formats.ngff import parse_image
+from wkwdask.formats.units import length_nm
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
 from wkwdask.storage.image_stack import ImageStack
@@ -424,7 +425,9 @@ def _ome_zarr(group: Any, path: str) -> tuple[str, str | None, VoxelSize | None]
     try:
         first = multiscales[0]
         axes = [axis if isinstance(axis, dict) else {"name": axis} for axis in first.get("axes", [])]
-        entry = first["datasets"][0]
+        image = parse_image(attributes)
+        finest = first["datasets"][0]["path"] if image is None else image.levels[0].path
+        entry = next(entry for entry in first["datasets"] if str(entry["path"]) == str(finest))
         steps = [*entry.get("coordinateTransformations", []), *first.get("coordinateTransformations", [])]  # the second ones are for all arrays
         scales = [step["scale"] for step in steps if step["type"] == "scale"]
         key = str(entry["path"])

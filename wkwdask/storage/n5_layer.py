@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
@@ -14,7 +15,7 @@ from wkwdask.storage.leveled import Level, LeveledLayer
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5 import N5Volume, read_attributes
 from wkwdask.storage.precomputed_layer import holds_wkw, is_wkw_itself
-from wkwdask.storage.store import open_store
+from wkwdask.storage.store import open_store, trusting
 from wkwdask.storage.url_name import UrlName
 
 if TYPE_CHECKING:
@@ -124,10 +125,10 @@ def _of_dataset(store: Store, location: str, document: dict[str, Any]) -> Levele
     """Make the layer of a dataset, which may be one of the levels of the group above it."""
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
-        above = open_store(folder)
+        above = trusting(open_store(folder), f"{name}/{FILE_NAME}")
         layer = _group_layer(above, read_attributes(above) or {}, os.path.basename(folder))
         if layer is not None and any(level.key == name for level in layer.levels):
-            return LeveledLayer(layer.format, layer.folder, layer.name, layer.levels, name, layer.category)
+            return replace(layer, key=name)
     dataset = parse_dataset(document, store.path_of(FILE_NAME))
     return _layer(store, [("", dataset)], {}, {}, name)
 
@@ -157,6 +158,7 @@ def _documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[
     for name in names:
         document = read_attributes(store, name)
         if document is not None:
+            store = trusting(store, f"{name}/{FILE_NAME}")
             yield name, document
         elif not listed and not count:
             return
@@ -180,7 +182,9 @@ def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, An
             odd[key] = placed
             continue
         opened = look(f"{store.path_of(key) if key else store.url}/{FILE_NAME}") if store.is_local else None
-        volume = N5Volume(store, key, dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm, opened)
+        volume = N5Volume(
+            trusting(store, f"{key}/{FILE_NAME}" if key else FILE_NAME), key, dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm, opened
+        )
         levels.append(Level(key, volume, placed.mag, placed.offset))
     if not levels:
         raise next(iter(odd.values()))

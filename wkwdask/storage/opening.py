@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.levels import ratio_of
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import dataset
 from wkwdask.storage.dataset import Layer, Located, choose_layer, locate
@@ -182,10 +183,25 @@ def voxel_size_of(layer: AnyLayer, volume: StoredVolume) -> Lengths | None:
         return layer.voxel_size_nm
     stored = volume.volume
     lengths = stored.scale.resolution if isinstance(stored, PrecomputedVolume) else stored.lengths_nm
-    if lengths is None:
-        return None
-    x, y, z = (length / factor for length, factor in zip(lengths, volume.box.mag.factors, strict=True))
-    return x, y, z
+    return None if lengths is None else ratio_of(lengths, volume.box.mag.factors)
+
+
+def key_without_mag(layer: AnyLayer, volume: StoredVolume) -> str | None:
+    """Give the key of a scale or array that has no mag, by which alone it is named; None for all others.
+
+    Parameters
+    ----------
+    layer : Layer, PrecomputedLayer or LeveledLayer
+        The layer.
+    volume : WkwVolume or TranslatedVolume
+        What was opened of it; of those that have no mag it says mag 1, measured by itself.
+    """
+    if isinstance(layer, PrecomputedLayer) and isinstance(volume, TranslatedVolume) and isinstance(volume.volume, PrecomputedVolume):
+        scale = volume.volume.scale
+        return scale.key if layer.mag_of(scale) is None else None
+    if isinstance(layer, LeveledLayer) and isinstance(volume, TranslatedVolume):
+        return next((level.key for level in layer.levels if level.volume == volume.volume and level.mag is None), None)
+    return None
 
 
 def cropped(volume: StoredVolume, box: BoundingBox) -> StoredVolume:

@@ -5,6 +5,7 @@ The volume lives in coordinates of its own grid: its first voxel is voxel 0, and
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from itertools import islice, product
@@ -210,6 +211,42 @@ class PrecomputedVolume:
             return False
         copy_into(voxels, place)
         return True
+
+    def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
+        """Decode the chunks that a box touches, one by one.
+
+        Parameters
+        ----------
+        box : BoundingBox
+            The box [voxels of the scale].
+        memory : ndarray, shape (c, x, y, z)
+            Memory of one chunk, which those are decoded to whose encoding needs some.
+
+        Yields
+        ------
+        tuple of 3 int, ndarray
+            First voxel of a chunk, and its voxels, shape (c, x, y, z), valid until the next is asked for; those that are absent or all zero are left out.
+
+        Raises
+        ------
+        FormatError, MissingError, OSError, ReplacedError
+            As for :meth:`read_into`.
+        """
+        ranges = cell_range(box.intersection(self.extent), self.chunk_shape)
+        codec, found = self.codec, 0
+        for (x, y, z), chunk in self.stored_chunks(ranges):
+            found += 1
+            nx, ny, nz = shape = self.scale.chunk_shape_at((x, y, z))
+            source = f"{chunk.path}: chunk {(x, y, z)}"
+            if codec.encoding == _DIRECT:
+                voxels = memory[:, :nx, :ny, :nz]
+                codec.decode_into(chunk.data, shape, voxels, (0, 0, 0), source, chunk.offset)
+            else:
+                voxels = codec.decode(chunk.data, shape, source, chunk.offset)
+            if not is_zero(voxels):
+                yield (x * self.chunk_shape[0], y * self.chunk_shape[1], z * self.chunk_shape[2]), voxels
+        if found < math.prod(map(len, ranges)):
+            self.check_absence()
 
     def stored_chunks(self, ranges: Sequence[range]) -> Iterator[tuple[Vec3, StoredChunk]]:
         """Read the stored chunks of a box of cells, still encoded but no more compressed than their encoding is; those that are absent are left out.

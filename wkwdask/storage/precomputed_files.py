@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError
+from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_xz
 from wkwdask.formats.extras import need
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.grid import cell_range, mark_cells
 from wkwdask.plans.chunks import group_of_chunks
 from wkwdask.storage.states import digests
 from wkwdask.storage.wkw_file import check_folder
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.states import States
 
-SUFFIXES = ("", ".gz", ".br", ".zstd")
+SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
 """What the name of a chunk may end with: as it is, or compressed as a whole, as cloud-volume does on local disks."""
 GZIP_MAGIC = b"\x1f\x8b"
 _NUMBER = r"(0|-?[1-9]\d*)"  # no leading zeros
-_CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + r"(\.gz|\.br|\.zstd)?", re.ASCII)
+_CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
 _DIGEST_MASK = np.uint64((1 << 63) - 1)
 
@@ -132,6 +133,10 @@ def decompress_file(data: bytes, name: str, path: str, largest: int, codec: Chun
         return _decompressed(lambda codecs: codecs.brotli_decode(data), data, "Brotli", largest, path)
     if name.endswith(".zstd"):
         return _decompressed(lambda codecs: codecs.zstd_decode(data), data, "Zstandard", largest, path)
+    if name.endswith(".xz"):
+        return _no_more(decompress_xz(data, largest, path, 0), data, "xz", largest, path)
+    if name.endswith(".bz2"):
+        return _no_more(decompress_bzip2(data, largest, path, 0), data, "bzip2", largest, path)
     return data
 
 
@@ -148,6 +153,10 @@ def _decompressed(decode: Any, data: bytes, what: str, largest: int, path: str) 
         raise
     except Exception as error:
         raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes: {error}") from None
+    return _no_more(out, data, what, largest, path)
+
+
+def _no_more(out: bytes, data: bytes, what: str, largest: int, path: str) -> bytes:
     if len(out) > largest:
         raise CorruptError(f"{path}: byte 0: a {what} stream of {len(data)} bytes gives {len(out)}, expected at most {largest}")
     return out
@@ -244,6 +253,12 @@ def file_sizes(folder: str, scale: Scale) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
+def num_files(folder: str, scale: Scale) -> int:
+    """Count the files of chunks or shards, by their names alone."""
+    pattern = _CHUNK_NAME if scale.sharding is None else _SHARD_NAME
+    return sum(1 for entry in _entries(folder) if pattern.fullmatch(entry.name))
+
+
 def has_files(folder: str, scale: Scale) -> bool:
     """Tell whether a chunk or shard is stored; the listing ends with the first."""
     pattern = _CHUNK_NAME if scale.sharding is None else _SHARD_NAME
@@ -295,16 +310,7 @@ def mark_occupied(found: npt.NDArray[np.bool_], boxes: npt.NDArray[np.int64], sc
     cell_shape : tuple of 3 int
         One cell of the other grid [voxels].
     """
-    low = np.maximum(boxes[:, 0] * scale.chunk_size, box.topleft)
-    high = np.minimum(np.minimum(boxes[:, 1] * scale.chunk_size, scale.size), box.bottomright)
-    inside = (low < high).all(axis=1)
-    first = np.array([cells.start for cells in cell_range(box, cell_shape)])
-    spans = np.concatenate([low[inside] // cell_shape - first, -(-high[inside] // cell_shape) - first], axis=1)
-    spans = np.unique(spans, axis=0)
-    single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)
-    found[tuple(spans[single, :3].T)] = True
-    for x, y, z, to_x, to_y, to_z in spans[~single].tolist():
-        found[x:to_x, y:to_y, z:to_z] = True
+    mark_cells(found, boxes[:, 0] * scale.chunk_size, np.minimum(boxes[:, 1] * scale.chunk_size, scale.size), box, cell_shape)
 
 
 # ------------------------------------------------------------------------------------------------ states

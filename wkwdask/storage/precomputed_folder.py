@@ -6,13 +6,14 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from wkwdask.storage.precomputed_files import SUFFIXES
 from wkwdask.storage.provenance import PROVENANCE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _RANGE = r"-?\d+--?\d+"
-_DATA_FILE = re.compile(rf"{_RANGE}_{_RANGE}_{_RANGE}(\.gz|\.br|\.zstd)?|[0-9a-f]+\.(shard|index|data)")
+_DATA_FILE = re.compile(rf"{_RANGE}_{_RANGE}_{_RANGE}({'|'.join(map(re.escape, SUFFIXES[1:]))})?|[0-9a-f]+\.(shard|index|data)")
 # our records and temporary files, what NFS keeps of files that were removed while open, and what desktops strew
 _LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+import posixpath
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.precomputed.chunk import ChunkCodec
-from wkwdask.formats.precomputed.info import FILE_NAME, TYPE
+from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, Scale
 from wkwdask.formats.precomputed.scale_choice import base_resolution, find_scale, mags_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.storage.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_info import look, read_info
 from wkwdask.storage.precomputed_pending import check_published
-from wkwdask.storage.store import open_store
+from wkwdask.storage.store import open_store, trusting
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.wkw import HEADER_NAME
@@ -27,7 +29,7 @@ from wkwdask.storage.wkw import HEADER_NAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.precomputed.info import Lengths, Scale, VolumeInfo
+    from wkwdask.formats.precomputed.info import Lengths, VolumeInfo
     from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.store import Store
 
@@ -36,13 +38,14 @@ _NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))
 stripped, is_named_precomputed, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
 _MOST_REDIRECTS = 10
 _LOOKED_AT_NBYTES = 16 << 20
+_MOST_FOLDERS_IN_KEY = 3  # of a scale whose path is given
 
 AbsoluteVolume = TranslatedVolume[PrecomputedVolume]
 """A scale in absolute voxels: moved to where ``info`` says that it is."""
 
 
 @dataclass(frozen=True)
-class PrecomputedLayer:
+class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
     """A whole volume: what its ``info`` says, and its scales by their mags."""
 
     store: Store
@@ -53,12 +56,6 @@ class PrecomputedLayer:
     """The one scale that is meant, where the path is that of one."""
     chunk_size: Vec3 | None = None
     """Which of several chunk sizes is read; None for the first of each scale."""
-    datasource: None = field(default=None, repr=False)
-    """There is no JSON of WEBKNOSSOS."""
-    dataset_folder: None = field(default=None, repr=False)
-    """There is no dataset of WEBKNOSSOS."""
-    record: None = field(default=None, repr=False)
-    """There is no record in such a JSON."""
 
     @property
     def folder(self) -> str:
@@ -83,13 +80,7 @@ class PrecomputedLayer:
     @cached_property
     def mags(self) -> dict[Mag, str]:
         """The folder of every mag, finest first; of scales of the same mag the first one counts, and those without one are left out."""
-        found = {mag: self.store.path_of(scale.key) for scale, mag in zip(self.info.scales[::-1], mags_of(self.info)[::-1], strict=True) if mag is not None}
-        return {mag: found[mag] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
-
-    @property
-    def mag(self) -> Mag | None:
-        """The mag of the one scale that is meant, None where the path is that of the volume, or the scale has none."""
-        return None if self.key is None else self.mag_of(find_scale(self.info, self.folder, key=self.key))
+        return folders_by_mag((mag, self.store.path_of(scale.key)) for scale, mag in zip(self.info.scales, mags_of(self.info), strict=True))
 
     def mag_of(self, scale: Scale) -> Mag | None:
         """Give the mag of a scale, None where it has none."""
@@ -109,37 +100,16 @@ class PrecomputedLayer:
         """
         if asked is None:
             return find_scale(self.info, self.folder, key=self.key)
-        mag = _as_mag(asked)
+        mag = mag_or_key(asked)
         try:
-            found = find_scale(self.info, self.folder, mag=mag) if mag is not None else find_scale(self.info, self.folder, key=str(asked))
+            found = find_scale(self.info, self.folder, mag=mag) if isinstance(mag, Mag) else find_scale(self.info, self.folder, key=mag)
         except MissingError:
-            if mag is None or not isinstance(asked, str):
+            if not isinstance(mag, Mag) or not isinstance(asked, str):
                 raise
             found = find_scale(self.info, self.folder, key=asked)
         if self.key not in (None, found.key):
             raise ValueError(f"{self.store.path_of(str(self.key))} is the scale {self.key!r}, not {asked}; give the volume's folder to choose a scale")
         return found
-
-    def volume(self, mag: Mag | str | int | None = None) -> AbsoluteVolume:
-        """Open a scale, in absolute voxels.
-
-        Parameters
-        ----------
-        mag : Mag, str or int, optional
-            Its mag or key; by default that of the path, else the finest with files.
-
-        Raises
-        ------
-        CorruptError, UnsupportedError
-            It cannot be used.
-        MissingError
-            There is no such scale.
-        ValueError
-            It is not stored in that chunk size.
-        """
-        if mag is None and self.key is None:
-            mag = self.finest_mag()
-        return self.open_scale(self.find(mag))
 
     def open_scale(self, scale: Scale) -> AbsoluteVolume:
         """Open one of the scales of ``info``, in absolute voxels.
@@ -167,23 +137,6 @@ class PrecomputedLayer:
             if not volume.is_listed_in(opened):
                 raise ReplacedError(f"{volume.folder}: {FILE_NAME} describes another scale since it was read; open it anew")
         return TranslatedVolume(volume, volume.origin)
-
-    def finest_mag(self) -> Mag | str:
-        """Find the finest mag that has files, else the first scale, which is then all zero; its key where it has no mag."""
-        for mag in self.mags:
-            if self.open_scale(find_scale(self.info, self.folder, mag=mag)).volume.has_shards():
-                return mag
-        return find_scale(self.info, self.folder).key
-
-
-def _as_mag(asked: Mag | str | int | Sequence[int]) -> Mag | None:
-    """Read a mag, None for what looks like a scale's key."""
-    try:
-        return Mag.parse(asked)
-    except ValueError:
-        if isinstance(asked, str):
-            return None
-        raise
 
 
 def open_precomputed(
@@ -238,7 +191,7 @@ def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int
     key = None
     store: Store = open_store(location)
     if store.is_local and not os.path.exists(store.path_of(FILE_NAME)):
-        above = _volume_above(store.url)
+        above = volume_above(store.url)
         if above is not None:
             store, key = open_store(above[0]), above[1]
     store, info = _followed(store)
@@ -253,7 +206,7 @@ def _followed(store: Store) -> tuple[Store, VolumeInfo]:
     while True:
         info = read_info(store)
         if info.redirect is None:
-            return store, info
+            return trusting(store, FILE_NAME), info
         store = open_store(_target(store, info.redirect))
         if store.url in seen:
             raise CorruptError(f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}")
@@ -279,7 +232,7 @@ def is_precomputed(url: object) -> bool:
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return False
     path = local_path(url)
-    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or _volume_above(path) is not None
+    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or volume_above(path) is not None
 
 
 def is_wkw_itself(path: str) -> bool:
@@ -314,14 +267,19 @@ def _is_info(path: str) -> bool:
     return isinstance(document, dict) and document.get("@type", TYPE) == TYPE and ("scales" in document or "redirect" in document)
 
 
-def _volume_above(path: str) -> tuple[str, str] | None:
-    """Find the volume that a local folder is a scale of: its folder and the scale's key."""
-    folder, key = os.path.split(path)
-    if not key or not _is_info(f"{folder}/{FILE_NAME}") or holds_wkw(folder):
-        return None
-    try:
-        info = read_info(open_store(folder))
-    except (FormatError, OSError):
-        return None
-    keys = {*(scale.key for scale in info.scales), *(scale.key for scale in info.odd)}
-    return (folder, key) if key in keys else None
+def volume_above(path: str) -> tuple[str, str] | None:
+    """Find the volume that a local folder is a scale of: its folder and the scale's key, in which there may be slashes."""
+    folder, rest = path, ""
+    for _ in range(_MOST_FOLDERS_IN_KEY):
+        folder, name = os.path.split(folder)
+        rest = f"{name}/{rest}" if rest else name
+        if not name:
+            return None
+        if _is_info(f"{folder}/{FILE_NAME}") and not holds_wkw(folder):
+            try:
+                info = read_info(open_store(folder))
+            except (FormatError, OSError):
+                return None
+            keys = [*(scale.key for scale in info.scales), *(scale.key for scale in info.odd)]
+            return next(((folder, key) for key in keys if posixpath.normpath(key) == rest), None)
+    return None

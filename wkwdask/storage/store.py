@@ -11,13 +11,14 @@ import posixpath
 import secrets
 import stat
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.extras import need
 from wkwdask.storage.local import is_remote, local_path
+from wkwdask.storage.refused import is_refused, warn_of_refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -139,6 +140,22 @@ def open_store(location: str | os.PathLike[str]) -> LocalStore | RemoteStore:
     store = RemoteStore(text.rstrip("/"))
     store.check_driver()
     return store
+
+
+def trusting(store: Store, name: str) -> Store:
+    """Give a store in which files that a server refuses to give (403) count as absent, as long as it gives a certain one.
+
+    Buckets whose readers may not list them answer 403 where a file is absent. If access as such was lost, as by credentials that expire, that file is refused
+    as well, and what was asked for stays an error.
+
+    Parameters
+    ----------
+    store : Store
+        Any store; nothing changes for a local one.
+    name : str
+        The file, which was read before.
+    """
+    return replace(store, witness=name) if isinstance(store, RemoteStore) else store
 
 
 # ------------------------------------------------------------------------------------------------ local
@@ -273,6 +290,8 @@ class RemoteStore:
     """Its URL."""
     session: str = field(default_factory=lambda: secrets.token_hex(8), compare=False, repr=False)
     """Another one for each opening, so that tables that were kept of an earlier one are not believed."""
+    witness: str | None = None
+    """What must be readable for refused files to count as absent, see :func:`trusting`; None where they are errors."""
 
     @property
     def url(self) -> str:
@@ -347,19 +366,32 @@ class RemoteStore:
         OSError
             A file cannot be read.
         """
+        found = self._found(paths, starts, stops)
+        refused = [path for path, data in zip(paths, found, strict=True) if is_refused(data)]
+        is_absent = bool(refused) and self._gives_witness()
+        if is_absent:
+            warn_of_refused(self.root, refused[0], self.witness)
+        return [None if is_absent and is_refused(data) else _checked(data, path) for path, data in zip(paths, found, strict=True)]
+
+    def _found(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | Exception]:
+        """Read ranges of files, all at once, or give the errors."""
         fs = self._file_system()
         found = (
             fs.cat_ranges(paths, list(starts), list(stops), on_error="return") if len(paths) > 1 else [_caught(lambda: _cat(fs, paths[0], starts[0], stops[0]))]
         )
-        out: list[bytes | None] = []
+        out: list[bytes | Exception] = []
         for path, start, stop, data in zip(paths, starts, stops, found, strict=True):
             for pause in _PAUSES:
                 if not _is_passing(data):
                     break
                 time.sleep(pause)
                 data = _caught(lambda path=path, start=start, stop=stop: _cat(fs, path, start, stop))  # type: ignore[misc]
-            out.append(_checked(data, path))
+            out.append(data)
         return out
+
+    def _gives_witness(self) -> bool:
+        """Tell whether the server gives, now, after it has refused something, what it gave before."""
+        return self.witness is not None and isinstance(self._found([self.path_of(self.witness)], [None], [None])[0], bytes)
 
 
 def _cat(fs: Any, path: str, start: int | None, stop: int | None) -> bytes:
@@ -379,7 +411,8 @@ def _is_passing(found: object) -> bool:
     return (
         isinstance(found, Exception)
         and not _is_beyond_end(found)
-        and not isinstance(found, (FileNotFoundError, PermissionError, NotImplementedError, ModuleNotFoundError))
+        and not is_refused(found)
+        and not isinstance(found, (FileNotFoundError, NotImplementedError, ModuleNotFoundError))
     )
 
 
@@ -395,7 +428,7 @@ def _checked(found: bytes | Exception, path: str) -> bytes | None:
     if isinstance(found, Exception) and _is_beyond_end(found):
         return b""
     if isinstance(found, Exception):
-        code = getattr(found, "errno", None) or errno.EIO
+        code = errno.EACCES if is_refused(found) else getattr(found, "errno", None) or errno.EIO
         raise OSError(code, f"cannot be read: {found or type(found).__name__}", path) from found
     return found
 

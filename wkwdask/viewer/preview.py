@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from wkwdask.api.options import mag_or_key
 from wkwdask.errors import MissingError
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.opening import find, is_readable, voxel_size_of
+from wkwdask.viewer.slices import read_slice
 
 if TYPE_CHECKING:
     import os
@@ -23,33 +24,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.opening import AnyLayer, StoredVolume
+    from wkwdask.viewer.slices import Sliceable
 
 _GAP = 8
 _BACKGROUND = (24, 26, 30)
 _OVERLAY = 0.38
 _GOLDEN_ANGLE = 0.618033988749895
 _PLANES = (("x", "y"), ("z", "y"), ("x", "z"))  # columns and rows of the panels: large, right of it, below it
-
-
-class Sliceable(Protocol):
-    """What slices are taken from, a :class:`wkwdask.storage.volume.Volume` for one."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of one channel."""
-
-    @property
-    def num_channels(self) -> int:
-        """Values per voxel."""
-
-    @property
-    def box(self) -> BoundingBox:
-        """Where it has data [voxels of its mag]."""
-
-    def read_into(self, out: npt.NDArray[Any], topleft: Vec3) -> int:
-        """Fill an array (c, x, y, z) with the voxels from ``topleft`` on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,28 +171,14 @@ def _panel(scene: _Scene, columns: str, rows: str) -> Image.Image:
     shape = (scene.pixels[columns], scene.pixels[rows])
     panel = Image.new("RGB", shape)
     if scene.image is not None:
-        panel = Image.fromarray(_grey(_slice(scene.image, scene.box, columns, rows))).resize(shape, Image.Resampling.BICUBIC)
+        panel = Image.fromarray(_grey(read_slice(scene.image, scene.box, columns, rows, shape, are_ids=False))).resize(shape, Image.Resampling.BICUBIC)
     if scene.segmentation is not None:
-        ids = _slice(scene.segmentation, scene.box, columns, rows)[0]
+        ids = read_slice(scene.segmentation, scene.box, columns, rows, shape, are_ids=True)[0]
         colours = Image.fromarray(_colours(ids)).resize(shape, Image.Resampling.NEAREST)
         strength = _OVERLAY if scene.image is not None else 1.0
         mask = Image.fromarray(((ids != 0) * round(255 * strength)).astype(np.uint8)).resize(shape, Image.Resampling.NEAREST)
         panel.paste(colours, (0, 0), mask)
     return panel
-
-
-def _slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str) -> npt.NDArray[Any]:
-    """Read the slice through the middle of the box, shape (c, rows, columns)."""
-    here = box.in_mag(volume.box.mag)
-    topleft, size = list(here.topleft), list(here.size)
-    normal = next(n for n, axis in enumerate("xyz") if axis not in (columns, rows))
-    topleft[normal] += size[normal] // 2
-    size[normal] = 1
-    voxels = np.zeros((volume.num_channels, *size), volume.dtype)
-    volume.read_into(voxels, (topleft[0], topleft[1], topleft[2]))
-    plane: npt.NDArray[Any] = voxels.take(0, axis=normal + 1)
-    axes = [axis for axis in "xyz" if axis in (columns, rows)]
-    return plane if axes == [rows, columns] else plane.swapaxes(1, 2)
 
 
 def _grey(plane: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

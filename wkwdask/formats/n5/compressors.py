@@ -9,6 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
+from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_xz, to_end
 from wkwdask.formats.extras import need
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 
@@ -21,7 +22,6 @@ _BLOSC_HEADER = 16
 _LZ4_MAGIC = b"LZ4Block"
 _LZ4_HEADER = struct.Struct("<8sBIII")  # magic, token, compressed and original length, checksum
 _LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
-_XZ_MEMORY_NBYTES = 256 << 20
 
 
 def decompress(data: memoryview, compression: Compression, nbytes: int, source: str, offset: int) -> bytes | memoryview:
@@ -73,28 +73,7 @@ def _gzip(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
 
 def _zlib(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
     stream = zlib.decompressobj()
-    return _to_end(stream, lambda: stream.decompress(data, nbytes + 1), zlib.error, "zlib", data, nbytes, source, offset)
-
-
-def _bzip2(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    stream = bz2.BZ2Decompressor()
-    return _to_end(stream, lambda: stream.decompress(data, nbytes + 1), (OSError, ValueError), "bzip2", data, nbytes, source, offset)
-
-
-def _xz(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_NBYTES)
-    return _to_end(stream, lambda: stream.decompress(data, nbytes + 1), lzma.LZMAError, "xz", data, nbytes, source, offset)
-
-
-def _to_end(stream: Any, decompress: Callable[[], bytes], errors: Any, name: str, data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Take all that a stream gives, up to one byte more than expected."""
-    try:
-        out = decompress()
-    except errors as error:
-        raise CorruptError(f"{source}: byte {offset}: expected a {name} stream of {len(data)} bytes: {error}") from None
-    if not stream.eof and len(out) <= nbytes:
-        raise TruncatedError(f"{source}: byte {offset}: a {name} stream of {len(data)} bytes is cut off")
-    return out
+    return to_end(stream, lambda: stream.decompress(data, nbytes + 1), zlib.error, "zlib", data, nbytes, source, offset)
 
 
 def _zstd(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
@@ -157,7 +136,7 @@ def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
 
 
 _DECODERS: dict[str, Callable[[memoryview, int, str, int], bytes | memoryview]] = {
-    "raw": _raw, "gzip": _gzip, "zlib": _zlib, "bzip2": _bzip2, "xz": _xz, "lz4": _lz4, "zstd": _zstd, "blosc": _blosc,
+    "raw": _raw, "gzip": _gzip, "zlib": _zlib, "bzip2": decompress_bzip2, "xz": decompress_xz, "lz4": _lz4, "zstd": _zstd, "blosc": _blosc,
 }  # fmt: skip
 
 

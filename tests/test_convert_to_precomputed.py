@@ -1,0 +1,172 @@
+"""Images and arrays that become precomputed volumes in one step: places, types, bad slices, pyramids, interruptions, the command line."""
+
+from __future__ import annotations
+
+import json
+
+import dask
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from faults.drivers import imports_of, stopping
+from PIL import Image
+
+import wkwdask
+from wkwdask.cli import cli
+from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, ViewerWarning
+
+SIZE = (4, 4, 35)
+VOXELS = np.random.default_rng(0).integers(0, 255, (21, 30, 41)).astype(np.uint8)  # z, y, x
+IDS = np.kron(np.random.default_rng(1).integers(0, 1 << 60, (6, 5, 7), np.uint64), np.ones((3, 6, 6), np.uint64))
+OPTIONS = {"voxel_size": SIZE, "chunk_size": (16, 16, 8)}
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+@pytest.fixture
+def sections(tmp_path):
+    folder = tmp_path / "sections"
+    folder.mkdir()
+    for z, section in enumerate(VOXELS):
+        Image.fromarray(section).save(folder / f"s{z}.png")
+    return folder
+
+
+def info_of(folder):
+    return json.loads((folder / "info").read_text())
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_sections(tmp_path, sections, sharded):
+    report = wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), sharded=sharded, **OPTIONS)
+    assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (21 * 30 * 41, 0, 254)
+    info = info_of(tmp_path / "em")
+    (scale,) = info["scales"]
+    assert (info["type"], info["data_type"], scale["key"], scale["voxel_offset"], scale["size"]) == ("image", "uint8", "4_4_35", [-5, 6, 7], [41, 30, 21])
+    assert ("sharding" in scale, scale["chunk_sizes"], scale["encoding"]) == (sharded, [[16, 16, 8]], "raw")
+    np.testing.assert_array_equal(wkwdask.open(tmp_path / "em")[0], VOXELS.T)
+    assert wkwdask.verify(tmp_path / "em").is_sound
+    with pytest.raises(ExistsError):
+        wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), sharded=sharded, **OPTIONS)
+    again = wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), sharded=sharded, existing="resume", **OPTIONS)
+    assert "nothing to do" in again.note
+    with pytest.raises(ResumeError, match="scale was"):
+        wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 8), sharded=sharded, existing="resume", **OPTIONS)
+
+
+def test_arrays(tmp_path):
+    """Ids are a segmentation in its usual encoding, channels stay, types and ranges are changed as for WKW, and what is there says how large voxels are."""
+    np.save(tmp_path / "ids.npy", IDS)
+    wkwdask.convert(tmp_path / "ids.npy", f"precomputed://{tmp_path}/ids", **OPTIONS)
+    info = info_of(tmp_path / "ids")
+    assert (info["type"], info["data_type"], info["scales"][0]["encoding"]) == ("segmentation", "uint64", "compressed_segmentation")
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ids")[0], IDS.T)
+    np.save(tmp_path / "em.npy", np.stack([VOXELS, VOXELS[::-1]]).astype(np.uint16))
+    wkwdask.convert(tmp_path / "em.npy", f"precomputed://{tmp_path}/em", axes="czyx", channels=(1,), dtype="uint8", encoding="png", **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "em")[0], VOXELS[::-1].T)
+    np.save(tmp_path / "half.npy", VOXELS[:, ::2, ::2])
+    wkwdask.convert(tmp_path / "half.npy", f"precomputed://{tmp_path}/em", mag="2-2-1", encoding="png")
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "em", mag="2-2-1")[0], VOXELS[:, ::2, ::2].T)
+    assert [scale["key"] for scale in info_of(tmp_path / "em")["scales"]] == ["4_4_35", "8_8_35"]
+    wkwdask.convert(tmp_path / "half.npy", f"precomputed://{tmp_path}/labels", category="segmentation", compress="gzip", **OPTIONS)
+    assert info_of(tmp_path / "labels")["type"] == "segmentation"
+    assert all(path.name.startswith(".") or path.name.endswith(".gz") for path in (tmp_path / "labels" / "4_4_35").iterdir())
+
+
+@pytest.mark.parametrize("dtype", [None, "int16"])
+def test_a_box(tmp_path, sections, dtype):
+    box = (-2, 10, 9, 20, 100, 5)
+    wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), bounding_box=box, dtype=dtype, **OPTIONS)
+    assert info_of(tmp_path / "em")["scales"][0]["voxel_offset"] == [-2, 10, 9]
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "em")[0], VOXELS.T[3:23, 4:, 2:7])
+    with pytest.raises(BoundsError, match=r"holds nothing of the source, whose box is .*-5, 6, 7"):
+        wkwdask.convert(sections, f"precomputed://{tmp_path}/em2", offset=(-5, 6, 7), bounding_box=(100, 0, 0, 5, 5, 5), **OPTIONS)
+
+
+def test_the_pyramid_in_the_same_call(tmp_path, sections):
+    url = f"precomputed://{tmp_path}/em"
+    report = wkwdask.convert(sections, url, pyramid=True, **OPTIONS)
+    assert len(report.mags) > 1
+    assert len(info_of(tmp_path / "em")["scales"]) == len(report.mags)
+    again = wkwdask.convert(sections, url, pyramid=True, **OPTIONS)  # as after an interruption while the pyramid was built
+    assert "nothing to do" in again.note
+
+
+def test_bad_and_missing_sections(tmp_path, sections):
+    (sections / "s4.png").write_bytes(b"no picture")
+    (sections / "s7.png").unlink()
+    with pytest.raises(CorruptError, match=r"s4\.png"):
+        wkwdask.convert(sections, f"precomputed://{tmp_path}/em", **OPTIONS)
+    assert not (tmp_path / "em" / "info").exists()
+    with pytest.warns(SectionWarning) as found:
+        report = wkwdask.convert(sections, f"precomputed://{tmp_path}/em", on_error="fill", **OPTIONS)
+    assert len(found) == 2
+    expected = VOXELS.copy()
+    expected[[4, 7]] = 0
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "em")[0], expected.T)
+    assert "filled with zeros" in report.note
+
+
+def test_an_interrupted_import_goes_on(tmp_path, sections):
+    url = f"precomputed://{tmp_path}/em"
+    with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
+        wkwdask.convert(sections, url, sharded=True, **OPTIONS)
+    assert any("the same call goes on" in note for note in caught.value.__notes__)
+    assert not (tmp_path / "em" / "info").exists()
+    with pytest.raises(ResumeError, match="scale was"):
+        wkwdask.convert(sections, url, sharded=True, offset=(1, 0, 0), **OPTIONS)
+    report = wkwdask.convert(sections, url, sharded=True, **OPTIONS)
+    assert "2 tasks had been finished before" in report.note
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "em")[0], VOXELS.T)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"voxel_size": None}, r"voxel_size= is needed for a new volume \(--voxel-size\)"),
+        ({"layer": "em"}, "layer= is not for it"),
+        ({"block_len": 16}, "block_len= is not for it"),
+        ({"compression": "raw", "level": 9}, "compression=, level= are not for it"),
+        ({"encoding": "compresso", "dtype": "int8", "value_range": (0, 255)}, "compresso encodes uint8, uint16, uint32, uint64, not int8"),
+        ({"dtype": "int64"}, "the format has no int64"),
+        ({"category": "segmentation", "encoding": "jpeg"}, "jpeg changes the ids"),
+        ({"category": "raw"}, 'type must be "image" or "segmentation", got \'raw\''),
+        ({"quality": 5}, "quality= is for jpeg and jxl, not for raw"),
+        ({"channels": (1,)}, r"channels must be some of 0\.\.0"),
+    ],
+)
+def test_options_that_make_no_sense(tmp_path, sections, options, message):
+    with pytest.raises(ValueError, match=message):
+        wkwdask.convert(sections, f"precomputed://{tmp_path}/em", **{**OPTIONS, **options})
+    assert not (tmp_path / "em").exists()
+
+
+def test_what_is_not_there(tmp_path, sections):
+    for source in (tmp_path / "none", f"{tmp_path}/none*.png", f"n5://{tmp_path}/none"):
+        with pytest.raises(MissingError):
+            wkwdask.convert(source, f"precomputed://{tmp_path}/em", **OPTIONS)
+    wkwdask.convert(sections, tmp_path / "ds", voxel_size=SIZE, layer="em")
+    with pytest.raises(ExistsError, match="holds WKW data"):
+        wkwdask.convert(sections, f"precomputed://{tmp_path}/ds/em", **OPTIONS)
+    with pytest.raises(ValueError, match="axes= is not for it"):
+        wkwdask.convert(tmp_path / "ds", f"precomputed://{tmp_path}/em", axes="zyx")
+
+
+def test_what_the_viewer_shows_wrong(tmp_path):
+    np.save(tmp_path / "em.npy", np.stack([VOXELS, VOXELS]).astype(np.uint16))
+    with pytest.warns(ViewerWarning, match="png of uint16"):
+        wkwdask.convert(tmp_path / "em.npy", f"precomputed://{tmp_path}/em", encoding="png", **OPTIONS)
+
+
+def test_command(tmp_path, sections):
+    arguments = ["convert", f"{sections}/s*.png", f"precomputed://{tmp_path}/em", "--voxel-size", "0.004,0.004,0.035", "--unit", "um", "--offset", "1,2,3"]
+    done = CliRunner().invoke(cli, [*arguments, "--encoding", "jpeg", "--quality", "95", "--sharded", "--chunk-size", "32,32,16", "--pyramid"])
+    assert done.exit_code == 0, done.output
+    scales = info_of(tmp_path / "em")["scales"]
+    assert (scales[0]["resolution"], scales[0]["voxel_offset"], scales[0]["encoding"]) == ([4, 4, 35], [1, 2, 3], "jpeg")
+    assert scales[0]["jpeg_quality"] == 95
+    assert len(scales) > 1

@@ -1,0 +1,111 @@
+"""Slices for pictures: as the voxels are where these are few, and in bounded memory where they are many."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from precomputed_volumes import scale_entry, write_info, write_volume
+from range_server import range_server
+
+import wkwdask
+from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard
+from wkwdask.storage.opening import open_stored
+from wkwdask.viewer import slices
+
+HUGE = 1 << 20
+EM = np.random.default_rng(4).integers(1, 255, (2, 90, 70, 50)).astype(np.uint8)
+
+
+@pytest.fixture
+def _few_voxels(monkeypatch):
+    monkeypatch.setattr(slices, "_WHOLE_VX", 100)
+    monkeypatch.setattr(slices, "_TILE_VX", 20)
+
+
+def middle(array, columns, rows):
+    """The slice (c, rows, columns) of an array (c, x, y, z)."""
+    (normal,) = set("xyz") - {columns, rows}
+    plane = array.take(array.shape["cxyz".index(normal)] // 2, axis="cxyz".index(normal))
+    axes = [axis for axis in "xyz" if axis != normal]
+    return plane if axes == [rows, columns] else plane.swapaxes(1, 2)
+
+
+@pytest.mark.usefixtures("_few_voxels")
+@pytest.mark.parametrize(("columns", "rows"), [("x", "y"), ("z", "y"), ("x", "z")])
+def test_means_and_ids(tmp_path, columns, rows):
+    """Each pixel is the mean of its voxels, or the voxel in its middle, wherever what is read at once ends; the last ones have fewer voxels."""
+    write_volume(tmp_path, EM, offset=(-13, 5, 7))
+    volume = open_stored(tmp_path)[1]
+    plane = middle(EM, columns, rows)
+    found = {are_ids: slices.read_slice(volume, volume.box, columns, rows, (15, 12), are_ids=are_ids) for are_ids in (False, True)}
+    (width, height), steps = plane.shape[:0:-1], [-(-n // (2 * pixels)) for n, pixels in zip(plane.shape[:0:-1], (15, 12), strict=True)]
+    assert found[False].shape == (2, -(-height // steps[1]), -(-width // steps[0]))
+    for y, x in np.ndindex(found[False].shape[1:]):
+        part = plane[:, y * steps[1] : (y + 1) * steps[1], x * steps[0] : (x + 1) * steps[0]]
+        np.testing.assert_allclose(found[False][:, y, x], part.mean(axis=(1, 2)))
+        inside = [min(step // 2, n - 1) for step, n in zip(steps, part.shape[:0:-1], strict=True)]
+        np.testing.assert_array_equal(found[True][:, y, x], part[:, inside[1], inside[0]])
+    exact = slices.read_slice(volume, volume.box, columns, rows, (100, 100), are_ids=False)
+    np.testing.assert_array_equal(exact, plane)
+
+
+@pytest.mark.usefixtures("_few_voxels")
+@pytest.mark.parametrize("remote", [False, True])
+def test_one_chunk_of_many(tmp_path, remote):
+    """Where a pixel stands for many chunks, the one in its middle is read."""
+    if remote:
+        pytest.importorskip("aiohttp", reason="the driver of http")
+    array = EM[:1]
+    write_volume(tmp_path / "v", array, offset=(-13, 5, 7), chunk=(4, 4, 4))
+    with range_server(tmp_path) as server:
+        volume = open_stored(f"precomputed://{server.url}/v" if remote else tmp_path / "v")[1]
+        server.requests.clear()
+        found = slices.read_slice(volume, volume.box, "x", "y", (3, 3), are_ids=False)
+        assert len(server.requests) == 9 * remote
+    plane = middle(array, "x", "y")
+    assert found.shape == (1, 3, 3)
+    for row, y in enumerate((12, 36, 56)):  # middles of 24, 24 and 22 rows, down to a chunk's border
+        for column, x in enumerate((12, 44, 72)):
+            np.testing.assert_allclose(found[0, row, column], plane[0, y : y + 4, x : x + 4].mean())
+
+
+def _huge(folder, kind):
+    """Make a volume of 2^60 voxels with one chunk in its middle."""
+    cells, first = np.full((1, 64, 64, 64), 7, np.uint32), HUGE // 2
+    if kind == "wkw":
+        wkwdask.create_dataset(folder, (4, 4, 4))
+        wkwdask.write(folder / "cells" / "1", (first,) * 3, cells, category="segmentation")
+        wkwdask.open_dataset(folder).set_bounding_box("cells", (0, 0, 0, HUGE, HUGE, HUGE))
+    elif kind == "n5":
+        wkwdask.to_n5(cells, folder / "s0", voxel_size=(4, 4, 4))
+        (folder / "s0" / "0" / "0" / "0").rename(folder / "block")
+        (folder / "s0" / str(first // 64) / str(first // 64)).mkdir(parents=True)
+        (folder / "block").rename(folder / "s0" / str(first // 64) / str(first // 64) / str(first // 64))
+        document = json.loads((folder / "s0" / "attributes.json").read_text())
+        (folder / "s0" / "attributes.json").write_text(json.dumps({**document, "dimensions": [HUGE] * 3}))
+    else:
+        entry = scale_entry("4_4_4", (HUGE,) * 3, chunk=(64,) * 3, resolution=(4, 4, 4), sharding=None if kind == "files" else Sharding(9, 6, 27))
+        (scale,) = write_info(folder, [entry], "uint32", 1, "segmentation").scales
+        cell, data = (first // 64,) * 3, ChunkCodec.of_scale(scale, cells.dtype, 1).encode(cells, "test")
+        (folder / "4_4_4").mkdir()
+        if scale.sharding is None:
+            (folder / "4_4_4" / scale.chunk_name(cell)).write_bytes(data)
+            return
+        chunk = scale.chunk_id(cell)
+        shard = int(scale.sharding.places(np.array([chunk], np.uint64))[0][0])
+        (folder / "4_4_4" / scale.sharding.shard_name(shard)).write_bytes(b"".join(assemble_shard({chunk: data}, scale.sharding)))
+
+
+@pytest.mark.parametrize("kind", ["wkw", "files", "shards", "n5"])
+def test_huge_volumes(tmp_path, kind):
+    """A plane of 2^40 voxels, of which little is stored: what is in the middle of a pixel is seen."""
+    _huge(tmp_path / "v", kind)
+    with Image.open(wkwdask.preview(tmp_path / "v", tmp_path / "p.png", size=33)) as picture:
+        assert picture.size == (33 + 33 + 24, 33 + 33 + 24)
+    volume = open_stored(tmp_path / "v")[1]
+    found = slices.read_slice(volume, volume.box, "x", "y", (33, 33), are_ids=True)
+    assert np.argwhere(found).tolist() == [[0, 16, 16]]
