@@ -6,8 +6,18 @@ import json
 
 import pytest
 
-from wkwdask.formats.datasource import format_datasource, parse_datasource, with_layer, with_mags, with_view_configuration
-from wkwdask.formats.datasource_edits import with_box, with_entry, with_largest_id, with_new_name, with_scale, without_layer
+from wkwdask.formats.datasource import format_datasource, parse_datasource
+from wkwdask.formats.datasource_edits import (
+    with_box,
+    with_entry,
+    with_largest_id,
+    with_layer,
+    with_mags,
+    with_new_name,
+    with_scale,
+    with_view_configuration,
+    without_layer,
+)
 from wkwdask.formats.layer_views import Attachment, Axis, attachments_of, axes_of, dtype_of, mappings_of, transformations_of, view_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag

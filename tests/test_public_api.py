@@ -50,6 +50,17 @@ def test_type_checkers_see_the_same_names():
     assert found == {name: getattr(wkwdask, name).__module__ for name in wkwdask.__all__}
 
 
+@pytest.mark.parametrize("name", ["to_n5", "to_precomputed", "to_wkw", "to_zarr"])
+def test_type_checkers_see_the_same_options(name):
+    """The overloads of a function take what it takes itself, of the same types."""
+    function = getattr(wkwdask, name)
+    parameters = {key: each.annotation for key, each in inspect.signature(function).parameters.items()}
+    assert (parameters.pop("url"), parameters.pop("compute")) == ("str | os.PathLike[str]", "bool")
+    assert parameters.pop("array") == "da.Array | npt.NDArray[Any] | DataArray"
+    options = getattr(sys.modules[function.__module__], f"{name.removeprefix('to_').capitalize()}Options")
+    assert {key: each.__forward_arg__ for key, each in options.__annotations__.items()} == parameters
+
+
 def test_version():
     assert wkwdask.__version__ == version("wkwdask")
 

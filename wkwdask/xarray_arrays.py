@@ -1,4 +1,4 @@
-"""xarray's engines ``"n5"`` and ``"ngff"``: arrays of N5 and Zarr as lazy variables with coordinates in nanometers, and trees of their mags."""
+"""xarray's engines: what all have in common, and ``"n5"`` and ``"ngff"``: arrays as lazy variables with coordinates in nanometers, and trees of their mags."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from wkwdask.api.options import mag_or_key
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.n5_layer import PREFIX as N5_PREFIX
 from wkwdask.storage.n5_layer import is_n5, is_named_n5
 from wkwdask.storage.opening import find, open_stored
@@ -24,16 +24,44 @@ if TYPE_CHECKING:
     from wkwdask.storage.leveled import Level, LeveledLayer
 
 
-class ArraysBackend(BackendEntrypoint):
-    """What the engines ``"n5"`` and ``"ngff"`` have in common."""
+class GroupsBackend(BackendEntrypoint):
+    """What all engines have in common: the groups that they find are a tree, too."""
 
     supports_groups: ClassVar[bool] = True
-    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
 
     @staticmethod
-    def named(url: str | os.PathLike[str]) -> str:
-        """Say of what the engine was given which format it is."""
-        raise NotImplementedError
+    def named(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Say of what the engine was given which format it is, where its path may not tell."""
+        return url
+
+    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
+        """Open all that a path holds as a tree: one node per layer, where it holds several, and one leaf per mag.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A dataset, layer or mag in WKW, a precomputed volume or a scale of one, or a container, group or array of N5 or Zarr.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+
+        Returns
+        -------
+        xarray.DataTree
+
+        Raises
+        ------
+        MissingError
+            There is no such dataset, layer or mag.
+        FormatError
+            The record of it is broken.
+        """
+        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
+
+
+class LayersBackend(GroupsBackend):
+    """What the engines of formats that hold several layers have in common."""
+
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
 
     def open_dataset(  # type: ignore[override]
         self,
@@ -44,16 +72,16 @@ class ArraysBackend(BackendEntrypoint):
         mag: MagLike | None = None,
         bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     ) -> xr.Dataset:
-        """Open one array as a lazy variable that is named after the layer.
+        """Open one mag of a layer as a lazy variable that is named after the layer.
 
         Parameters
         ----------
         filename_or_obj : str or path
-            A container, a group with several resolutions, or an array.
+            A dataset, layer or mag in WKW, or a container, group or array of N5 or Zarr.
         drop_variables : str or iterable of str, optional
             Variables to leave out.
         layer : str, optional
-            The group or array in a container; may be omitted where there is one.
+            The layer; may be omitted where there is one.
         mag : Mag, str, int or sequence of 3 int, optional
             The mag, or the name of an array such as ``"s1"``; by default that of the path, else the finest that has files.
         bounding_box : BoundingBox, str or sequence, optional
@@ -62,36 +90,24 @@ class ArraysBackend(BackendEntrypoint):
         Returns
         -------
         xarray.Dataset
-            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates [nm].
+            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates.
 
         Raises
         ------
         MissingError
-            There is no such layer or mag.
+            There is no such dataset, layer or mag.
         BoundsError
             The bounding box reaches outside the layer.
         FormatError
-            Metadata are broken.
+            A record or header is broken.
         ValueError
             Several layers could be meant.
         """
         return without(open_part(*open_stored(self.named(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
 
-    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
-        """Open a container or layer as a tree: one node per layer, one leaf per mag.
 
-        Parameters
-        ----------
-        filename_or_obj : str or path
-            A container, a group with several resolutions, or an array.
-        drop_variables : str or iterable of str, optional
-            Variables to leave out.
-
-        Returns
-        -------
-        xarray.DataTree
-        """
-        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
+class ArraysBackend(LayersBackend):
+    """What the engines ``"n5"`` and ``"ngff"`` have in common."""
 
     def open_groups_as_dict(  # type: ignore[override]
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None

@@ -9,20 +9,18 @@ import os
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import xarray as xr
-from xarray.backends import BackendEntrypoint
 
 import wkwdask.xarray_accessor  # noqa: F401  # registers .wkw
-from wkwdask.api.options import mag_or_key
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import locate, read_datasource
 from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.opening import open_stored
 from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
 from wkwdask.storage.wkw import HEADER_NAME
-from wkwdask.xarray_arrays import N5Backend, NgffBackend
+from wkwdask.xarray_arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend
 from wkwdask.xarray_variables import node_of, open_part, open_variables, without
 
 if TYPE_CHECKING:
@@ -30,18 +28,17 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
     from wkwdask.storage.dataset import Layer, Located
     from wkwdask.storage.opening import AnyLayer
 
 __all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
 
 
-class WkwBackend(BackendEntrypoint):
+class WkwBackend(LayersBackend):
     """The engine ``"wkw"``."""
 
     description: ClassVar[str] = "webKNOSSOS-wrap (WKW) layers and WEBKNOSSOS datasets"
-    supports_groups: ClassVar[bool] = True
-    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Tell whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
@@ -59,75 +56,10 @@ class WkwBackend(BackendEntrypoint):
         with os.scandir(path) as entries:
             return any(entry.name == HEADER_NAME or os.path.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
 
-    def open_dataset(  # type: ignore[override]
-        self,
-        filename_or_obj: str | os.PathLike[str],
-        *,
-        drop_variables: str | Iterable[str] | None = None,
-        layer: str | None = None,
-        mag: MagLike | None = None,
-        bounding_box: BoundingBox | str | Sequence[Any] | None = None,
-    ) -> xr.Dataset:
-        """Open one mag of a layer as a lazy variable that is named after the layer.
-
-        Parameters
-        ----------
-        filename_or_obj : str or path
-            A dataset, a layer or a mag.
-        drop_variables : str or iterable of str, optional
-            Variables to leave out.
-        layer : str, optional
-            The layer; may be omitted where there is one.
-        mag : Mag, str, int or sequence of 3 int, optional
-            The mag; by default that of the path, else the finest that has files.
-        bounding_box : BoundingBox, str or sequence, optional
-            Part of the layer: x, y, z, width, height, depth [voxels of mag 1].
-
-        Returns
-        -------
-        xarray.Dataset
-            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates.
-
-        Raises
-        ------
-        MissingError
-            There is no such dataset, layer or mag.
-        BoundsError
-            The bounding box reaches outside the layer.
-        FormatError
-            A record or header is broken.
-        ValueError
-            Several layers could be meant.
-        """
-        return without(open_part(*open_stored(filename_or_obj, layer, None if mag is None else Mag.parse(mag)), bounding_box), drop_variables)
-
-    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
-        """Open a dataset or a layer as a tree: one node per layer, one leaf per mag.
-
-        Parameters
-        ----------
-        filename_or_obj : str or path
-            A dataset, a layer or a mag.
-        drop_variables : str or iterable of str, optional
-            Variables to leave out.
-
-        Returns
-        -------
-        xarray.DataTree
-
-        Raises
-        ------
-        MissingError
-            There is no such dataset, layer or mag.
-        FormatError
-            The JSON is broken.
-        """
-        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
-
     def open_groups_as_dict(  # type: ignore[override]
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
     ) -> dict[str, xr.Dataset]:
-        """Open a dataset or a layer as groups, see :meth:`open_datatree`.
+        """Open a dataset or a layer as groups, as in the tree.
 
         Layers and mags that cannot be opened are groups without variables, whose attribute ``problem`` says why.
         """
@@ -144,12 +76,17 @@ class WkwBackend(BackendEntrypoint):
         return groups
 
 
-class PrecomputedBackend(BackendEntrypoint):
+class PrecomputedBackend(GroupsBackend):
     """The engine ``"precomputed"``."""
 
     description: ClassVar[str] = "Neuroglancer precomputed volumes, local and remote"
-    supports_groups: ClassVar[bool] = True
     open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "mag", "bounding_box", "chunk_size")
+
+    @staticmethod
+    def named(url: str | os.PathLike[str]) -> str:
+        """Say of what the engine was given that it is a precomputed volume."""
+        text = os.fspath(url)
+        return text if is_named_precomputed(text) else f"{PREFIX}{text}"
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
         """Tell whether a path or URL is a precomputed volume: by its prefix, or a local folder by its ``info``."""
@@ -193,30 +130,14 @@ class PrecomputedBackend(BackendEntrypoint):
         FormatError
             ``info`` is broken.
         """
-        layer, volume = open_stored(_named(filename_or_obj), None, mag_or_key(mag), chunk_size)
+        layer, volume = open_stored(self.named(filename_or_obj), None, mag_or_key(mag), chunk_size)
         return without(open_part(layer, volume, bounding_box), drop_variables)
-
-    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
-        """Open a volume as a tree with one leaf per scale.
-
-        Parameters
-        ----------
-        filename_or_obj : str or path
-            A volume, or the folder of one of its scales.
-        drop_variables : str or iterable of str, optional
-            Variables to leave out.
-
-        Returns
-        -------
-        xarray.DataTree
-        """
-        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
 
     def open_groups_as_dict(  # type: ignore[override]
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
     ) -> dict[str, xr.Dataset]:
         """Open a volume as groups, one for each scale: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
-        layer = open_precomputed_layer(_named(filename_or_obj))
+        layer = open_precomputed_layer(self.named(filename_or_obj))
         attrs: dict[str, Any] = {"layer": layer.name, "category": layer.category, "data_format": "neuroglancerPrecomputed"}
         if layer.voxel_size_nm is not None:
             attrs["voxel_size_nm"] = layer.voxel_size_nm
@@ -229,12 +150,6 @@ class PrecomputedBackend(BackendEntrypoint):
                 groups[name] = without(open_variables(layer, volume, volume.box), drop_variables)
         groups.update({node_of(odd.key): xr.Dataset(attrs={"key": odd.key, "problem": odd.problem}) for odd in layer.info.odd if layer.key in (None, odd.key)})
         return groups
-
-
-def _named(url: str | os.PathLike[str]) -> str:
-    """Say of what the engine was given that it is a precomputed volume."""
-    text = os.fspath(url)
-    return text if is_named_precomputed(text) else f"{PREFIX}{text}"
 
 
 def _open_or_explain(layer: Layer, mag: Mag) -> xr.Dataset:

@@ -24,7 +24,7 @@ from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, m
 from PIL import Image
 
 import wkwdask
-from wkwdask.errors import ExistsError, MissingError
+from wkwdask.errors import ExistsError, MissingError, ReplacedError
 from wkwdask.formats.precomputed.sharding import Sharding
 
 pytestmark = pytest.mark.faults
@@ -210,6 +210,11 @@ def mag_contents(folder, mag):
     return contents(folder / "seg" / mag)
 
 
+def seen_voxels(folder):
+    """What is read of a precomputed volume, None where there is none."""
+    return wkwdask.read(folder / "seg", mag="1") if (folder / "seg" / "info").exists() else None
+
+
 class Expected:
     """Undisturbed runs of a job: the state before it and after it."""
 
@@ -221,8 +226,10 @@ class Expected:
                 step(folder)
             self.before = contents(folder)
             self.old = {mag: mag_contents(folder, mag) for mag in self.mags}
+            self.voxels = [seen_voxels(folder)]
             self.job(folder)
         self.after = contents(folder)
+        self.voxels.append(seen_voxels(folder))
         self.new = {mag: mag_contents(folder, mag) for mag in self.mags}
         assert leftovers(folder) == []
         assert all(self.new.values())
@@ -240,6 +247,8 @@ class Expected:
         if info.exists():  # it names no scale that is not there, and is whole
             assert info.read_bytes() in (self.before.get("seg/info"), self.after["seg/info"])
             assert may_vanish or all((folder / "seg" / scale["key"]).is_dir() for scale in json.loads(info.read_text())["scales"])
+            with contextlib.suppress(ReplacedError):  # between its folder and info, nothing is read
+                assert any(np.array_equal(seen_voxels(folder), voxels) for voxels in self.voxels)
         document = json.loads((folder / JSON_NAME).read_text())
         assert document in (self.before[JSON_NAME], self.after[JSON_NAME])
         if not may_vanish:

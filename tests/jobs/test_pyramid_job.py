@@ -33,13 +33,16 @@ from wkwdask.streams import pyramid as stream_module
 _names = count()
 
 
-def sum_windows(source, factor, method, out, low=None, high=None, **_):
+def sum_windows(source, factor, method, out, low=None, high=None, *, at=(0, 0, 0), ignore_zero):
     """In place of a reducer: the sum of what counts, modulo 2**64."""
-    inside = tuple(slice(a, b) for a, b in zip(low or (0, 0, 0), high or source.shape, strict=True))
+    low, high = low or (0, 0, 0), high or source.shape
+    inside = tuple(slice(a, b) for a, b in zip(low, high, strict=True))
     counted = np.zeros_like(source)
     counted[inside] = source[inside]
-    (x, y, z), (fx, fy, fz) = out.shape, factor
-    out[...] = counted.reshape(x, fx, y, fy, z, fz).sum(axis=(1, 3, 5), dtype=np.uint64)
+    (fx, fy, fz), (x, y, z) = factor, (n // f for n, f in zip(source.shape, factor, strict=True))
+    sums = counted.reshape(x, fx, y, fy, z, fz).sum(axis=(1, 3, 5), dtype=np.uint64)
+    touched = tuple(slice(a // f, -(-b // f)) for a, b, f in zip(low, high, factor, strict=True))
+    out[tuple(slice(n + part.start, n + part.stop) for n, part in zip(at, touched, strict=True))] = sums[touched]
 
 
 def summed(labels, box, mag):

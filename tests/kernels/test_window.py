@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import DTYPE_NAMES
+from strategies import DTYPE_NAMES, vectors
 
 from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS, reduce_windows
 
@@ -366,6 +366,26 @@ def test_nearest_at_the_border():
 def test_refusals(source, factor, method, out, message):
     with pytest.raises(ValueError, match=message):
         reduce_windows(np.zeros(source, np.uint8, order="F"), factor, method, np.zeros(out, np.uint8, order="F"))
+
+
+@pytest.mark.parametrize("at", [(1, 0, 0), (0, 0, -1)])
+def test_places_outside(at):
+    with pytest.raises(ValueError, match="into another array than"):
+        reduce_windows(np.zeros((4, 4, 4), np.uint8, order="F"), (2, 2, 2), "mean", np.zeros((2, 2, 2), np.uint8, order="F"), at=at)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(low=vectors(0, 3), high=vectors(4, 8), at=vectors(0, 3), factor=st.sampled_from([(2, 2, 2), (2, 2, 1), (1, 1, 1), (4, 2, 8)]))
+def test_a_part_of_an_array(method, low, high, at, factor):
+    """The same voxels as in an array of their own, and nothing else is written."""
+    source = _voxels("uint16", (8, 8, 8), 3, "noise").copy(order="F")
+    alone, out = np.full([8 // f for f in factor], 9999, np.uint16, order="F"), np.full((12, 12, 12), 9999, np.uint16, order="F")
+    reduce_windows(source, factor, method, alone, low, high)
+    reduce_windows(source, factor, method, out, low, high, at=at)
+    expected = np.full_like(out, 9999)
+    touched = tuple(slice(a // f, -(-b // f)) for a, b, f in zip(low, high, factor, strict=True))
+    expected[tuple(slice(a + part.start, a + part.stop) for a, part in zip(at, touched, strict=True))] = alone[touched]
+    np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize("method", ["nearest", "min", "max"])

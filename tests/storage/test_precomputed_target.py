@@ -28,7 +28,7 @@ SIZE = (30, 26, 12)  # 4 x 4 x 3 chunks: identifiers of 6 bits
 
 def target_of(folder, sharding=SHARDING, size=SIZE, chunk=CHUNK, dtype="uint16", **options):
     scale = Scale("4_4_40", size, (-5, 3, 0), chunk, (4, 4, 40), "raw", sharding, chunk_sizes=(chunk,))
-    target = PrecomputedTarget(f"{folder}/scale-0", f"{folder}/scale-0.parts", scale, ChunkCodec.of_scale(scale, np.dtype(dtype), 1), Mag(1, 1, 1), **options)
+    target = PrecomputedTarget(f"{folder}/scale-0", f"{folder}/scale-0.parts", Mag(1, 1, 1), scale, ChunkCodec.of_scale(scale, np.dtype(dtype), 1), **options)
     target.prepare()
     return target
 

@@ -93,7 +93,27 @@ def _regions(plan):
     return list(plan.regions(np.ones([len(r) for r in cell_range(plan.levels[0].box, plan.levels[0].region_shape)], bool)))
 
 
-def _stream(plan, source, method, *, sparse, ignore_zero=False):
+def _chunk_shape(plan, shortest):
+    """Choose chunks that are whole windows, and that bricks are whole chunks of."""
+    axes = zip(plan.source_brick_shape, plan.levels[0].factor, strict=True)
+    return tuple(step << k if brick % (step << k) == 0 else step for (brick, step), k in zip(axes, shortest, strict=True))
+
+
+def _chunks(plan, source, brick_box, shape, *, sparse):
+    """Give the chunks of a brick, last ones first; they end where the volume does, and hold other voxels where they begin before the box."""
+    box = plan.source_box
+    for cell in reversed(list(cells(brick_box, shape))):
+        topleft = tuple(n * edge for n, edge in zip(cell, shape, strict=True))
+        length = tuple(min(edge, high - t) for edge, high, t in zip(shape, box.bottomright, topleft, strict=True))
+        voxels = np.full((len(source), *reversed(length)), 77, source.dtype).transpose(0, 3, 2, 1)
+        inside = cell_box(cell, shape, box).intersection(box)
+        part = (slice(None), *(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, topleft, strict=True)))
+        voxels[part] = source[(slice(None), *(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, box.topleft, strict=True)))]
+        if not sparse or voxels[part].any():
+            yield topleft, voxels if sum(cell) % 2 else np.ascontiguousarray(voxels)
+
+
+def _stream(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None):
     """Run all regions of a plan; returns how often each brick came and the assembled levels. What no brick covers stays 200."""
     box = plan.source_box
     levels = [np.full((len(source), *level.box.size), 200, source.dtype) for level in plan.levels]
@@ -108,9 +128,13 @@ def _stream(plan, source, method, *, sparse, ignore_zero=False):
             assert view.shape[1:] == part.size
             voxels = source[(slice(None), *(slice(a - t, b - t) for a, b, t in zip(part.topleft, part.bottomright, box.topleft, strict=True)))]
             is_zero = sparse and not voxels.any()
-            view[...] = 55 if is_zero else voxels
+            view[...] = 55 if is_zero or chunk_shape is not None else voxels
             order = []
-            for found in stream.push(brick, is_zero):
+            if chunk_shape is None:
+                completed = stream.push(brick, is_zero)
+            else:
+                completed = stream.push_chunks(brick, _chunks(plan, source, part, chunk_shape, sparse=sparse), chunk_shape)
+            for found in completed:
                 level = plan.levels[found.level]
                 order.append(found.level)
                 seen[found.level][found.index] += 1
@@ -130,15 +154,16 @@ def _stream(plan, source, method, *, sparse, ignore_zero=False):
     return levels, seen, nothing
 
 
-def _check_all(passes, source, method, *, sparse, ignore_zero=False):
-    """Check pass after pass; the next one reads what the one before it has made."""
+def _check_all(passes, source, method, *, sparse, ignore_zero=False, shortest=None):
+    """Check pass after pass, brick by brick or chunk by chunk; the next one reads what the one before it has made."""
     for plan in passes:
-        _check(plan, source, method, sparse=sparse, ignore_zero=ignore_zero)
+        chunk_shape = None if shortest is None else _chunk_shape(plan, shortest)
+        _check(plan, source, method, sparse=sparse, ignore_zero=ignore_zero, chunk_shape=chunk_shape)
         source = _stream(plan, source, method, sparse=sparse, ignore_zero=ignore_zero)[0][-1]
 
 
-def _check(plan, source, method, *, sparse, ignore_zero=False):
-    levels, seen, nothing = _stream(plan, source, method, sparse=sparse, ignore_zero=ignore_zero)
+def _check(plan, source, method, *, sparse, ignore_zero=False, chunk_shape=None):
+    levels, seen, nothing = _stream(plan, source, method, sparse=sparse, ignore_zero=ignore_zero, chunk_shape=chunk_shape)
     expected, box = source, plan.source_box
     for number, level in enumerate(plan.levels):
         expected, box = _coarser(expected, box, level.box.mag, method, ignore_zero=ignore_zero)
@@ -183,7 +208,7 @@ def test_equals_the_levels_one_by_one(steps, method, data):
         source = np.array(voxel_array("uint8", (data.draw(st.integers(1, 2)), *box.size), seed, data.draw(st.sampled_from(["few", "noise"]))))
         if data.draw(st.booleans()):
             source = _with_holes(source, np.random.default_rng(seed))
-        _check_all(passes, source, method, sparse=data.draw(st.booleans()))
+        _check_all(passes, source, method, sparse=data.draw(st.booleans()), shortest=data.draw(st.none() | vectors(0, 2)))
 
 
 @pytest.mark.parametrize("method", ["median", "mode", "mean"])
@@ -198,7 +223,7 @@ def test_ignoring_zeros(method, data):
         source = np.array(voxel_array("uint8", (data.draw(st.integers(1, 2)), *box.size), seed, "few"))
         if data.draw(st.booleans()):
             source = _with_holes(source, np.random.default_rng(seed))
-        _check_all(passes, source, method, sparse=data.draw(st.booleans()), ignore_zero=True)
+        _check_all(passes, source, method, sparse=data.draw(st.booleans()), ignore_zero=True, shortest=data.draw(st.none() | vectors(0, 2)))
 
 
 @pytest.mark.parametrize("method", ["mean", "max", "median", "mode"])
@@ -228,6 +253,8 @@ def test_sparse_equals_dense(steps, workers):
     if max(map(max, steps)) == 2:  # the bricks of longer steps span most of the box
         assert nothing_sparse > sum(sum(count.values()) for count in seen) // 3
     _check(plan, source, "mode", sparse=True)
+    _check(plan, source, "mode", sparse=True, chunk_shape=_chunk_shape(plan, (0, 0, 0)))
+    _check(plan, source, "mode", sparse=False, chunk_shape=_chunk_shape(plan, (1, 0, 1)))
 
 
 def test_all_zero():

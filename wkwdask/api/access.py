@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
-from wkwdask.api.options import mag_or_key
+from wkwdask.api.options import WriteOptions
 from wkwdask.errors import BoundsError, ReplacedError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -14,6 +14,7 @@ from wkwdask.jobs.places import place_of
 from wkwdask.jobs.wkw_region import stage_region
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.leveled_summary import summarize_arrays
 from wkwdask.storage.opening import is_arrays, open_stored, recent_stored
 from wkwdask.storage.points import sample_points
@@ -30,12 +31,10 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from xarray import DataArray
 
-    from wkwdask.api.options import MagLike
+    from wkwdask.api.options import Existing, MagLike
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.report import Report
     from wkwdask.storage.volume import Volume
-
-Existing = Literal["error", "resume", "overwrite"]
 
 
 def open(
@@ -208,43 +207,28 @@ def sample(
     return values[:, 0] if volume.num_channels == 1 else values
 
 
+class WkwOptions(WriteOptions, total=False):
+    """What :func:`to_wkw` takes."""
+
+    region: BoundingBox | Sequence[Sequence[int]] | None
+    block_len: int | None
+    file_len: int | None
+    compression: str | None
+    level: int | None
+    any_length: bool
+    category: Literal["color", "segmentation"] | None
+    allow_external: bool
+
+
 @overload
 def to_wkw(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    offset: Sequence[int] | None = None,
-    region: BoundingBox | Sequence[Sequence[int]] | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    compression: str | None = None,
-    level: int | None = None,
-    any_length: bool = False,
-    existing: Existing = "error",
-    token: str | None = None,
-    category: Literal["color", "segmentation"] | None = None,
-    allow_external: bool = False,
-    compute: Literal[True] = True,
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[WkwOptions]
 ) -> Report: ...
 
 
 @overload
 def to_wkw(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    offset: Sequence[int] | None = None,
-    region: BoundingBox | Sequence[Sequence[int]] | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    compression: str | None = None,
-    level: int | None = None,
-    any_length: bool = False,
-    existing: Existing = "error",
-    token: str | None = None,
-    category: Literal["color", "segmentation"] | None = None,
-    allow_external: bool = False,
-    compute: Literal[False],
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[WkwOptions]
 ) -> Delayed: ...
 
 
@@ -333,7 +317,7 @@ def to_wkw(
     than fit into memory, are cut up into scratch files beside the target first; the report says so.
     """
     from wkwdask.api.array_input import content_of, plain_array
-    from wkwdask.graphs.build import write_array, write_array_later
+    from wkwdask.graphs.build import write_now_or_later
 
     voxels, named = plain_array(array, offset if region is None else (0, 0, 0))
     content = content_of(voxels, token)
@@ -344,10 +328,8 @@ def to_wkw(
     else:
         _check_region_options(offset=offset, block_len=block_len, file_len=file_len, compression=compression, category=category)
         staged = stage_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing, allow_external=allow_external)
-    if compute:
-        return write_array(staged, voxels, content.trusted)
-    delayed: Delayed = write_array_later(staged, voxels)
-    return delayed
+    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    return written
 
 
 def _check_region_options(**options: Any) -> None:

@@ -11,6 +11,7 @@ import dask.base
 import numpy as np
 
 from wkwdask.formats.coordinates import first_voxel, spacing_of
+from wkwdask.formats.levels import ratio_of
 from wkwdask.geometry.mag import Vec3, vec3
 from wkwdask.jobs.content import Content
 from wkwdask.kernels.fold import fold
@@ -18,6 +19,9 @@ from wkwdask.kernels.turned_copy import copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from wkwdask.formats.levels import Lengths
+    from wkwdask.geometry.mag import Mag
 
 _DIMS = "cxyz"
 _CUBE = 64
@@ -29,7 +33,7 @@ class Named:
 
     offset: Vec3
     """Absolute voxel of element 0 along x, y, z."""
-    lengths_nm: tuple[float, float, float] | None
+    lengths_nm: Lengths | None
     """Edge lengths of its voxels along x, y, z [nm], None where it does not say all of them."""
     category: str | None
     """What a layer of it is."""
@@ -115,6 +119,27 @@ def plain_array(array: Any, offset: Sequence[int] | None, *, allow_negative: boo
     return array, named
 
 
+def positive_lengths(voxel_size: Sequence[float]) -> Lengths:
+    """Take the edge lengths of a voxel along x, y, z [nm] as a user gives them.
+
+    Raises
+    ------
+    ValueError
+        They are not three positive numbers.
+    """
+    sizes = tuple(voxel_size)
+    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
+        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
+    return sizes[0], sizes[1], sizes[2]
+
+
+def given_size(voxel_size: Sequence[float] | None, named: Named, mag: Mag) -> Lengths | None:
+    """Give the edge lengths of a voxel of mag 1 [nm]: as a user says them, else by what an array of a mag says of itself, None where nobody does."""
+    if voxel_size is not None:
+        return positive_lengths(voxel_size)
+    return None if named.lengths_nm is None else ratio_of(named.lengths_nm, mag.factors)
+
+
 def content_of(array: Any, token: str | None) -> Content:
     """Describe an array, so that a later call knows it again."""
     if token is not None and not isinstance(token, str):
@@ -131,9 +156,10 @@ def _fingerprint(array: Any) -> str:
     digest = hashlib.blake2b(repr((array.shape, array.dtype.str)).encode(), digest_size=16)
     bits = array.view(f"u{array.itemsize}") if array.itemsize in (1, 2, 4, 8) else array
     starts = [range(0, n, _CUBE) for n in array.shape[1:]]
+    memory = np.empty(len(bits) * _CUBE**3, bits.dtype)
     for x, y, z in product(*starts):
         cube = bits[:, x : x + _CUBE, y : y + _CUBE, z : z + _CUBE]
-        ordered = np.empty(cube.shape, cube.dtype, order="F")
+        ordered = memory[: cube.size].reshape(cube.shape, order="F")
         copy_into(cube, ordered)
         digest.update(fold(ordered))
     return digest.hexdigest()

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.imports import import_images, import_scale
 from wkwdask.api.n5 import convert_to_n5
-from wkwdask.api.options import mag_or_key
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
 from wkwdask.api.sources import choose_layer_of, choose_source, find_layers, find_source
 from wkwdask.api.zarr_images import array_options, convert_to_image
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.units import length_nm
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -29,6 +28,7 @@ from wkwdask.jobs.wkw_export import ExportOptions, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.storage.dataset import Layer, read_datasource
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.local import local_path
 from wkwdask.storage.n5_layer import is_named_n5
 from wkwdask.storage.opening import voxel_size_of

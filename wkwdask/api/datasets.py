@@ -10,19 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.layers import Layer, layer_of, odd_layer
 from wkwdask.errors import ExistsError, MissingError
 from wkwdask.formats.coordinates import same_lengths
-from wkwdask.formats.datasource import (
-    FILE_NAME,
-    LayerRecord,
-    format_segment_id,
-    length_nm,
-    new_document,
-    with_layer,
-    with_mags,
-    with_view_configuration,
-    without_mags,
-)
-from wkwdask.formats.datasource_edits import with_box, with_largest_id, with_scale, without_layer
+from wkwdask.formats.datasource import FILE_NAME, LayerRecord, format_segment_id, new_document
+from wkwdask.formats.datasource_edits import with_box, with_largest_id, with_layer, with_mags, with_scale, with_view_configuration, without_layer, without_mags
 from wkwdask.formats.layer_views import view_of
+from wkwdask.formats.units import length_nm
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag

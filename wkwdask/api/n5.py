@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from wkwdask.api.options import PlacedOptions
 from wkwdask.api.scales import local_mags
 from wkwdask.errors import MissingError
+from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.n5_write import N5Encoding, n5_folder, other_levels, stage_n5_array, stage_n5_copy
-from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import is_interrupted_call
-from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
-from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
     import os
@@ -25,47 +23,32 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from xarray import DataArray
 
-    from wkwdask.api.access import Existing
-    from wkwdask.api.options import MagLike
+    from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.levels import Lengths
+    from wkwdask.jobs.rechunk import StagedRechunk
+    from wkwdask.jobs.report import Report
     from wkwdask.jobs.taken import Taken
     from wkwdask.storage.opening import AnyLayer
 
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
 
 
+class N5Options(PlacedOptions, total=False):
+    """What :func:`to_n5` takes."""
+
+    block_size: Sequence[int]
+    compression: Compression
+    level: int | None
+
+
 @overload
 def to_n5(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    block_size: Sequence[int] = (64, 64, 64),
-    compression: Compression = "gzip",
-    level: int | None = None,
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    mag: MagLike | None = None,
-    existing: Existing = "error",
-    token: str | None = None,
-    compute: Literal[True] = True,
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[N5Options]
 ) -> Report: ...
 
 
 @overload
-def to_n5(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    block_size: Sequence[int] = (64, 64, 64),
-    compression: Compression = "gzip",
-    level: int | None = None,
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    mag: MagLike | None = None,
-    existing: Existing = "error",
-    token: str | None = None,
-    compute: Literal[False],
-) -> Delayed: ...
+def to_n5(array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[N5Options]) -> Delayed: ...
 
 
 def to_n5(
@@ -142,31 +125,18 @@ def to_n5(
     >>> wkwdask.open(f"n5://{folder}/v.n5/raw").shape, report.files
     ((1, 100, 80, 60), 4)
     """
-    from wkwdask.api.array_input import content_of, plain_array
-    from wkwdask.graphs.build import write_array, write_array_later
+    from wkwdask.api.array_input import content_of, given_size, plain_array
+    from wkwdask.graphs.build import write_now_or_later
 
     voxels, named = plain_array(array, offset, allow_negative=True)
     content = content_of(voxels, token)
     wanted = Mag(1, 1, 1) if mag is None else Mag.parse(mag)
-    lengths = _lengths(voxel_size)
-    if lengths is None and named.lengths_nm is not None:
-        x, y, z = (length / factor for length, factor in zip(named.lengths_nm, wanted.factors, strict=True))
-        lengths = (x, y, z)
+    size = given_size(voxel_size, named, wanted)
+    lengths = None if size is None else (float(size[0]), float(size[1]), float(size[2]))
     encoding = N5Encoding(vec3(block_size, "block_size"), make_compression(compression, level))
     staged = stage_n5_array(url, named.offset, content, encoding, existing, wanted, lengths)
-    if compute:
-        return write_array(staged, voxels, content.trusted)
-    delayed: Delayed = write_array_later(staged, voxels)
-    return delayed
-
-
-def _lengths(voxel_size: Sequence[float] | None) -> Lengths | None:
-    if voxel_size is None:
-        return None
-    sizes = tuple(float(length) for length in voxel_size)
-    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
-        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
-    return sizes[0], sizes[1], sizes[2]
+    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    return written
 
 
 def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, encoding: N5Encoding, voxel_size: Lengths | None, existing: str) -> Report:
@@ -194,8 +164,7 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
     MissingError
         There is no such mag.
     """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.build import rechunk_all
     from wkwdask.graphs.runners import num_workers
 
     mags = taken.mags_of(layer.folder, local_mags(layer))
@@ -204,31 +173,16 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
     if odd:
         raise MissingError(f"{layer.folder}: mag {odd[0]} is not coarser than mag {finest} along all axes; choose mags that are, with mag= (--mag)")
     size = voxel_size or layer.voxel_size_nm
-    lengths: Lengths | None = None
-    if size is not None:
-        x, y, z = (length * factor for length, factor in zip(size, finest.factors, strict=True))
-        lengths = (x, y, z)
-    check_can_be_repeated(len(mags), starts_anew=existing == "overwrite")
-    group, reports = n5_folder(target), []
+    lengths = None if size is None else lengths_in(finest, size)
+    group = n5_folder(target)
     others = other_levels(group, len(mags), lengths)
+    workers = num_workers()
 
-    def stage(number: int, mag: Mag, existing: str) -> Any:
-        stored = layer.volume(mag)
-        source = taken.of(stored)
-        known = {**taken.settings, "source": mag.name, "input": source_token(stored), "states": digest(source.stored_states())}
+    def stage(number: int, mag: Mag, existing: str) -> StagedRechunk:
         step = Mag.parse(finest.step_to(mag))
-        return stage_n5_copy(f"{group}/s{number}", source, encoding, lengths, step, known, partial(check_not_replaced, stored), existing, num_workers())
+        return stage_n5_copy(f"{group}/s{number}", taken.copy_of(layer.volume(mag)), encoding, lengths, step, existing, workers)
 
-    if len(mags) > 1 and existing == "error":
-        staged = [stage(number, mag, existing).staged for number, mag in enumerate(mags)]
-        if is_interrupted_call(staged):
-            existing = "resume"
-        else:
-            for one in staged:  # before the first is made
-                one.check_free()
-    for number, mag in enumerate(mags):
-        reports.append(build.rechunk(stage(number, mag, existing), verify=False))
-    report = merge_reports(reports)
+    report = rechunk_all([partial(stage, number, mag) for number, mag in enumerate(mags)], existing)
     note = f"other levels that are there are not changed: {', '.join(others)}" if others else ""
     return replace(report, note="\n".join(filter(None, [report.note, note])))
 

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from wkwdask.geometry.mag import Mag
 
+Existing = Literal["error", "resume", "overwrite"]
 MagLike = Mag | str | int | Sequence[int]
 
 
-def mag_or_key(value: MagLike | None) -> Mag | str | None:
-    """Parse a mag; text that is none may be the key of a scale, and stays text.
+class WriteOptions(TypedDict, total=False):
+    """What all functions take that write an array; type checkers read here what such a function says of itself at run time."""
 
-    Examples
-    --------
-    >>> mag_or_key(2), mag_or_key("8_8_40")
-    (Mag(2, 2, 2), '8_8_40')
-    """
-    if value is None:
-        return None
-    try:
-        return Mag.parse(value)
-    except ValueError:
-        if isinstance(value, str):
-            return value
-        raise
+    offset: Sequence[int] | None
+    existing: Existing
+    token: str | None
+
+
+class PlacedOptions(WriteOptions, total=False):
+    """What those take, too, whose format says how large voxels are."""
+
+    voxel_size: Sequence[float] | None
+    mag: MagLike | None
 
 
 def parsed_mags(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from wkwdask.api.options import PlacedOptions
 from wkwdask.errors import ViewerWarning
+from wkwdask.formats.levels import lengths_in
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_write import ScaleEncoding, stage_array
 
@@ -18,53 +21,34 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from xarray import DataArray
 
-    from wkwdask.api.access import Existing
-    from wkwdask.api.options import MagLike
+    from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.jobs.report import Report
 
 Encoding = Literal["raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"]
 
 
+class PrecomputedOptions(PlacedOptions, total=False):
+    """What :func:`to_precomputed` takes."""
+
+    encoding: Encoding | None
+    sharded: bool | Sharding
+    chunk_size: Sequence[int]
+    type: Literal["image", "segmentation"] | None
+    quality: int | None
+    compress: Literal["gzip"] | None
+    force: bool
+
+
 @overload
 def to_precomputed(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    encoding: Encoding | None = None,
-    sharded: bool | Sharding = False,
-    chunk_size: Sequence[int] = (64, 64, 64),
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    existing: Existing = "error",
-    type: Literal["image", "segmentation"] | None = None,
-    mag: MagLike | None = None,
-    quality: int | None = None,
-    compress: Literal["gzip"] | None = None,
-    force: bool = False,
-    token: str | None = None,
-    compute: Literal[True] = True,
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[PrecomputedOptions]
 ) -> Report: ...
 
 
 @overload
 def to_precomputed(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    encoding: Encoding | None = None,
-    sharded: bool | Sharding = False,
-    chunk_size: Sequence[int] = (64, 64, 64),
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    existing: Existing = "error",
-    type: Literal["image", "segmentation"] | None = None,
-    mag: MagLike | None = None,
-    quality: int | None = None,
-    compress: Literal["gzip"] | None = None,
-    force: bool = False,
-    token: str | None = None,
-    compute: Literal[False],
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[PrecomputedOptions]
 ) -> Delayed: ...
 
 
@@ -151,28 +135,17 @@ def to_precomputed(
     >>> report.files, report.mags[0].nonzero.topleft
     (4, (-10, 0, 0))
     """
-    from wkwdask.api.array_input import content_of, plain_array
-    from wkwdask.graphs.build import write_array, write_array_later
+    from wkwdask.api.array_input import content_of, plain_array, positive_lengths
+    from wkwdask.graphs.build import write_now_or_later
 
     voxels, named = plain_array(array, offset, allow_negative=True)
     content = content_of(voxels, token)
     wanted = None if mag is None else Mag.parse(mag)
-    lengths = named.lengths_nm if voxel_size is None else _lengths(voxel_size, wanted)
+    lengths = named.lengths_nm if voxel_size is None else lengths_in(wanted or MAG_1, positive_lengths(voxel_size))
     stored = ScaleEncoding(encoding, sharded, vec3(chunk_size, "chunk_size"), quality, compress)
     kind = type or (named.category and {"color": "image"}.get(named.category, named.category))
     staged, notes = stage_array(url, named.offset, content, stored, existing, kind, wanted, lengths, force=force)
     for note in notes:
         warnings.warn(note, ViewerWarning, stacklevel=2)
-    if compute:
-        return write_array(staged, voxels, content.trusted)
-    delayed: Delayed = write_array_later(staged, voxels)
-    return delayed
-
-
-def _lengths(voxel_size: Sequence[float], mag: Mag | None) -> tuple[float, float, float]:
-    """Give the edge lengths of a voxel of a mag."""
-    sizes = tuple(voxel_size)
-    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
-        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
-    x, y, z = (length * factor for length, factor in zip(sizes, (1, 1, 1) if mag is None else mag.factors, strict=True))
-    return x, y, z
+    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    return written

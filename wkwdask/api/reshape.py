@@ -66,7 +66,7 @@ def rechunk(
     sharded : bool or Sharding, optional
         Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default as in each scale.
     chunk_size : sequence of 3 int, optional
-        A chunk of a precomputed volume [voxels]; by default as in each scale.
+        A chunk of a precomputed volume [voxels]; by default as in each scale. Where a scale that is stored in several is stored anew, it has one.
     quality : int, optional
         Of jpeg and jxl, 0..100.
     compress : {"gzip"}, optional

@@ -8,8 +8,8 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.api.options import mag_or_key
 from wkwdask.errors import ViewerWarning
+from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.geometry.bounding_box import MAG_1
@@ -17,24 +17,25 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
 from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
 from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
-from wkwdask.jobs.precomputed_write import ScaleEncoding, VolumeType, default_kind
+from wkwdask.jobs.precomputed_write import VolumeType, default_kind
 from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import finish_what_was_left, is_interrupted_call
-from wkwdask.jobs.taken import check_alike, stored_settings
+from wkwdask.jobs.staged import finish_what_was_left
+from wkwdask.jobs.taken import check_alike
 from wkwdask.jobs.wkw_convert import target_folder
-from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
+from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
 from wkwdask.storage.dataset import Layer
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.leveled import LeveledLayer
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.precomputed_layer import PrecomputedLayer, location_of, open_precomputed_layer
-from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.api.options import MagLike
     from wkwdask.formats.precomputed.info import Lengths, Scale
+    from wkwdask.jobs.rechunk import Copy, StagedRechunk
     from wkwdask.jobs.taken import Taken
     from wkwdask.jobs.wkw_write import WkwEncoding
     from wkwdask.storage.opening import AnyLayer
@@ -114,16 +115,14 @@ def rechunk_scales(
     volume = VolumeType(layer.info.type, layer.info.dtype, layer.info.num_channels)
     pairs = [(scale, stored_like(scale, options, volume)) for scale in _chosen(layer, mags)]
     if in_place and options.compress is None:
-        pairs = [(scale, new) for scale, new in pairs if scale != new]
+        pairs = [(scale, new) for scale, new in pairs if scale != (new if options.chunk_size else replace(new, chunk_sizes=scale.chunk_sizes))]
     check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" and not in_place)
     reports = []
     for scale, new in pairs:
         source = layer.open_scale(scale)
-        copy = ScaleCopy(source, new, source_settings(source), partial(check_not_replaced, source))
-        staged, notes = stage_copy(
-            place, volume.kind, copy, "rechunk", existing, num_workers(), in_place=in_place, compress=options.compress, force=options.force
-        )
-        _warn(notes)
+        copy = ScaleCopy(source, source_settings(source), partial(check_not_replaced, source), new)
+        staged = stage_copy(place, volume.kind, copy, "rechunk", existing, num_workers(), in_place=in_place, compress=options.compress, force=options.force)
+        _warn(staged.notes)
         compares = in_place and not is_lossy(new.encoding, new.options.get("jxl_quality"))
         reports.append(build.rechunk(staged, verify=compares if verify is None else verify))
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all scales are stored like that")
@@ -155,46 +154,29 @@ def convert_to_scales(
     ValueError
         The voxel size is not known, or an option makes no sense.
     """
+    from wkwdask.graphs.build import rechunk_all
+    from wkwdask.graphs.runners import num_workers
+
     size = voxel_size or layer.voxel_size_nm
     if size is None:
         raise ValueError(f"{layer.folder}: no JSON says how large its voxels are; give voxel_size= (--voxel-size) in nm")
     kind = None if layer.category is None else "segmentation" if layer.category == "segmentation" else "image"
     mags = taken.mags_of(layer.folder, local_mags(layer))
-    check_alike([taken.of(layer.volume(mag)) for mag in mags])
-    encoding = ScaleEncoding(options.encoding, options.sharded or False, options.chunk_size or (64, 64, 64), options.quality, options.compress)
-    copies = []
-    for mag in mags:
-        stored = layer.volume(mag)
-        source = taken.of(stored)
-        volume = VolumeType(kind or default_kind(source.dtype, source.num_channels), source.dtype, source.num_channels)
-        x, y, z = (length * factor for length, factor in zip(size, mag.factors, strict=True))
-        scale = encoding.scale(default_key((x, y, z)), source.box.size, source.box.topleft, (x, y, z), volume)
-        known = {**taken.settings, "source": mag.name, "input": source_token(stored), "states": digest(source.stored_states())}
-        copies.append(ScaleCopy(source, scale, known, partial(check_not_replaced, stored)))
-    return _copied(location_of(target), volume.kind, copies, existing, options)
+    copies = [taken.copy_of(layer.volume(mag)) for mag in mags]
+    check_alike(copies)
+    first = copies[0].source
+    volume = VolumeType(kind or default_kind(first.dtype, first.num_channels), first.dtype, first.num_channels)
+    workers = num_workers()
 
+    def stage(copy: Copy, existing: str) -> StagedRechunk:
+        box = copy.source.box
+        lengths = lengths_in(box.mag, size)
+        scale = options.of_new().scale(default_key(lengths), box.size, box.topleft, lengths, volume)
+        into = ScaleCopy(copy.source, copy.input, copy.check_unchanged, scale)
+        return stage_copy(location_of(target), volume.kind, into, "convert", existing, workers, compress=options.compress, force=options.force)
 
-def _copied(target: str, kind: str, copies: Sequence[ScaleCopy], existing: str, options: ScaleOptions) -> Report:
-    """Make scales, finest first, so that the volume is never without the one that says where it lies; all are checked before the first is made."""
-    from wkwdask.graphs import build
-    from wkwdask.graphs.batch import check_can_be_repeated
-    from wkwdask.graphs.runners import num_workers
-
-    check_can_be_repeated(len(copies), starts_anew=existing == "overwrite")
-    stage = partial(stage_copy, command="convert", workers=num_workers(), compress=options.compress, force=options.force)
-    if len(copies) > 1:
-        jobs = [stage(target, kind, copy, existing=existing)[0].staged for copy in copies]
-        if existing == "error" and is_interrupted_call(jobs):
-            existing = "resume"
-        elif existing == "error":
-            for job in jobs:
-                job.check_free()
-    reports = []
-    for copy in copies:
-        staged, notes = stage(target, kind, copy, existing=existing)
-        _warn(notes)
-        reports.append(build.rechunk(staged, verify=False))
-    return merge_reports(reports)
+    # The finest comes first, so that the volume is never without the one that says where it lies.
+    return rechunk_all([partial(stage, copy) for copy in copies], existing)
 
 
 def convert_from_scales(
@@ -212,8 +194,7 @@ def convert_from_scales(
     UnsupportedError
         A scale has no mag.
     """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.build import rechunk_all
     from wkwdask.graphs.runners import num_workers
 
     if not layer.mags and isinstance(layer, LeveledLayer):
@@ -222,25 +203,17 @@ def convert_from_scales(
     first = layer.volume(mags[0])
     category = category or layer.category or {"image": "color"}.get(guess := default_kind(first.dtype, first.num_channels), guess)
     options = StoreOptions(encoding, category, voxel_size or layer.voxel_size_nm, allow_external)
-    check_can_be_repeated(len(mags), starts_anew=existing == "overwrite")
-    volumes = [(mag, layer.volume(mag)) for mag in mags]
-    check_alike([taken.of(volume) for _, volume in volumes])
-    for _, volume in volumes:  # before the first is made
-        check_not_below_zero(taken.of(volume))
+    copies = [taken.copy_of(layer.volume(mag)) for mag in mags]
+    check_alike(copies)
+    for copy in copies:  # before the first is made
+        check_not_below_zero(copy.source)
+    workers = num_workers()
 
-    def stage(mag: Mag, volume: Any, existing: str) -> Any:
+    def stage(copy: Copy, mag: Mag, existing: str) -> StagedRechunk:
         folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None or mag != MAG_1 else None, options.category)
-        known = {**taken.settings, **stored_settings(volume)}
-        return stage_store(taken.of(volume), known, partial(check_not_replaced, volume), folder, options, existing, num_workers())
+        return stage_store(copy, folder, options, existing, workers)
 
-    if len(mags) > 1 and existing == "error":
-        jobs = [stage(mag, volume, existing).staged for mag, volume in volumes]
-        if is_interrupted_call(jobs):
-            existing = "resume"
-        else:
-            for job in jobs:
-                job.check_free()
-    report = merge_reports([build.rechunk(stage(mag, volume, existing), verify=False) for mag, volume in volumes])
+    report = rechunk_all([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing)
     left = _left_out(layer) if taken.mags is None and not taken.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, left])))
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from wkwdask.api.options import PlacedOptions
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.extras import need
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import is_interrupted_call
-from wkwdask.jobs.taken import check_alike, stored_settings
-from wkwdask.jobs.wkw_mags import check_not_replaced
+from wkwdask.jobs.taken import check_alike
 from wkwdask.jobs.zarr_places import image_place, labels_note
 from wkwdask.jobs.zarr_write import ArrayCopy, ArrayOptions, is_ids, stage_array, stage_copy
 
@@ -25,53 +23,37 @@ if TYPE_CHECKING:
     from dask.delayed import Delayed
     from xarray import DataArray
 
-    from wkwdask.api.access import Existing
-    from wkwdask.api.options import MagLike
+    from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.jobs.rechunk import Copy
+    from wkwdask.jobs.report import Report
     from wkwdask.jobs.taken import Taken
-    from wkwdask.storage.opening import AnyLayer, StoredVolume
+    from wkwdask.storage.opening import AnyLayer
 
 Compression = Literal["blosc", "zstd", "gzip", "raw"]
 Version = Literal["0.5", "0.4"]
 
 
+class ZarrOptions(PlacedOptions, total=False):
+    """What :func:`to_zarr` takes."""
+
+    chunk_shape: Sequence[int]
+    shard_shape: Sequence[int] | bool
+    compression: Compression | None
+    level: int | None
+    version: Version | None
+    category: Literal["color", "segmentation"] | None
+
+
 @overload
 def to_zarr(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    mag: MagLike | None = None,
-    chunk_shape: Sequence[int] = (64, 64, 64),
-    shard_shape: Sequence[int] | bool = True,
-    compression: Compression | None = None,
-    level: int | None = None,
-    version: Version | None = None,
-    category: Literal["color", "segmentation"] | None = None,
-    existing: Existing = "error",
-    token: str | None = None,
-    compute: Literal[True] = True,
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[ZarrOptions]
 ) -> Report: ...
 
 
 @overload
 def to_zarr(
-    array: da.Array | npt.NDArray[Any] | DataArray,
-    url: str | os.PathLike[str],
-    *,
-    voxel_size: Sequence[float] | None = None,
-    offset: Sequence[int] | None = None,
-    mag: MagLike | None = None,
-    chunk_shape: Sequence[int] = (64, 64, 64),
-    shard_shape: Sequence[int] | bool = True,
-    compression: Compression | None = None,
-    level: int | None = None,
-    version: Version | None = None,
-    category: Literal["color", "segmentation"] | None = None,
-    existing: Existing = "error",
-    token: str | None = None,
-    compute: Literal[False],
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[ZarrOptions]
 ) -> Delayed: ...
 
 
@@ -156,39 +138,22 @@ def to_zarr(
     >>> image = np.ones((100, 80, 60), np.uint8)
     >>> report = wkwdask.to_zarr(image, f"{folder}/em.ome.zarr", voxel_size=(4, 4, 40))  # doctest: +SKIP
     """
-    from wkwdask.api.array_input import content_of, plain_array
-    from wkwdask.graphs.build import write_array, write_array_later
+    from wkwdask.api.array_input import content_of, given_size, plain_array
+    from wkwdask.graphs.build import write_now_or_later
 
     need("zarr", "to_zarr", "zarr")
     voxels, named = plain_array(array, offset, allow_negative=True)
     content = content_of(voxels, token)
     wanted = Mag(1, 1, 1) if mag is None else Mag.parse(mag)
-    size = _of_mag_1(named.lengths_nm, wanted) if voxel_size is None else _positive(voxel_size)
+    size = given_size(voxel_size, named, wanted)
     if category not in (None, "color", "segmentation"):
         raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
     known = category or named.category
     shards = shard_shape if isinstance(shard_shape, bool) else vec3(shard_shape, "shard_shape")
     options = ArrayOptions(vec3(chunk_shape, "chunk_shape"), shards, compression, level, version)
     staged = stage_array(url, named.offset, content, options, existing, wanted, size, is_label=None if known is None else known == "segmentation")
-    if compute:
-        return write_array(staged, voxels, content.trusted)
-    delayed: Delayed = write_array_later(staged, voxels)
-    return delayed
-
-
-def _positive(voxel_size: Sequence[float]) -> Lengths:
-    sizes = tuple(voxel_size)
-    if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
-        raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")
-    return sizes[0], sizes[1], sizes[2]
-
-
-def _of_mag_1(lengths: Lengths | None, mag: Mag) -> Lengths | None:
-    """Give the edge lengths of a voxel of mag 1 by those of a mag."""
-    if lengths is None:
-        return None
-    x, y, z = (length / factor for length, factor in zip(lengths, mag.factors, strict=True))
-    return x, y, z
+    written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
+    return written
 
 
 def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, options: ArrayOptions, voxel_size: Lengths | None, existing: str) -> Report:
@@ -201,8 +166,7 @@ def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Tak
     ValueError
         The voxel size is not known, or an option makes no sense.
     """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.batch import check_can_be_repeated
+    from wkwdask.graphs.build import rechunk_all
     from wkwdask.graphs.runners import num_workers
 
     need("zarr", "an OME-NGFF image", "zarr")
@@ -211,29 +175,20 @@ def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Tak
         raise ValueError(f"{layer.folder}: nothing says how large its voxels are; give voxel_size= (--voxel-size) in nm")
     mags = taken.mags_of(layer.folder, list(layer.mags))
     image_place(target).check_voxel_size(size, mags)
-    volumes = [layer.volume(mag) for mag in mags]
-    check_alike([taken.of(volume) for volume in volumes])
-    copies = [_copy(layer, volume, taken, size) for volume in volumes]
-    check_can_be_repeated(len(copies), starts_anew=existing == "overwrite")
+    copies = [taken.copy_of(layer.volume(mag)) for mag in mags]
+    check_alike(copies)
     stage = partial(stage_copy, target, options=options, workers=num_workers())
-    if len(copies) > 1 and existing == "error":
-        jobs = [stage(copy, existing=existing).staged for copy in copies]
-        if is_interrupted_call(jobs):
-            existing = "resume"
-        else:
-            for job in jobs:  # all are checked before the first is made
-                job.check_free()
-    report = merge_reports([build.rechunk(stage(copy, existing=existing), verify=False) for copy in copies])
+    report = rechunk_all([partial(stage, _as_array(copy, layer, size)) for copy in copies], existing)
     note = labels_note(target)
     if note:
         warnings.warn(note, ViewerWarning, stacklevel=3)
     return report
 
 
-def _copy(layer: AnyLayer, volume: StoredVolume, taken: Taken, voxel_size: Lengths) -> ArrayCopy:
-    source = taken.of(volume)
+def _as_array(copy: Copy, layer: AnyLayer, voxel_size: Lengths) -> ArrayCopy:
+    source = copy.source
     is_label = layer.category == "segmentation" if layer.category is not None else is_ids(source.dtype, source.num_channels)
-    return ArrayCopy(source, voxel_size, is_label, {**taken.settings, **stored_settings(volume)}, partial(check_not_replaced, volume))
+    return ArrayCopy(source, copy.input, copy.check_unchanged, voxel_size, is_label)
 
 
 def array_options(values: dict[str, Any], level: int | None, version: str | None) -> ArrayOptions:

@@ -1,11 +1,10 @@
 """``datasource-properties.json``: the record of a WEBKNOSSOS dataset.
 
-Text in, records out, and edits that keep everything they do not know. Opens nothing.
+Text in, records out; ``wkwdask.formats.datasource_edits`` changes it. Opens nothing.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.json_text import Problems, format_json, parse_object
+from wkwdask.formats.units import length_nm, nm_per_unit, unit_name
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 
@@ -25,24 +25,6 @@ _ATTRIBUTES = ("largestSegmentId", "defaultViewConfiguration", "adminViewConfigu
 _JAVASCRIPT_INTEGER = (1 << 53) - 1
 _CHANNELS = {"uint24": 3}  # the one class of several channels that files without numChannels have
 _LAYER_NAME = re.compile(r"[A-Za-z0-9_$@\-]+[A-Za-z0-9_$@\-.]*")  # WEBKNOSSOS's rule
-_NM_PER_UNIT = {
-    "yoctometer": 1e-15, "zeptometer": 1e-12, "attometer": 1e-9, "femtometer": 1e-6, "picometer": 1e-3, "nanometer": 1.0,
-    "micrometer": 1e3, "millimeter": 1e6, "centimeter": 1e7, "decimeter": 1e8, "meter": 1e9, "decameter": 1e10, "hectometer": 1e11,
-    "kilometer": 1e12, "megameter": 1e15, "gigameter": 1e18, "terameter": 1e21, "petameter": 1e24, "exameter": 1e27,
-    "zettameter": 1e30, "yottameter": 1e33,
-    "angstrom": 0.1, "inch": 2.54e7, "foot": 3.048e8, "yard": 9.144e8, "mile": 1.609344e12, "parsec": 3.0856775814913673e25,
-}  # fmt: skip
-_SHORT_UNITS = {
-    "nm": "nanometer",
-    "um": "micrometer",
-    "µm": "micrometer",
-    "μm": "micrometer",
-    "mm": "millimeter",
-    "cm": "centimeter",
-    "m": "meter",
-    "pm": "picometer",
-    "Å": "angstrom",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,32 +173,6 @@ def _name_of(entry: Any) -> str | None:
     return name if isinstance(name, str) and name else None
 
 
-def length_nm(length: float, unit: str) -> float:
-    """Turn a length into nanometers.
-
-    Parameters
-    ----------
-    length : float
-        The length.
-    unit : str
-        Its unit, such as ``"nm"`` or ``"micrometer"``.
-
-    Raises
-    ------
-    ValueError
-        There is no such unit.
-
-    Examples
-    --------
-    >>> length_nm(0.25, "um")
-    250.0
-    """
-    per_unit = _NM_PER_UNIT.get(unit_name(unit))
-    if per_unit is None:
-        raise ValueError(f"unit must be a unit of length such as {', '.join(_SHORT_UNITS)}, got {unit!r}")
-    return float(f"{length * per_unit:.12g}")  # 0.00404 micrometers are 4.04 nanometers, and not 4.0399999999999997
-
-
 def format_datasource(document: dict[str, Any]) -> str:
     """Write a document the way WEBKNOSSOS does; numbers that were read keep their digits.
 
@@ -259,77 +215,6 @@ def new_document(name: str, voxel_size_nm: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def with_name(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Give the document of a dataset without layers that is like another one: its scale and whatever else is said of all layers."""
-    changed = copy.deepcopy(document)
-    identity = changed.get("id")
-    changed["id"] = {**(identity if isinstance(identity, dict) else {"team": ""}), "name": name}
-    changed["dataLayers"] = []
-    return changed
-
-
-def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
-    """Add mags to a layer, or replace them; everything else is kept.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    layer : str
-        Name of a layer in it.
-    mags : sequence of (Mag, str, int)
-        Mag, path relative to the dataset, and edge of a file [voxels].
-
-    Returns
-    -------
-    dict
-        A changed copy; a layer in the legacy form stays in it.
-    """
-    changed = copy.deepcopy(document)
-    key, mag_key, entry = _mag_entries(changed, layer)
-    legacy = key == "wkwResolutions"
-    known = {Mag.parse(item[mag_key]): item for item in entry.get(key, [])}
-    for mag, path, file_len_vx in mags:
-        item = dict(known.get(mag, {}))
-        item[mag_key] = list(mag.factors)
-        item["cubeLength"] = file_len_vx
-        if not legacy:
-            item["path"] = path
-            item.setdefault("axisOrder", {"c": 0, "x": 1, "y": 2, "z": 3})
-        known[mag] = item
-    entry[key] = [known[mag] for mag in sorted(known, key=lambda mag: (mag.maximum, mag.factors))]
-    return changed
-
-
-def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag], *, keep_layer: bool = True) -> dict[str, Any]:
-    """Take mags off a layer; everything else is kept.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    layer : str
-        Name of a layer; where it is not there, nothing changes.
-    mags : sequence of Mag
-        The mags.
-    keep_layer : bool
-        Whether the layer stays when its last mag goes.
-
-    Returns
-    -------
-    dict
-        A changed copy.
-    """
-    changed = copy.deepcopy(document)
-    layers = changed.get("dataLayers", [])
-    for entry in [entry for entry in layers if isinstance(entry, dict) and entry.get("name") == layer]:
-        key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
-        entry[key] = [item for item in entry.get(key, []) if Mag.parse(item[mag_key]) not in mags]
-        if not entry[key] and not keep_layer:
-            layers.remove(entry)
-    return changed
-
-
 def largest_segment_id(attributes: dict[str, Any]) -> int | None:
     """Read the largest id that a layer says it has, None where it does not; ids that JavaScript cannot hold stand in a string."""
     value = attributes.get("largestSegmentId")
@@ -344,48 +229,6 @@ def largest_segment_id(attributes: dict[str, Any]) -> int | None:
 def format_segment_id(value: int) -> int | dict[str, str]:
     """Write an id as a layer states it."""
     return value if value <= _JAVASCRIPT_INTEGER else {"customJsonEncoding": "bigint", "value": str(value)}
-
-
-def with_layer(
-    document: dict[str, Any], name: str, category: str, box: BoundingBox, element_class: str, num_channels: int, attributes: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """Add a layer without mags, or set the box and type of one that is there; everything else is kept.
-
-    Attributes go to a new layer; of one that is there only the largest id grows.
-    """
-    changed = copy.deepcopy(document)
-    layers = changed.setdefault("dataLayers", [])
-    entry = next((entry for entry in layers if isinstance(entry, dict) and entry.get("name") == name), None)
-    if entry is None:
-        entry = {"name": name, "category": category, **(attributes or {})}
-        layers.append(entry)
-    largest = [known for known in (largest_segment_id(entry), largest_segment_id(attributes or {})) if known is not None]
-    if largest:
-        entry["largestSegmentId"] = format_segment_id(max(largest))
-    width, height, depth = box.size
-    entry["boundingBox"] = {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
-    entry["elementClass"] = element_class
-    entry.setdefault("dataFormat", "wkw")
-    entry["numChannels"] = num_channels
-    if "wkwResolutions" not in entry:
-        entry.setdefault("mags", [])
-    return changed
-
-
-def unit_name(unit: str) -> str:
-    """Give the long name of a unit, which is the one that WEBKNOSSOS writes.
-
-    Examples
-    --------
-    >>> unit_name("um")
-    'micrometer'
-    """
-    return _SHORT_UNITS.get(unit, unit)
-
-
-def nm_per_unit(unit: str) -> float | None:
-    """Give the length of a unit [nm], None where it is no unit of length."""
-    return _NM_PER_UNIT.get(unit_name(unit))
 
 
 def _voxel_size(value: Any, problems: Problems) -> tuple[tuple[float, float, float], str] | None:
@@ -458,47 +301,8 @@ def _mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagR
 
 def cube_lengths(document: dict[str, Any], layer: str) -> dict[Mag, int]:
     """List the edges of files that a layer's mags say they have [voxels]."""
-    key, mag_key, entry = _mag_entries(document, layer)
+    key, mag_key, entry = mag_entries(document, layer)
     return {Mag.parse(item[mag_key]): item["cubeLength"] for item in entry.get(key, []) if isinstance(item.get("cubeLength"), int)}
-
-
-def with_fields(document: dict[str, Any], layer: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """Set what a layer says about itself; everything else is kept."""
-    changed = copy.deepcopy(document)
-    _mag_entries(changed, layer)[2].update(fields)
-    return changed
-
-
-def with_view_configuration(document: dict[str, Any], layer: str | None, values: dict[str, Any]) -> dict[str, Any]:
-    """Set how WEBKNOSSOS shows a layer by default; everything else is kept.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    layer : str, optional
-        Name of a layer in it, None for what concerns the whole dataset.
-    values : dict
-        Fields of ``defaultViewConfiguration`` such as ``intensityRange``; None takes a field away.
-
-    Returns
-    -------
-    dict
-        A changed copy.
-
-    Raises
-    ------
-    MissingError
-        There is no such layer.
-    """
-    changed = copy.deepcopy(document)
-    entry = changed if layer is None else layer_entry(changed, layer)
-    before = entry.get("defaultViewConfiguration")
-    after = {**(before if isinstance(before, dict) else {}), **values}
-    entry["defaultViewConfiguration"] = {key: value for key, value in after.items() if key not in values or value is not None}
-    if not entry["defaultViewConfiguration"]:
-        del entry["defaultViewConfiguration"]
-    return changed
 
 
 def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
@@ -550,7 +354,7 @@ def without_place(entry: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:
+def mag_entries(document: dict[str, Any], layer: str) -> tuple[str, str, dict[str, Any]]:
     """Find a layer's entry, and how its list of mags and their mag are called there."""
     entry = layer_entry(document, layer)
     return ("wkwResolutions", "resolution", entry) if "mags" not in entry and "wkwResolutions" in entry else ("mags", "mag", entry)

@@ -1,4 +1,4 @@
-"""Edits of ``datasource-properties.json`` that people ask for, one field or one layer at a time.
+"""Edits of ``datasource-properties.json``, one field or one layer at a time.
 
 Documents in, changed copies out; everything that an edit does not name is kept as it is. Opens nothing.
 """
@@ -9,7 +9,8 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError
-from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_segment_id, layer_entry, nm_per_unit, unit_name
+from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_segment_id, largest_segment_id, layer_entry, mag_entries
+from wkwdask.formats.units import nm_per_unit, unit_name
 from wkwdask.geometry.mag import Mag
 
 if TYPE_CHECKING:
@@ -50,10 +51,14 @@ def with_box(document: Document, layer: str, box: BoundingBox) -> Document:
     """Set where a layer has data [voxels of mag 1]."""
     changed = copy.deepcopy(document)
     entry = layer_entry(changed, layer)
-    width, height, depth = box.size
     before = entry.get("boundingBox")
-    entry["boundingBox"] = {**(before if isinstance(before, dict) else {}), "topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
+    entry["boundingBox"] = {**(before if isinstance(before, dict) else {}), **_box_entry(box)}
     return changed
+
+
+def _box_entry(box: BoundingBox) -> dict[str, Any]:
+    width, height, depth = box.size
+    return {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
 
 
 def with_largest_id(document: Document, layer: str, value: int | None) -> Document:
@@ -161,6 +166,141 @@ def with_explicit_paths(document: Document, layer: str, paths: Mapping[Mag, str]
         mag = Mag.parse(item["mag"])
         if mag in paths:
             item["path"] = paths[mag]
+    return changed
+
+
+def with_name(document: dict[str, Any], name: str) -> dict[str, Any]:
+    """Give the document of a dataset without layers that is like another one: its scale and whatever else is said of all layers."""
+    changed = copy.deepcopy(document)
+    identity = changed.get("id")
+    changed["id"] = {**(identity if isinstance(identity, dict) else {"team": ""}), "name": name}
+    changed["dataLayers"] = []
+    return changed
+
+
+def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
+    """Add mags to a layer, or replace them; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    layer : str
+        Name of a layer in it.
+    mags : sequence of (Mag, str, int)
+        Mag, path relative to the dataset, and edge of a file [voxels].
+
+    Returns
+    -------
+    dict
+        A changed copy; a layer in the legacy form stays in it.
+    """
+    changed = copy.deepcopy(document)
+    key, mag_key, entry = mag_entries(changed, layer)
+    legacy = key == "wkwResolutions"
+    known = {Mag.parse(item[mag_key]): item for item in entry.get(key, [])}
+    for mag, path, file_len_vx in mags:
+        item = dict(known.get(mag, {}))
+        item[mag_key] = list(mag.factors)
+        item["cubeLength"] = file_len_vx
+        if not legacy:
+            item["path"] = path
+            item.setdefault("axisOrder", {"c": 0, "x": 1, "y": 2, "z": 3})
+        known[mag] = item
+    entry[key] = [known[mag] for mag in sorted(known, key=lambda mag: (mag.maximum, mag.factors))]
+    return changed
+
+
+def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag], *, keep_layer: bool = True) -> dict[str, Any]:
+    """Take mags off a layer; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    layer : str
+        Name of a layer; where it is not there, nothing changes.
+    mags : sequence of Mag
+        The mags.
+    keep_layer : bool
+        Whether the layer stays when its last mag goes.
+
+    Returns
+    -------
+    dict
+        A changed copy.
+    """
+    changed = copy.deepcopy(document)
+    layers = changed.get("dataLayers", [])
+    for entry in [entry for entry in layers if isinstance(entry, dict) and entry.get("name") == layer]:
+        key, mag_key = ("mags", "mag") if "mags" in entry else ("wkwResolutions", "resolution")
+        entry[key] = [item for item in entry.get(key, []) if Mag.parse(item[mag_key]) not in mags]
+        if not entry[key] and not keep_layer:
+            layers.remove(entry)
+    return changed
+
+
+def with_layer(
+    document: dict[str, Any], name: str, category: str, box: BoundingBox, element_class: str, num_channels: int, attributes: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Add a layer without mags, or set the box and type of one that is there; everything else is kept.
+
+    Attributes go to a new layer; of one that is there only the largest id grows.
+    """
+    changed = copy.deepcopy(document)
+    layers = changed.setdefault("dataLayers", [])
+    entry = next((entry for entry in layers if isinstance(entry, dict) and entry.get("name") == name), None)
+    if entry is None:
+        entry = {"name": name, "category": category, **(attributes or {})}
+        layers.append(entry)
+    largest = [known for known in (largest_segment_id(entry), largest_segment_id(attributes or {})) if known is not None]
+    if largest:
+        entry["largestSegmentId"] = format_segment_id(max(largest))
+    entry["boundingBox"] = _box_entry(box)
+    entry["elementClass"] = element_class
+    entry.setdefault("dataFormat", "wkw")
+    entry["numChannels"] = num_channels
+    if "wkwResolutions" not in entry:
+        entry.setdefault("mags", [])
+    return changed
+
+
+def with_fields(document: dict[str, Any], layer: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """Set what a layer says about itself; everything else is kept."""
+    changed = copy.deepcopy(document)
+    mag_entries(changed, layer)[2].update(fields)
+    return changed
+
+
+def with_view_configuration(document: dict[str, Any], layer: str | None, values: dict[str, Any]) -> dict[str, Any]:
+    """Set how WEBKNOSSOS shows a layer by default; everything else is kept.
+
+    Parameters
+    ----------
+    document : dict
+        The document.
+    layer : str, optional
+        Name of a layer in it, None for what concerns the whole dataset.
+    values : dict
+        Fields of ``defaultViewConfiguration`` such as ``intensityRange``; None takes a field away.
+
+    Returns
+    -------
+    dict
+        A changed copy.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer.
+    """
+    changed = copy.deepcopy(document)
+    entry = changed if layer is None else layer_entry(changed, layer)
+    before = entry.get("defaultViewConfiguration")
+    after = {**(before if isinstance(before, dict) else {}), **values}
+    entry["defaultViewConfiguration"] = {key: value for key, value in after.items() if key not in values or value is not None}
+    if not entry["defaultViewConfiguration"]:
+        del entry["defaultViewConfiguration"]
     return changed
 
 

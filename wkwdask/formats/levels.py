@@ -43,6 +43,12 @@ def ratio_of(lengths: Sequence[float], base: Sequence[float]) -> Lengths:
     return x, y, z
 
 
+def lengths_in(mag: Mag, size: Sequence[float]) -> Lengths:
+    """Give the edge lengths of a voxel of a mag, by those of mag 1."""
+    x, y, z = (length * factor for length, factor in zip(size, mag.factors, strict=True))
+    return x, y, z
+
+
 def mag_of(ratio: Sequence[float] | None) -> Mag | None:
     """Turn a ratio of lengths into a mag, None where it is none.
 

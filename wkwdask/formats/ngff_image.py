@@ -9,12 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.formats.levels import lengths_in
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.mag import Mag, Vec3
-
-    Lengths = tuple[float, float, float]
 
 VERSIONS = ("0.5", "0.4")
 _RED_GREEN_BLUE = ("FF0000", "00FF00", "0000FF")
@@ -57,30 +58,35 @@ def level_of(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> 
     (82.0, 2.0, 0.0)
     """
     size = (1.0, 1.0, 1.0) if voxel_size is None else voxel_size
-    lengths = [length * factor for length, factor in zip(size, mag.factors, strict=True)]
+    lengths = lengths_in(mag, size)
     shift = [first * length + (factor - 1) / 2 * one for first, length, factor, one in zip(topleft, lengths, mag.factors, size, strict=True)]
-    return Level(path, (lengths[0], lengths[1], lengths[2]), (shift[0], shift[1], shift[2]))
+    return Level(path, lengths, (shift[0], shift[1], shift[2]))
 
 
-def axes_of(num_channels: int, unit: str | None) -> list[dict[str, str]]:
-    """Name the axes of an image."""
-    space = [{"name": name, "type": "space", **({"unit": unit} if unit else {})} for name in "zyx"]
-    return [{"name": "c", "type": "channel"}, *space] if num_channels > 1 else space
+def letters_of(num_channels: int) -> str:
+    """Give a letter for each axis of an array as it is stored here; one channel has no axis."""
+    return "czyx" if num_channels > 1 else "zyx"
 
 
-def dataset_entry(level: Level, num_channels: int) -> dict[str, Any]:
+def _axis_entry(letter: str, unit: str | None) -> dict[str, str]:
+    return {"name": "c", "type": "channel"} if letter == "c" else {"name": letter, "type": "space", **({"unit": unit} if unit else {})}
+
+
+def _dataset_entry(level: Level, axes: str) -> dict[str, Any]:
     """Write what ``datasets`` says of a level."""
-    first = [1.0] if num_channels > 1 else []
-    return {
-        "path": level.path,
-        "coordinateTransformations": [
-            {"type": "scale", "scale": [*first, *map(float, reversed(level.lengths))]},
-            {"type": "translation", "translation": [*(0.0 for _ in first), *map(float, reversed(level.translation))]},
-        ],
-    }
+    steps = [
+        {"type": "scale", "scale": _along(axes, level.lengths, 1.0)},
+        {"type": "translation", "translation": _along(axes, level.translation, 0.0)},
+    ]
+    return {"path": level.path, "coordinateTransformations": steps}
 
 
-def multiscale(name: str, levels: Iterable[Level], num_channels: int, unit: str | None = "nanometer") -> dict[str, Any]:
+def _along(axes: str, lengths: Lengths, of_channels: float) -> list[float]:
+    of_axes = {"c": of_channels, **dict(zip("xyz", lengths, strict=True))}
+    return [float(of_axes[letter]) for letter in axes]
+
+
+def multiscale(name: str, levels: Iterable[Level], axes: str, unit: str | None = "nanometer") -> dict[str, Any]:
     """Write one image of ``multiscales``.
 
     Parameters
@@ -89,12 +95,13 @@ def multiscale(name: str, levels: Iterable[Level], num_channels: int, unit: str 
         Its name.
     levels : iterable of Level
         Its arrays.
-    num_channels : int
-        Values per voxel; one has no axis.
+    axes : str
+        A letter for each axis of the arrays, slowest first.
     unit : str, optional
         Of lengths and translations.
     """
-    return {"name": name, "axes": axes_of(num_channels, unit), "datasets": with_entries([], (dataset_entry(level, num_channels) for level in levels))}
+    datasets = with_entries([], (_dataset_entry(level, axes) for level in levels))
+    return {"name": name, "axes": [_axis_entry(letter, unit) for letter in axes], "datasets": datasets}
 
 
 def with_entries(datasets: Sequence[dict[str, Any]], new: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from itertools import pairwise, product
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wkwdask.geometry.bounding_box import BoundingBox
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
 
@@ -63,6 +67,30 @@ def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox
     """Give the voxels of one cell, in the mag of ``like``."""
     topleft = (index[0] * cell[0], index[1] * cell[1], index[2] * cell[2])
     return BoundingBox(topleft, (cell[0], cell[1], cell[2]), like.mag)
+
+
+def mark_cells(found: npt.NDArray[np.bool_], low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], box: BoundingBox, cell: Sequence[int]) -> None:
+    """Mark the cells that hold voxels of some boxes.
+
+    Parameters
+    ----------
+    found : ndarray of bool, shape (x, y, z)
+        Takes the marks: the cells that ``box`` touches.
+    low, high : ndarray of int64, shape (n, 3)
+        First voxel of each box along x, y, z, and the one behind its last.
+    box : BoundingBox
+        What counts of them [voxels].
+    cell : sequence of 3 int
+        Edge lengths of one cell [voxels].
+    """
+    low, high = np.maximum(low, box.topleft), np.minimum(high, box.bottomright)
+    inside = (low < high).all(axis=1)
+    first = np.array([cells.start for cells in cell_range(box, cell)])
+    spans = np.unique(np.concatenate([low[inside] // cell - first, -(-high[inside] // cell) - first], axis=1), axis=0)
+    single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)
+    found[tuple(spans[single, :3].T)] = True
+    for x, y, z, to_x, to_y, to_z in spans[~single].tolist():
+        found[x:to_x, y:to_y, z:to_z] = True
 
 
 def borders(start: int, stop: int, step: int) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ import dask
 import dask.array as da
 import numpy as np
 
-from wkwdask.errors import SpaceWarning
-from wkwdask.graphs.batch import HandedOver
+from wkwdask.errors import SpaceWarning, ViewerWarning
+from wkwdask.graphs.batch import HandedOver, check_can_be_repeated
 from wkwdask.graphs.planning import export_only_planned, only_planned
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
@@ -26,7 +26,8 @@ from wkwdask.jobs.job import Result
 from wkwdask.jobs.journaled import entry_of
 from wkwdask.jobs.progress import Progress
 from wkwdask.jobs.remove import RemoveJob
-from wkwdask.jobs.report import Report
+from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.staged import is_interrupted_call
 from wkwdask.jobs.tally import ShardTally, tally_of
 from wkwdask.jobs.tolerant import NO_RESULT, Tolerance
 from wkwdask.jobs.write import PART_NBYTES, WriteJob
@@ -127,6 +128,11 @@ def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) ->
     return finished(shard_receipts(lazy, target, _Start(staged)), _Publish(staged))
 
 
+def write_now_or_later(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted: str, *, compute: bool) -> Any:
+    """Write an array, or build a graph that does; a Report, or a Delayed whose result is one."""
+    return write_array(staged, array, trusted) if compute else write_array_later(staged, array)
+
+
 def build_pyramid(pyramid: StagedPyramid) -> Report:
     """Build a pyramid, or go on with an interrupted one.
 
@@ -203,6 +209,37 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
     if report.voxels and not report.files:
         return replace(report, note="; ".join(filter(None, [report.note, f"{staged.folders[0]} is all zero, as {rechunking.volume.name} is"])))
     return report
+
+
+def rechunk_all(stages: Sequence[Callable[[str], StagedRechunk]], existing: str) -> Report:
+    """Store mags of one call anew, one after the other; all are checked before the first is made, and a call that was interrupted between two goes on.
+
+    Parameters
+    ----------
+    stages : sequence of callable
+        Each stages a mag, given what to do where it is there already.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+
+    Returns
+    -------
+    Report
+    """
+    check_can_be_repeated(len(stages), starts_anew=existing == "overwrite")
+    if len(stages) > 1:
+        jobs = [stage(existing).staged for stage in stages]
+        if existing == "error" and is_interrupted_call(jobs):
+            existing = "resume"
+        elif existing == "error":
+            for job in jobs:
+                job.check_free()
+    reports = []
+    for stage in stages:
+        staged = stage(existing)
+        for note in staged.notes:
+            warnings.warn(note, ViewerWarning, stacklevel=5)
+        reports.append(rechunk(staged, verify=False))
+    return merge_reports(reports)
 
 
 def apply(applying: StagedApply, *, most_failures: int) -> Report:

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
-from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.convert import ConvertJob
 from wkwdask.jobs.staged import StagedMags
 from wkwdask.plans.slabs import Slabs, plan_slabs
-from wkwdask.storage.converted import Converted, check_range
+from wkwdask.storage.converted import Converted, converted
 from wkwdask.storage.foreign import Foreign, Placing, open_foreign
 from wkwdask.storage.image_stack import ImageStack, read_notes
 from wkwdask.storage.translated import moved
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from wkwdask.storage.job_records import UnfinishedJob
     from wkwdask.storage.volume import Target
 
-EXISTING = ("error", "resume", "overwrite")
 _NOTES_NAME = "bad-slices"
 
 
@@ -108,14 +106,7 @@ def open_source(source: Any, options: SourceOptions, mag: Mag) -> tuple[Source, 
         An option makes no sense.
     """
     foreign = open_foreign(source, Placing(options.offset, mag, options.axes, options.fill))
-    volume: Any = foreign.volume
-    channels = options.channels if options.channels is not None else tuple(range(volume.num_channels))
-    if not channels or any(not 0 <= channel < volume.num_channels for channel in channels):
-        raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
-    dtype = by_dtype(options.dtype or volume.dtype).dtype.newbyteorder("=")
-    check_range(options.value_range)
-    if channels != tuple(range(volume.num_channels)) or dtype != volume.dtype or options.value_range is not None:
-        volume = Converted(volume, channels, dtype, options.value_range)
+    volume = converted(foreign.volume, options.channels, options.dtype, options.value_range)
     if options.box is not None:
         box = options.box.in_mag(mag).intersection(volume.box)
         if box.is_empty:

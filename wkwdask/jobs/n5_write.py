@@ -13,28 +13,24 @@ from wkwdask.formats.n5.attribute_edits import LevelPlace, dataset_document
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, LARGEST_BLOCK, N5Dataset, is_dataset
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.placement import lengths_of, level_attributes, level_number
-from wkwdask.geometry.mag import Mag, Vec3, vec3
+from wkwdask.geometry.mag import Mag, Vec3
 from wkwdask.jobs.content import EXISTING, owner_of
-from wkwdask.jobs.rechunk import StagedRechunk
-from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
-from wkwdask.plans.upsample import plan_upsampling
+from wkwdask.jobs.rechunk import stage_copied
+from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.n5 import read_attributes
 from wkwdask.storage.n5_edit import N5Edit
 from wkwdask.storage.n5_layer import location_of, stripped
 from wkwdask.storage.n5_target import N5Target
-from wkwdask.storage.owner import Owner
 from wkwdask.storage.precomputed_layer import holds_wkw
 from wkwdask.storage.store import LocalStore
-from wkwdask.storage.translated import in_frame
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from wkwdask.formats.levels import Lengths
     from wkwdask.formats.n5.compression import Compression
     from wkwdask.jobs.content import Content
-    from wkwdask.storage.volume import Volume
+    from wkwdask.jobs.rechunk import Copy, StagedRechunk
+    from wkwdask.storage.owner import Owner
 
 _COMMAND = "to_n5"
 _LARGEST_BLOCK_LEN = (1 << 31) - 1
@@ -185,7 +181,7 @@ def other_levels(group: str, count: int, lengths_nm: Lengths | None) -> list[str
 def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag, owner: Owner) -> tuple[N5Target, N5Edit]:
     staged = StagedMags.staged_folder(owner, place.parent, "dataset")
     document = dataset_document(dataset, at, is_level=place.group is not None, is_root=place.root == place.folder)
-    target = N5Target(staged, f"{staged}.parts", replace(dataset, document=document), mag, at.offset)
+    target = N5Target(staged, f"{staged}.parts", mag, replace(dataset, document=document), at.offset)
     return target, N5Edit(place.root, place.group, os.path.basename(place.folder), len(dataset.dimensions), at)
 
 
@@ -252,28 +248,21 @@ def stage_n5_array(
     )
 
 
-def stage_n5_copy(
-    folder: str, source: Volume, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, known: dict[str, Any], check_unchanged: Callable[[], None],
-    existing: str, workers: int,
-) -> StagedRechunk:  # fmt: skip
+def stage_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, workers: int) -> StagedRechunk:
     """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on.
 
     Parameters
     ----------
     folder : str
         The dataset, a level of the group above it.
-    source : Volume
-        What is read, in absolute voxels.
+    copy : Copy
+        What goes there.
     encoding : N5Encoding
         How it is stored.
     lengths_nm : tuple of 3 float, optional
         Edge lengths of a voxel of the group's finest level [nm].
     mag : Mag
         Its mag relative to that.
-    known : dict
-        By what the source is known again.
-    check_unchanged : callable
-        Makes sure, in the end, that the source is still the one that was read.
     existing : str
         ``"error"``, ``"resume"`` or ``"overwrite"``.
     workers : int
@@ -285,18 +274,14 @@ def stage_n5_copy(
         As for :func:`stage_n5_array`.
     """
     check_existing(existing, EXISTING)
-    place = n5_place(folder, is_level=True)
+    place, source = n5_place(folder, is_level=True), copy.source
     dataset = encoding.dataset(source.box.size, source.dtype, source.num_channels)
     at = LevelPlace(mag, source.box.topleft, lengths_nm)
-    settings = {**settings_of("convert", folder=place.folder), **_place_settings(dataset, at), **known}
-    interrupted = find_interrupted(place.parent, [place.folder], settings, existing)
-    owner = Owner.this_process(f"convert into {place.folder}", interrupted.job if interrupted is not None else None)
-    target, edit = _staged_target(place, dataset, at, source.box.mag, owner)
-    voxel_nbytes = source.num_channels * source.dtype.itemsize
-    region = None if interrupted is None else vec3(interrupted.plan["region"])
-    frame = in_frame(source, target.origin)
-    plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
-    staged = StagedMags(
-        owner, place.parent, (target,), (place.folder,), source.box.volume * voxel_nbytes, edit, settings, existing, {"region": plan.region_shape}
-    )  # fmt: skip
-    return StagedRechunk(frame, plan, target, staged, check_unchanged)
+    settings = {**settings_of("convert", folder=place.folder), **_place_settings(dataset, at), **copy.input}
+
+    def lay_out(owner: Owner) -> StagedMags:
+        target, edit = _staged_target(place, dataset, at, source.box.mag, owner)
+        nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
+        return StagedMags(owner, place.parent, (target,), (place.folder,), nbytes_in, edit, settings, existing)
+
+    return stage_copied(copy, "convert", place.parent, place.folder, settings, existing, workers, lay_out)

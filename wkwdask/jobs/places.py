@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
+from wkwdask.formats.levels import lengths_in, ratio_of
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, dataset_above, layer_in, read_datasource, with_external
@@ -163,12 +164,12 @@ def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float], *, 
     ValueError
         The dataset is there and its voxels are others: the array would get into another place.
     """
-    size = tuple(length / factor for length, factor in zip(lengths_nm, place.mag.factors, strict=True))
+    size = ratio_of(lengths_nm, place.mag.factors)
     datasource = place.layer.datasource
     if datasource is not None:
         known = datasource.voxel_size_nm
         if known is not None and not same_lengths(size, known):
-            here = ", ".join(f"{a * factor:g}" for a, factor in zip(known, place.mag.factors, strict=True))
+            here = ", ".join(f"{length:g}" for length in lengths_in(place.mag, known))
             there = ", ".join(f"{length:g}" for length in lengths_nm)
             raise ValueError(
                 f"{place.folder}: the voxels of mag {place.mag} are {here} nm here, those of the array's coordinates {there} nm; "
@@ -177,7 +178,7 @@ def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float], *, 
         return None
     if place.mag.name != os.path.basename(place.folder) and place.mag.long_name != os.path.basename(place.folder):
         return None
-    return (size[0], size[1], size[2]) if is_room else None
+    return size if is_room else None
 
 
 def other_layers_with(layer: Layer, folder: str) -> list[str]:

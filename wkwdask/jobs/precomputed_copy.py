@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.formats.precomputed.info_edits import scale_entry
-from wkwdask.geometry.mag import vec3
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.precomputed_places import volume_place
 from wkwdask.jobs.precomputed_write import stage_scales, type_at
-from wkwdask.jobs.rechunk import StagedRechunk
-from wkwdask.jobs.staged import check_existing, find_interrupted, settings_of
-from wkwdask.plans.upsample import plan_upsampling
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.translated import in_frame
+from wkwdask.jobs.rechunk import Copy, stage_copied
+from wkwdask.jobs.staged import check_existing, settings_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.jobs.precomputed_write import VolumeType
-    from wkwdask.storage.volume import Volume
-
-EXISTING = ("error", "resume", "overwrite")
+    from wkwdask.jobs.rechunk import StagedRechunk
+    from wkwdask.jobs.staged import StagedMags
+    from wkwdask.storage.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleCopy:
+class ScaleCopy(Copy):
     """One scale that is to hold the voxels of a volume."""
 
-    source: Volume
-    """What is read, in absolute voxels."""
     scale: Scale
     """How it is stored."""
-    input: dict[str, Any]
-    """By what the source is known again."""
-    check_unchanged: Callable[[], None]
-    """Makes sure, in the end, that the source is still the one that was read."""
 
 
 def stage_copy(
@@ -50,7 +39,7 @@ def stage_copy(
     in_place: bool = False,
     compress: str | None = None,
     force: bool = False,
-) -> tuple[StagedRechunk, list[str]]:  # fmt: skip
+) -> StagedRechunk:  # fmt: skip
     """Check and lay out the making of one scale, or find the interrupted job that is to go on.
 
     Parameters
@@ -76,8 +65,7 @@ def stage_copy(
 
     Returns
     -------
-    StagedRechunk, list of str
-        And what a user should know.
+    StagedRechunk
 
     Raises
     ------
@@ -94,16 +82,15 @@ def stage_copy(
     scale = replace(copy.scale, key=place.key_for(copy.scale.resolution))
     folder = place.folder_of(scale.key)
     settings = {**settings_of(command, type=kind, compress=compress), **copy.input, "scale": scale_entry(scale)}
-    interrupted = find_interrupted(place.folder, [folder], settings, existing)
-    owner = Owner.this_process(f"{command} into {folder}", interrupted.job if interrupted is not None else None)
-    voxel_nbytes = volume.num_channels * volume.dtype.itemsize
-    mag = copy.source.box.mag
-    staged, notes = stage_scales(
-        place, volume, [(scale, mag)], owner, copy.source.box.volume * voxel_nbytes, settings, "overwrite" if in_place else existing,
-        compress=compress, force=force,
-    )  # fmt: skip
-    (target,) = staged.targets
-    region = None if interrupted is None else vec3(interrupted.plan["region"])
-    plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, copy.source.chunk_shape)
-    staged = replace(staged, plan={"region": plan.region_shape})
-    return StagedRechunk(in_frame(copy.source, target.origin), plan, target, staged, copy.check_unchanged, in_place), notes
+    notes: list[str] = []
+
+    def lay_out(owner: Owner) -> StagedMags:
+        nbytes_in = copy.source.box.volume * volume.num_channels * volume.dtype.itemsize
+        staged, found = stage_scales(
+            place, volume, [(scale, copy.source.box.mag)], owner, nbytes_in, settings, "overwrite" if in_place else existing, compress=compress, force=force
+        )
+        notes.extend(found)
+        return staged
+
+    staged = stage_copied(copy, command, place.folder, folder, settings, existing, workers, lay_out)
+    return replace(staged, in_place=in_place, notes=tuple(notes))

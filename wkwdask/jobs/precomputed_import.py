@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.precomputed.info_edits import scale_entry
-from wkwdask.jobs.foreign_import import EXISTING, SourceOptions, StagedImport, in_frame_of, open_source, staged_import, token_of
+from wkwdask.jobs.content import EXISTING
+from wkwdask.jobs.foreign_import import SourceOptions, StagedImport, in_frame_of, open_source, staged_import, token_of
 from wkwdask.jobs.precomputed_places import volume_place
-from wkwdask.jobs.precomputed_write import ScaleEncoding, resolution_for, stage_scales, type_at
+from wkwdask.jobs.precomputed_write import resolution_for, stage_scales, type_at
 from wkwdask.jobs.staged import check_existing, find_interrupted, settings_of
 from wkwdask.storage.owner import Owner
 
@@ -71,8 +73,7 @@ def stage_scale_import(
     voxels = in_frame_of(found, origin)
     volume = type_at(place, voxels.dtype, voxels.num_channels, kind)
     resolution = resolution_for(place, mag, _lengths(place, mag, taken.voxel_size_nm, foreign.voxel_size_nm))
-    encoding = ScaleEncoding(stored.encoding, stored.sharded or False, stored.chunk_size or (64, 64, 64), stored.quality, stored.compress)
-    scale = encoding.scale(place.key_for(resolution), voxels.box.size, origin, resolution, volume)
+    scale = stored.of_new().scale(place.key_for(resolution), voxels.box.size, origin, resolution, volume)
     folder = place.folder_of(scale.key)
     settings = settings_of(
         _COMMAND, folder=folder, type=volume.kind, dtype=volume.dtype.name, channels=volume.num_channels, compress=stored.compress,
@@ -90,6 +91,5 @@ def stage_scale_import(
 def _lengths(place: VolumePlace, mag: Mag, given: Lengths | None, found: Lengths | None) -> Lengths | None:
     """Give the edge lengths of a voxel of the mag [nm]: as a user says, else as the source says of a new volume; those of one that is there are known."""
     if given is not None:
-        x, y, z = (length * factor for length, factor in zip(given, mag.factors, strict=True))
-        return x, y, z
+        return lengths_in(mag, given)
     return found if place.info is None or not place.info.scales else None

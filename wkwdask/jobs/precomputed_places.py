@@ -14,7 +14,7 @@ from wkwdask.storage.precomputed_edit import find_info
 from wkwdask.storage.precomputed_layer import holds_wkw, stripped, volume_above
 
 if TYPE_CHECKING:
-    from wkwdask.formats.precomputed.info import Lengths, Scale, VolumeInfo
+    from wkwdask.formats.precomputed.info import Lengths, OddScale, Scale, VolumeInfo
     from wkwdask.geometry.mag import Mag
 
 SAME = 1e-3  # of a resolution: these are the same
@@ -34,18 +34,35 @@ class VolumePlace:
 
         Raises
         ------
+        ExistsError
+            Its owner locked it.
         UnsupportedError
-            It lies outside of the volume.
+            It lies outside of the volume, or another one has the same folder.
         """
-        folder = os.path.normpath(f"{self.folder}/{key}")
+        source = f"{self.folder}/{FILE_NAME}"
+        folder = self._path(key)
         if os.path.commonpath([folder, self.folder]) != self.folder or folder == self.folder:
-            raise UnsupportedError(f"{self.folder}/{FILE_NAME}: scale {key!r} lies outside of the volume, at {folder}, and is not written there")
+            raise UnsupportedError(f"{source}: scale {key!r} lies outside of the volume, at {folder}, and is not written there")
+        alike = [scale for scale in self._listed if self._path(scale.key) == folder]
+        if len(alike) > 1 or any(scale.key != key for scale in alike):
+            places = " and ".join(f"scales[{scale.index}] ({scale.key!r})" for scale in alike)
+            raise UnsupportedError(f"{source}: {places} {'have' if len(alike) > 1 else 'has'} the folder of scale {key!r}, in whose place nothing is written")
+        if any(isinstance(scale.entry, dict) and scale.entry.get("locked") is True for scale in alike):
+            raise ExistsError(f'{source}: scale {key!r} is locked ("locked": true), and is not replaced; whoever may do so takes that out')
         return folder
+
+    def _path(self, key: str) -> str:
+        return os.path.normpath(f"{self.folder}/{key}")
+
+    @property
+    def _listed(self) -> tuple[Scale | OddScale, ...]:
+        """All scales that ``info`` lists, those that cannot be used too."""
+        return () if self.info is None else (*self.info.scales, *self.info.odd)
 
     @property
     def listed_keys(self) -> set[str]:
         """Keys of all scales that ``info`` lists, those that cannot be used too."""
-        return set() if self.info is None else {*(scale.key for scale in self.info.scales), *(odd.key for odd in self.info.odd)}
+        return {scale.key for scale in self._listed}
 
     def scale_like(self, resolution: Lengths) -> Scale | None:
         """Find the scale of a resolution, None where there is none that can be used."""

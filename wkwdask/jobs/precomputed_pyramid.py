@@ -7,17 +7,18 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import MissingError, ResumeError, UnsupportedError
+from wkwdask.errors import MissingError, ReplacedError, ResumeError, UnsupportedError
 from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.precomputed_places import SAME, volume_place
 from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.jobs.precomputed_write import VolumeType, stage_scales
-from wkwdask.jobs.pyramid import PyramidJob, check_method
-from wkwdask.jobs.staged import check_existing, find_interrupted, settings_of
+from wkwdask.jobs.pyramid import StagedPyramid, check_method
+from wkwdask.jobs.staged import check_existing, find_interrupted, finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_mags import check_not_replaced
-from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
+from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.pieces import MEMORY_NBYTES
@@ -29,11 +30,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths, Scale
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.precomputed_places import VolumePlace
-    from wkwdask.jobs.staged import StagedMags
-    from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.precomputed_layer import AbsoluteVolume
 
-EXISTING = ("error", "resume", "overwrite")
 _METHOD_OF_TYPE = {"image": "mean", "segmentation": "mode"}
 
 
@@ -58,31 +56,24 @@ class ScalePyramidOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedScalePyramid:
+class StagedScalePyramid(StagedPyramid):
     """A pyramid of a precomputed volume that can be built."""
 
     source: AbsoluteVolume
     """The finest scale."""
-    method: str
-    """How a window becomes a voxel."""
-    ignore_zero: bool
-    """Whether zeros do not count in a window."""
-    passes: tuple[Pass, ...]
-    """How the scales are made."""
-    staged: StagedMags
-    """What is written; no targets where the finest scale is the coarsest already."""
-    stored_as: str
-    """How the new scales are stored, for people."""
     notes: tuple[str, ...]
     """What a user should know."""
-
-    def job(self) -> PyramidJob:
-        """Make the job."""
-        return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
+    stored: tuple[int, int]
+    """The shards or groups of chunks of the finest scale when the job was staged, and their bytes."""
 
     def source_nbytes(self) -> tuple[int, int]:
-        """Count the files of the finest scale, and their bytes."""
-        return file_sizes(self.source.volume.folder, self.source.volume.scale)
+        """Count the shards or groups of chunks of the finest scale, and their bytes."""
+        return self.stored
+
+    def files_in(self, stored: int) -> int:
+        """Count the files of the finest scale: of a group of chunks there are many."""
+        del stored
+        return file_sizes(self.source.volume.folder, self.source.volume.scale)[0]
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read."""
@@ -131,7 +122,13 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     """
     check_existing(existing, EXISTING)
     layer = open_precomputed_layer(url)
-    source = layer.volume(options.finest)
+    try:
+        source = layer.volume(options.finest)
+    except ReplacedError:  # perhaps a job was killed while a scale appeared
+        for scale in layer.info.scales:
+            finish_what_was_left(layer.folder, layer.store.path_of(scale.key), "build_pyramid")
+        layer = open_precomputed_layer(url)
+        source = layer.volume(options.finest)
     finest = source.volume.scale
     place = volume_place(layer.folder)
     if not os.path.isdir(source.name):  # an empty one is a scale of zeros
@@ -141,8 +138,9 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     mags = choose_mags(source, options, layer.voxel_size_nm)
     scales = _ladder(place, finest, source.box.mag, mags, options.scale, volume)
     folders = [place.folder_of(scale.key) for scale in scales]
+    states = source.volume.stored_states()
     settings = {
-        **settings_of("build_pyramid", method=method, ignore_zero=options.ignore_zero, compress=options.scale.compress), **source_settings(source),
+        **settings_of("build_pyramid", method=method, ignore_zero=options.ignore_zero, compress=options.scale.compress), **source_settings(source, states),
         "scales": [scale_entry(scale) for scale in scales],
     }  # fmt: skip
     interrupted = find_interrupted(place.folder, folders, settings, existing)
@@ -158,7 +156,8 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, regions)
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = replace(staged, plan={"regions": [one.levels[0].region_shape for one in passes]}, task_nbytes=task_nbytes)
-    return StagedScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes))
+    stored = len(states), int(states[:, 3].sum())
+    return StagedScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes), stored)
 
 
 def choose_method(options: ScalePyramidOptions, kind: str) -> str:
@@ -188,10 +187,7 @@ def choose_mags(source: AbsoluteVolume, options: ScalePyramidOptions, voxel_size
     if options.mags is not None:
         if options.coarsest is not None or options.sampling is not None:
             raise ValueError("mags= lists the mags; coarsest= and sampling= choose them: give one or the other")
-        mags = sorted(set(options.mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
-        if finest in mags:
-            raise ValueError(f"mags= lists mag {finest}, which is the finest: it is what the others are made from")
-        return mags
+        return listed_mags(options.mags, finest, "finest")
     sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section stays one
     coarsest = options.coarsest if options.coarsest is not None else default_coarsest(source.box.in_mag(MAG_1))
     return mag_ladder(finest, coarsest, voxel_size_nm, sampling)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding
-from wkwdask.jobs.precomputed_write import BLOCK_SIZE, check_compress, quality_hint
+from wkwdask.jobs.precomputed_write import BLOCK_SIZE, ScaleEncoding, check_compress, quality_hint
 from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.precomputed_write import VolumeType
     from wkwdask.storage.precomputed_layer import AbsoluteVolume
+    from wkwdask.storage.states import States
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,10 @@ class ScaleOptions:
     """How chunks that are files of their own are compressed, None or ``"gzip"``."""
     force: bool = False
     """Whether a segmentation may be encoded in a way that changes ids."""
+
+    def of_new(self) -> ScaleEncoding:
+        """Say how scales are stored that are not made of others."""
+        return ScaleEncoding(self.encoding, self.sharded or False, self.chunk_size or (64, 64, 64), self.quality, self.compress)
 
 
 def stored_like(scale: Scale, options: ScaleOptions, volume: VolumeType) -> Scale:
@@ -80,8 +85,17 @@ def _sharding(scale: Scale, new: Scale, options: ScaleOptions, volume: VolumeTyp
     return choose_sharding(new.size, new.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=new.encoding)
 
 
-def source_settings(source: AbsoluteVolume) -> dict[str, Any]:
-    """Name the scale that is read and the state of all its files, so that a job goes on only with what it began with."""
+def source_settings(source: AbsoluteVolume, states: States | None = None) -> dict[str, Any]:
+    """Name the scale that is read and the state of all its files, so that a job goes on only with what it began with.
+
+    Parameters
+    ----------
+    source : AbsoluteVolume
+        The scale.
+    states : States, optional
+        The state of its files, where somebody has looked at them already.
+    """
     stored = source.volume
+    states = stored.stored_states() if states is None else states
     name = hashlib.blake2b(repr((stored.scale, stored.dtype.str, stored.num_channels)).encode(), digest_size=8).hexdigest()
-    return {"source": stored.scale.key, "input": name, "states": digest(stored.stored_states())}
+    return {"source": stored.scale.key, "input": name, "states": digest(states)}

@@ -219,7 +219,7 @@ def stage_scales(
         _check_free(place, scale, folder, existing)
         staged = StagedMags.staged_folder(owner, place.folder, f"scale-{number}")
         codec = ChunkCodec.of_scale(scale, volume.dtype, volume.num_channels)
-        targets.append(PrecomputedTarget(staged, f"{staged}.parts", scale, codec, mag, compress))
+        targets.append(PrecomputedTarget(staged, f"{staged}.parts", mag, scale, codec, compress))
         folders.append(folder)
     new = new_document(volume.kind, volume.dtype, volume.num_channels)
     edit = InfoEdit(place.folder, tuple(scale for scale, _ in scales), new, provenance or provenance_document())

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.storage.states import States, digest, grouped_digests
-from wkwdask.storage.translated import shifted
+from wkwdask.storage.translated import moved, shifted, unshifted
+from wkwdask.storage.volume import ChunkedVolume
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.volume import Target, Volume
+    from wkwdask.streams.pyramid import Brick
 
 
 def check_method(method: str, *, ignore_zero: bool) -> str:
@@ -43,42 +46,40 @@ def check_method(method: str, *, ignore_zero: bool) -> str:
     return method
 
 
-class StagedPyramid(Protocol):
+@dataclass(frozen=True, slots=True)
+class StagedPyramid(ABC):
     """A pyramid that can be built, whatever its format."""
 
-    @property
-    def source(self) -> Volume:
-        """The finest mag."""
-
-    @property
-    def method(self) -> str:
-        """How a window becomes a voxel."""
-
-    @property
-    def ignore_zero(self) -> bool:
-        """Whether zeros do not count in a window."""
-
-    @property
-    def passes(self) -> Sequence[Pass]:
-        """How the mags are made."""
-
-    @property
-    def staged(self) -> StagedMags:
-        """What is written; no targets where the finest mag is the coarsest already."""
-
-    @property
-    def stored_as(self) -> str:
-        """How the new mags are stored, for people."""
+    source: Volume
+    """The finest mag."""
+    method: str
+    """How a window becomes a voxel."""
+    ignore_zero: bool
+    """Whether zeros do not count in a window."""
+    passes: tuple[Pass, ...]
+    """How the mags are made."""
+    staged: StagedMags
+    """What is written; no targets where the finest mag is the coarsest already."""
+    stored_as: str
+    """How the new mags are stored, for people."""
 
     def job(self) -> PyramidJob:
         """Make the job."""
+        return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
 
+    @abstractmethod
     def source_nbytes(self) -> tuple[int, int]:
         """Count the files of the finest mag, and their bytes, perhaps from a sample."""
 
+    def files_in(self, stored: int) -> int:
+        """Count the files of the finest mag, of which :meth:`source_nbytes` says how much is stored."""
+        return stored
+
+    @abstractmethod
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read; raises IncompleteWriteError."""
 
+    @abstractmethod
     def check_current(self) -> None:
         """Make sure that a finished pyramid is that of the source as it is now; raises ResumeError."""
 
@@ -128,9 +129,9 @@ class RegionTask:
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
         writers = [self._writer(level) for level in range(len(self.targets))]
         try:
+            push = self._chunk_pusher(stream) or self._brick_pusher(stream)
             for brick in self.plan.bricks(self.region):
-                nonzero = self.source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
-                for done in stream.push(brick, nonzero == 0):
+                for done in push(brick):
                     writers[done.level].put(done.index, done.voxels)
             receipts = [(self.first_level + level, receipt) for level, writer in enumerate(writers) for receipt in writer.close()]
         except BaseException:
@@ -145,6 +146,33 @@ class RegionTask:
             digest(states),
             nbytes_in=voxel_nbytes(self.source, self.plan.source_region(self.region)),
         )
+
+    def _brick_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]]:
+        """Read a brick at once."""
+
+        def push(brick: Vec3) -> Iterator[Brick]:
+            nonzero = self.source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
+            return stream.push(brick, nonzero == 0)
+
+        return push
+
+    def _chunk_pusher(self, stream: PyramidStream) -> Callable[[Vec3], Iterator[Brick]] | None:
+        """Read a brick chunk by chunk, where the source can and its chunks are whole windows and lie in one brick each; None elsewhere."""
+        source, (a, b, c) = unshifted(self.source)
+        if not isinstance(source, ChunkedVolume):
+            return None
+        shape = source.chunk_shape
+        axes = zip(shape, self.plan.levels[0].factor, self.plan.source_brick_shape, (a, b, c), strict=True)
+        if any(edge % step or brick % edge or shift % edge for edge, step, brick, shift in axes):
+            return None
+        memory = stream.chunk_memory(shape)
+
+        def push(brick: Vec3) -> Iterator[Brick]:
+            box = moved(stream.source_box(brick), (-a, -b, -c))
+            chunks = (((x + a, y + b, z + c), voxels) for (x, y, z), voxels in source.decoded_chunks(box, memory))
+            return stream.push_chunks(brick, chunks, shape)
+
+        return push
 
     def _writer(self, level: int) -> BrickWriter:
         target = self.targets[level]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.splice import SpliceJob
+from wkwdask.jobs.staged import find_interrupted
 from wkwdask.jobs.upsample import UpsampleJob
-from wkwdask.plans.upsample import Upsampling
+from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.storage.owner import Owner
+from wkwdask.storage.translated import in_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,9 +37,59 @@ class StagedRechunk:
     """Makes sure, in the end, that what was read is still what is there; raises IncompleteWriteError."""
     in_place: bool = False
     """Whether it replaces its source."""
+    notes: tuple[str, ...] = ()
+    """What is written right, but shown wrong by a viewer."""
 
     def job(self) -> SpliceJob | UpsampleJob:
         """Make the job."""
         if isinstance(self.plan, Upsampling):
             return UpsampleJob(self.volume, [self.target], [self.plan])
         return SpliceJob(self.volume, self.target, self.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A volume whose voxels are to be stored elsewhere."""
+
+    source: Volume
+    """What is read, in absolute voxels."""
+    input: dict[str, Any]
+    """By what the source is known again."""
+    check_unchanged: Callable[[], None]
+    """Makes sure, in the end, that the source is still the one that was read."""
+
+
+def stage_copied(
+    copy: Copy, command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, workers: int, lay_out: Callable[[Owner], StagedMags]
+) -> StagedRechunk:
+    """Lay out the making of one mag of the voxels of a volume, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    copy : Copy
+        What goes there.
+    command : str
+        What a user asked for.
+    parent, folder : str
+        The folder in which the job is, and that of the mag.
+    settings : dict
+        What the job does.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+    lay_out : callable
+        Gives what is written, when it is known who does it.
+
+    Raises
+    ------
+    ResumeError
+        Another job that writes the mag was interrupted.
+    """
+    interrupted = find_interrupted(parent, [folder], settings, existing)
+    staged = lay_out(Owner.this_process(f"{command} into {folder}", None if interrupted is None else interrupted.job))
+    (target,), source = staged.targets, copy.source
+    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    voxel_nbytes = source.num_channels * source.dtype.itemsize
+    plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
+    return StagedRechunk(in_frame(source, target.origin), plan, target, replace(staged, plan={"region": plan.region_shape}), copy.check_unchanged)

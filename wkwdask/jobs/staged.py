@@ -262,9 +262,8 @@ def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, A
     names = [name for name in {**settings, **before} if settings.get(name) != before.get(name) and name not in but]
     if not names:
         return
-    differences = [
-        "the source was replaced" if name == "input" else f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}" for name in names
-    ]
+    of_source = {"input": "the source was replaced", "states": "files of the source have changed"}
+    differences = [of_source.get(name, f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}") for name in names]
     raise ResumeError(
         f'{what}: made with other settings: {"; ".join(differences)}. Give the same settings, or existing="overwrite" (--overwrite) to start anew'
     )

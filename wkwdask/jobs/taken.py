@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
-from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.jobs.precomputed_scales import source_settings
+from wkwdask.jobs.rechunk import Copy
 from wkwdask.jobs.staged import settings_of
-from wkwdask.jobs.wkw_mags import source_token
-from wkwdask.storage.converted import Converted, check_range
+from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
+from wkwdask.storage.converted import converted
 from wkwdask.storage.opening import cropped
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.states import digest
 from wkwdask.storage.translated import TranslatedVolume, shifted
+from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.storage.opening import StoredVolume
+    from wkwdask.storage.states import States
     from wkwdask.storage.volume import Volume
 
 
@@ -66,14 +69,13 @@ class Taken:
                 raise ValueError(f"offset must be a multiple of every mag that is converted, got {self.offset}, but there is mag {mag}")
             x, y, z = (a // n for a, n in zip(self.offset, mag.factors, strict=True))
             taken = shifted(taken, (x, y, z))
-        channels = tuple(range(volume.num_channels)) if self.channels is None else self.channels
-        if not channels or any(not 0 <= channel < volume.num_channels for channel in channels):
-            raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
-        dtype = by_dtype(self.dtype or volume.dtype).dtype.newbyteorder("=")
-        check_range(self.value_range)
-        if self.channels is None and dtype == volume.dtype and self.value_range is None:
-            return taken
-        return Converted(taken, channels, dtype, self.value_range)
+        changed: Volume = converted(taken, self.channels, self.dtype, self.value_range)
+        return changed
+
+    def copy_of(self, volume: StoredVolume) -> Copy:
+        """Give what is converted of a mag, and by what it is known again; errors as for :meth:`of`."""
+        source = self.of(volume)
+        return Copy(source, {**self.settings, **_known_by(volume, source.stored_states())}, partial(check_not_replaced, volume))
 
     def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
         """Choose among the mags that are there, finest first.
@@ -107,7 +109,7 @@ class Taken:
         return settings_of("convert", box=self.box, offset=self.offset, channels=self.channels, dtype=self.dtype, value_range=self.value_range)
 
 
-def check_alike(volumes: Sequence[Volume]) -> None:
+def check_alike(copies: Sequence[Copy]) -> None:
     """Make sure, before the first mag of a layer is made, that all of them have values of one type.
 
     Raises
@@ -115,8 +117,8 @@ def check_alike(volumes: Sequence[Volume]) -> None:
     UnsupportedError
         They differ.
     """
-    first = volumes[0]
-    for volume in volumes[1:]:
+    first = copies[0].source
+    for volume in (copy.source for copy in copies[1:]):
         if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):
             raise UnsupportedError(
                 f"{volume.name}: has {volume.num_channels} x {volume.dtype.name}, but {first.name} {first.num_channels} x {first.dtype.name}; "
@@ -124,8 +126,9 @@ def check_alike(volumes: Sequence[Volume]) -> None:
             )
 
 
-def stored_settings(volume: StoredVolume) -> dict[str, Any]:
-    """Name what is read and the state of all its files, so that a job goes on only with what it began with."""
+def _known_by(volume: StoredVolume, states: States) -> dict[str, Any]:
+    """Name what is read and the state of its files, so that a job goes on only with what it began with; a mag in WKW may have moved elsewhere."""
     if isinstance(volume, TranslatedVolume) and isinstance(volume.volume, PrecomputedVolume):
-        return source_settings(volume)
-    return {"source": volume.name, "input": source_token(volume), "states": digest(volume.stored_states())}
+        return source_settings(volume, states)
+    name = volume.box.mag.name if isinstance(volume, WkwVolume) else volume.name
+    return {"source": name, "input": source_token(volume), "states": digest(states)}

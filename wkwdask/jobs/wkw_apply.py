@@ -14,10 +14,11 @@ from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.aligned import is_finer
 from wkwdask.jobs.apply import Application, ApplyJob, function_name
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import edit_for, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, source_token
-from wkwdask.jobs.wkw_write import check_level, staged_target
+from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.storage.foreign import open_any
 from wkwdask.storage.owner import Owner
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from wkwdask.storage.volume import Volume
     from wkwdask.storage.wkw_target import WkwTarget
 
-EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "apply"
 
 
@@ -201,9 +201,8 @@ def stage_apply(
     }
     settings = settings_of(
         _COMMAND, function=function_name(function), arguments=options.arguments, token=options.token, sources=",".join(volume.name for volume in volumes),
-        box=box_setting(box), skips_empty=int(options.skips_empty), dtype=header.dtype.name, channels=header.num_channels, block_len=header.block_len,
-        file_len=header.file_len, compression=header.block_type.label, level=options.level,
-        input=_token((*volumes, *(() if mask is None else (mask,)))), **given,
+        box=box_setting(box), skips_empty=int(options.skips_empty), dtype=header.dtype.name, channels=header.num_channels,
+        **stored_settings(header, options.level), input=_token((*volumes, *(() if mask is None else (mask,)))), **given,
     )  # fmt: skip
     interrupted = find_interrupted(parent, (place.folder,), settings, existing)
     owner = Owner.this_process(f"{_COMMAND} {function_name(function)} into {place.folder}", interrupted.job if interrupted is not None else None)

@@ -16,11 +16,12 @@ from wkwdask.formats.wkw.header import format_header, make_header
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.apply import ApplyJob
 from wkwdask.jobs.components import Components, Labelling
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import Place, edit_for, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
-from wkwdask.jobs.wkw_apply import EXISTING, ApplyOptions, header_for
+from wkwdask.jobs.wkw_apply import ApplyOptions, header_for
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, open_source, presence, source_token
-from wkwdask.jobs.wkw_write import check_level, staged_target
+from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
 from wkwdask.kernels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
 from wkwdask.storage.foreign import open_any
@@ -200,8 +201,8 @@ def stage_components(
     header = header_for(source, stored)
     settings = settings_of(
         _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
-        connectivity=options.connectivity, min_voxels=options.min_voxels, dtype="auto" if options.dtype is None else dtype.name, block_len=header.block_len,
-        file_len=header.file_len, compression=header.block_type.label, level=options.level, input=token_of(source),
+        connectivity=options.connectivity, min_voxels=options.min_voxels, dtype="auto" if options.dtype is None else dtype.name,
+        **stored_settings(header, options.level), input=token_of(source),
     )  # fmt: skip
     parent = place.layer.folder
     interrupted = find_interrupted(parent, (place.folder,), settings, existing)

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name
+from wkwdask.formats.levels import ratio_of
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.foreign_import import EXISTING, SourceOptions, StagedImport, staged_import, token_of
+from wkwdask.jobs.content import EXISTING
+from wkwdask.jobs.foreign_import import SourceOptions, StagedImport, staged_import, token_of
 from wkwdask.jobs.places import Place, edit_for, in_new_dataset, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
-from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
+from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target, stored_settings
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.local import local_path
 from wkwdask.storage.owner import Owner
 
 if TYPE_CHECKING:
+    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.jobs.convert import Source
     from wkwdask.storage.foreign import Foreign
+    from wkwdask.storage.layer_edit import LayerEdit
 
     VoxelSize = tuple[float, float, float]
 
-_COMMAND = "convert"
+COMMAND = "convert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,25 +143,36 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     place = place_of(url, allow_external=options.allow_external)
     box = source.box
     token = token_of(source)
-    settings = settings_of(
-        _COMMAND, folder=place.folder, box=box_setting(box), dtype=header.dtype.name, channels=header.num_channels, block_len=header.block_len,
-        file_len=header.file_len, compression=header.block_type.label, level=options.encoding.level, on_error=options.taken.on_error, input=token,
-    )  # fmt: skip
-    size = voxel_size_of_new(place, foreign.voxel_size_nm, options.taken.voxel_size_nm)
-    if size is not None:
-        place = in_new_dataset(place, size)
-    edit = edit_for(place, header, box, options.category)
-    if edit is not None:
-        edit = replace(edit, voxel_size_nm=size)
+    settings = convert_settings(place, header, box, options.encoding.level) | {"on_error": options.taken.on_error, "input": token}
+    place, edit = placed(place, header, box, options.category, foreign.voxel_size_nm, options.taken.voxel_size_nm)
     parent = place.layer.folder
     interrupted = find_interrupted(parent, (place.folder,), settings, existing)
-    owner = Owner.this_process(f"{_COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
+    owner = Owner.this_process(f"{COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
     target = staged_target(owner, parent, header, options.encoding.level, box)
     staged = StagedMags(owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing)
     return staged_import(source, foreign, target, staged, options.taken, interrupted, workers), place
 
 
-def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | None) -> VoxelSize | None:
+def convert_settings(place: Place, header: WkwHeader, box: BoundingBox, level: int) -> dict[str, Any]:
+    """Write down what mag a conversion makes, and how it is stored."""
+    return settings_of(
+        COMMAND, folder=place.folder, box=box_setting(box), dtype=header.dtype.name, channels=header.num_channels,
+        **stored_settings(header, level),
+    )  # fmt: skip
+
+
+def placed(
+    place: Place, header: WkwHeader, box: BoundingBox, category: str | None, found: VoxelSize | None, given: VoxelSize | None
+) -> tuple[Place, LayerEdit | None]:
+    """Say where a mag goes, in a new dataset where there is none, and what the JSON says of it then; voxel sizes and errors as for the function below."""
+    size = _voxel_size_of_new(place, found, given)
+    if size is not None:
+        place = in_new_dataset(place, size)
+    edit = edit_for(place, header, box, category)
+    return place, edit if edit is None else replace(edit, voxel_size_nm=size)
+
+
+def _voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | None) -> VoxelSize | None:
     """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same.
 
     Parameters
@@ -180,8 +196,7 @@ def voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | 
         if given is not None and known is not None and not same_lengths(given, known):
             raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
         return None
-    factors = place.mag.factors
-    size = given or (None if found is None else (found[0] / factors[0], found[1] / factors[1], found[2] / factors[2]))
+    size = given or (None if found is None else ratio_of(found, place.mag.factors))
     if size is None:
         raise ValueError(
             f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) (--voxel-size 4,4,35) in nm"

@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
-from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.formats.levels import lengths_in
 from wkwdask.geometry.mag import Mag
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.export import ExportJob
 from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import MagReport, Report
 from wkwdask.jobs.staged import check_existing, check_same_settings, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, source_token
-from wkwdask.storage.converted import Converted, check_range
+from wkwdask.storage.converted import converted
 from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
 from wkwdask.storage.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.storage.images import IMAGE_SUFFIXES
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     VoxelSize = tuple[float, float, float]
 
-EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "export"
 _SECTIONS_NOTE = "a folder with one TIFF for each section, named by its z; names that end with .ome.tif, .tif, .npy or .zarr make something else"
 _SETTINGS_NAME = "settings.json"
@@ -228,14 +228,8 @@ def stage_export(mag: StoredVolume, target: str | os.PathLike[str], options: Exp
         raise BoundsError(
             f"{mag.name}: there is nothing to export: the box of the mag is {mag.box}{'' if options.box is None else f', asked for was {options.box}'}"
         )
-    channels = options.channels if options.channels is not None else tuple(range(mag.num_channels))
-    if not channels or any(not 0 <= channel < mag.num_channels for channel in channels):
-        raise ValueError(f"channels must be some of 0..{mag.num_channels - 1}, got {', '.join(map(str, channels)) or 'none'}")
-    dtype = by_dtype(options.dtype or mag.dtype).dtype.newbyteorder("=")
-    check_range(options.value_range)
-    source: Any = mag
-    if channels != tuple(range(mag.num_channels)) or dtype != mag.dtype or options.value_range is not None:
-        source = Converted(mag, channels, dtype, options.value_range)
+    source = converted(mag, options.channels, options.dtype, options.value_range)
+    channels, dtype = range(mag.num_channels) if options.channels is None else options.channels, source.dtype
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
         raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype= (--dtype), or export to .tif, .npy or .zarr")
     compression = _compression(path, options.compression)
@@ -270,10 +264,7 @@ def _compression(path: str, asked: str | None) -> str:
 
 def _voxel_size(mag: StoredVolume, voxel_size_nm: VoxelSize | None) -> VoxelSize | None:
     """Give the size of a voxel of the mag, where that of mag 1 is known [nm]."""
-    if voxel_size_nm is None:
-        return None
-    x, y, z = (length * factor for length, factor in zip(voxel_size_nm, mag.box.mag.factors, strict=True))
-    return x, y, z
+    return None if voxel_size_nm is None else lengths_in(mag.box.mag, voxel_size_nm)
 
 
 def _check_free(target: str, existing: str, *, is_file: bool) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import IncompleteWriteError, MissingError, ResumeError
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.jobs.places import check_inside_dataset, json_path, real_folder
+from wkwdask.jobs.wkw_write import check_level
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote
@@ -30,6 +33,36 @@ if TYPE_CHECKING:
 # labels are scattered, hold little but zeros.
 _FILE_LEN_AFTER_SINGLE_BLOCKS = 8
 _SAMPLED_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class NewMagsOptions:
+    """What a user may choose of mags that are made from another one; None is the default that the fields of the function describe."""
+
+    mags: tuple[Mag, ...] | None = None
+    """The mags to make."""
+    compression: str | None = None
+    """How blocks are encoded."""
+    level: int | None = None
+    """LZ4HC level."""
+    block_len: int | None = None
+    """Edge of a block [voxels]."""
+    file_len: int | None = None
+    """Edge of a file [blocks]."""
+    allow_external: bool = False
+    """Whether mags may be written outside of the dataset."""
+
+    def chosen_level(self) -> int:
+        """Give the LZ4HC level.
+
+        Raises
+        ------
+        ValueError
+            There is no such level.
+        """
+        level = DEFAULT_LEVEL if self.level is None else self.level
+        check_level(level)
+        return level
 
 
 def open_source(

@@ -12,9 +12,10 @@ import numpy as np
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.datasource import format_segment_id, largest_segment_id
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import edit_for, place_of
 from wkwdask.jobs.staged import check_existing
-from wkwdask.jobs.wkw_rechunk import EXISTING, find_moves, header_of, lay_out
+from wkwdask.jobs.wkw_rechunk import find_moves, header_of, lay_out
 from wkwdask.storage.annotation import check_not_missing, open_annotation
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.merged import MergedVolume

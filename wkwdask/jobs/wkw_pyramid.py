@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ResumeError
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import parent_of
-from wkwdask.jobs.pyramid import PyramidJob, check_method
+from wkwdask.jobs.pyramid import StagedPyramid, check_method
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.update import LivingMag, changed_shards
 from wkwdask.jobs.wkw_mags import (
+    NewMagsOptions,
     aligned_mags,
     box_setting,
     check_apart,
@@ -27,9 +28,9 @@ from wkwdask.jobs.wkw_mags import (
     source_token,
     stored_nbytes,
 )
-from wkwdask.jobs.wkw_write import check_level, staged_target
-from wkwdask.plans.mag_ladder import default_coarsest, mag_ladder
-from wkwdask.plans.pyramid import Pass, check_steps, plan_passes
+from wkwdask.jobs.wkw_write import level_of, staged_target, stored_settings
+from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
+from wkwdask.plans.pyramid import check_steps, plan_passes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.pieces import MEMORY_NBYTES
 from wkwdask.storage.records import read_record
@@ -43,13 +44,12 @@ if TYPE_CHECKING:
     from wkwdask.storage.dataset import Layer
     from wkwdask.storage.wkw import WkwVolume
 
-EXISTING = ("error", "resume", "overwrite")
 _METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}
 
 
 @dataclass(frozen=True, slots=True)
-class PyramidOptions:
-    """What a user may choose for a pyramid; None is the default that the fields of ``build_pyramid`` describe."""
+class PyramidOptions(NewMagsOptions):
+    """What a user may choose for a pyramid."""
 
     finest: Mag | None = None
     """The mag to start from."""
@@ -57,55 +57,22 @@ class PyramidOptions:
     """How a window becomes a voxel."""
     ignore_zero: bool = False
     """Whether zeros do not count in a window."""
-    mags: tuple[Mag, ...] | None = None
-    """The mags to make."""
     coarsest: Mag | None = None
     """Where the ladder ends."""
     sampling: str | None = None
     """Rule of the ladder."""
     align_with: str | bool = True
     """Whose mags the ladder follows: those of one layer, of all others, of none."""
-    compression: str | None = None
-    """How blocks are encoded."""
-    level: int | None = None
-    """LZ4HC level."""
-    block_len: int | None = None
-    """Edge of a block [voxels]."""
-    file_len: int | None = None
-    """Edge of a file [blocks]."""
-    allow_external: bool = False
-    """Whether mags may be written outside of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
-class StagedPyramid:
-    """A pyramid that can be built."""
+class StagedWkwPyramid(StagedPyramid):
+    """A pyramid of a WKW layer that can be built."""
 
     source: WkwVolume
     """The finest mag."""
-    method: str
-    """How a window becomes a voxel."""
-    ignore_zero: bool
-    """Whether zeros do not count in a window."""
-    header: WkwHeader
-    """How the new mags are stored."""
     level: int
     """LZ4HC level."""
-    passes: tuple[Pass, ...]
-    """How the mags are made."""
-    staged: StagedMags
-    """What is written; no targets where the finest mag is the coarsest already."""
-
-    @property
-    def stored_as(self) -> str:
-        """How the new mags are stored, for people."""
-        header = self.header
-        compression = header.block_type.label + (f" level {self.level}" if header.block_type is BlockType.LZ4HC else "")
-        return f"{compression}, blocks of {header.block_len}^3 and files of {header.file_len_vx}^3 voxels"
-
-    def job(self) -> PyramidJob:
-        """Make the job."""
-        return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
 
     def source_nbytes(self) -> tuple[int, int]:
         """Count the files of the finest mag, and estimate their bytes from a sample."""
@@ -135,7 +102,7 @@ class StagedPyramid:
             finer = published.as_volume()
 
 
-def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> StagedPyramid:
+def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> StagedWkwPyramid:
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on.
 
     Parameters
@@ -153,7 +120,7 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
 
     Returns
     -------
-    StagedPyramid
+    StagedWkwPyramid
 
     Raises
     ------
@@ -167,8 +134,7 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
         An option makes no sense.
     """
     check_existing(existing, EXISTING)
-    level = DEFAULT_LEVEL if options.level is None else options.level
-    check_level(level)
+    level = options.chosen_level()
     layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     method = choose_method(layer, options)
     mags = choose_mags(layer, source, options)
@@ -179,8 +145,7 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     header = header_like(source, options.compression, options.block_len, options.file_len)
     settings = settings_of(
         "build_pyramid", source=source.box.mag, box=box_setting(source.box), mags=",".join(mag.name for mag in mags),
-        method=method, ignore_zero=options.ignore_zero, block_len=header.block_len, file_len=header.file_len,
-        compression=header.block_type.label, level=level if header.block_type is BlockType.LZ4HC else 0, input=source_token(source),
+        method=method, ignore_zero=options.ignore_zero, **stored_settings(header, level_of(header, level)), input=source_token(source),
     )  # fmt: skip
     interrupted = find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(f"build_pyramid of {layer.folder}", interrupted.job if interrupted is not None else None)
@@ -195,7 +160,13 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     nbytes_in = source.box.volume * header.voxel_nbytes
     task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True, task_nbytes=task_nbytes)
-    return StagedPyramid(source, method, options.ignore_zero, header, level, passes, staged)
+    return StagedWkwPyramid(source, method, options.ignore_zero, passes, staged, _described(header, level), level)
+
+
+def _described(header: WkwHeader, level: int) -> str:
+    """Say how mags are stored, for people."""
+    compression = header.block_type.label + (f" level {level}" if header.block_type is BlockType.LZ4HC else "")
+    return f"{compression}, blocks of {header.block_len}^3 and files of {header.file_len_vx}^3 voxels"
 
 
 def choose_mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]:
@@ -212,10 +183,7 @@ def choose_mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> lis
     if options.mags is not None:
         if options.coarsest is not None or options.sampling is not None or options.align_with is not True:
             raise ValueError("mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other")
-        mags = sorted(set(options.mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
-        if finest in mags:
-            raise ValueError(f"mags= lists mag {finest}, which is the finest: it is what the others are made from")
-        return mags
+        return listed_mags(options.mags, finest, "finest")
     box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(Mag(1, 1, 1))
     voxel_size = layer.datasource.voxel_size_nm if layer.datasource is not None else None
     sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section stays one

@@ -8,15 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError
-from wkwdask.formats.datasource import with_name
+from wkwdask.formats.datasource_edits import with_name
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
 from wkwdask.jobs.rechunk import StagedRechunk
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, edit_of, presence, source_token
-from wkwdask.jobs.wkw_write import check_level, staged_target
+from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     from wkwdask.storage.layer_edit import LayerEdit
     from wkwdask.storage.wkw import WkwVolume
     from wkwdask.storage.wkw_splice import Stored
-
-EXISTING = ("error", "resume", "overwrite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,8 +271,8 @@ def lay_out(
     folder, parent, edit = place
     in_place = folder == source.folder
     settings = settings_of(
-        options.command, source=source.box.mag, box=box_setting(source.box), translate=options.translate, block_len=header.block_len,
-        file_len=header.file_len, compression=header.block_type.label, level=options.level or 0, input=source_token(source), **more,
+        options.command, source=source.box.mag, box=box_setting(source.box), translate=options.translate,
+        **stored_settings(header, options.level or 0), input=source_token(source), **more,
     )  # fmt: skip
     interrupted = find_interrupted(parent, (folder,), settings, existing)
     owner = Owner.this_process(f"{options.command} of {source.folder}", interrupted.job if interrupted is not None else None)

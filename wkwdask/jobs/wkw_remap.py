@@ -12,13 +12,14 @@ from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.apply import Application, ApplyJob
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.merger_mode import MergerMode, read_merger_mode
 from wkwdask.jobs.places import Place, edit_for
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
-from wkwdask.jobs.wkw_apply import EXISTING, ApplyOptions, header_for
+from wkwdask.jobs.wkw_apply import ApplyOptions, header_for
 from wkwdask.jobs.wkw_components import open_labels, place_like, token_of, with_largest_id
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, presence
-from wkwdask.jobs.wkw_write import check_level, staged_target
+from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
 from wkwdask.kernels.remap import map_ids
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.storage.id_map import IdMap, saved_map
@@ -177,8 +178,7 @@ def stage_remap(
     header = header_for(source, ApplyOptions(dtype=dtype, block_len=options.block_len, file_len=options.file_len, compression=options.compression))
     settings = settings_of(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
-        default=options.default, dtype=header.dtype.name, block_len=header.block_len, file_len=header.file_len, compression=header.block_type.label,
-        level=options.level, input=token_of(source),
+        default=options.default, dtype=header.dtype.name, **stored_settings(header, options.level), input=token_of(source),
     )  # fmt: skip
     parent = place.layer.folder
     interrupted = find_interrupted(parent, (place.folder,), settings, existing)

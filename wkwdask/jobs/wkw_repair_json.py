@@ -6,17 +6,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.datasource import (
-    format_datasource,
-    format_segment_id,
-    new_document,
-    sound_parts,
-    with_fields,
-    with_layer,
-    with_mags,
-    without_mags,
-    without_place,
-)
+from wkwdask.formats.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
+from wkwdask.formats.datasource_edits import with_fields, with_layer, with_mags, without_mags
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import default_category

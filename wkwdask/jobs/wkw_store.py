@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError
-from wkwdask.geometry.mag import vec3
-from wkwdask.jobs.foreign_import import EXISTING
-from wkwdask.jobs.places import edit_for, in_new_dataset, place_of
-from wkwdask.jobs.rechunk import StagedRechunk
-from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
-from wkwdask.jobs.wkw_convert import voxel_size_of_new
-from wkwdask.jobs.wkw_mags import box_setting
+from wkwdask.jobs.content import EXISTING
+from wkwdask.jobs.places import place_of
+from wkwdask.jobs.rechunk import Copy, StagedRechunk, stage_copied
+from wkwdask.jobs.staged import StagedMags, check_existing
+from wkwdask.jobs.wkw_convert import COMMAND, convert_settings, placed
 from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
-from wkwdask.plans.upsample import plan_upsampling
-from wkwdask.storage.owner import Owner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from wkwdask.storage.owner import Owner
     from wkwdask.storage.volume import Volume
-
-_COMMAND = "convert"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +47,13 @@ def check_not_below_zero(source: Volume) -> None:
         )
 
 
-def stage_store(
-    source: Volume, source_settings: dict[str, Any], check_unchanged: Callable[[], None], url: str, options: StoreOptions, existing: str, workers: int
-) -> StagedRechunk:
+def stage_store(copy: Copy, url: str, options: StoreOptions, existing: str, workers: int) -> StagedRechunk:
     """Check and lay out the making of one mag, or find the interrupted job that is to go on.
 
     Parameters
     ----------
-    source : Volume
-        What is read, in absolute voxels of the mag.
-    source_settings : dict
-        By what it is known again.
-    check_unchanged : callable
-        Makes sure, in the end, that it is still the one that was read.
+    copy : Copy
+        What goes there.
     url : str
         The mag's folder.
     options : StoreOptions
@@ -91,27 +78,17 @@ def stage_store(
     """
     check_existing(existing, EXISTING)
     check_category(options.category)
+    source = copy.source
     box = source.box
     check_not_below_zero(source)
     header = options.encoding.header(source.dtype, source.num_channels)
     place = place_of(url, allow_external=options.allow_external)
-    settings = settings_of(
-        _COMMAND, folder=place.folder, box=box_setting(box), dtype=header.dtype.name, channels=header.num_channels, block_len=header.block_len,
-        file_len=header.file_len, compression=header.block_type.label, level=options.encoding.level,
-    ) | source_settings  # fmt: skip
-    size = voxel_size_of_new(place, None, options.voxel_size_nm)
-    if size is not None:
-        place = in_new_dataset(place, size)
-    edit = edit_for(place, header, box, options.category)
-    if edit is not None:
-        edit = replace(edit, voxel_size_nm=size)
+    settings = convert_settings(place, header, box, options.encoding.level) | copy.input
+    place, edit = placed(place, header, box, options.category, None, options.voxel_size_nm)
     parent = place.layer.folder
-    interrupted = find_interrupted(parent, (place.folder,), settings, existing)
-    owner = Owner.this_process(f"{_COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
-    target = staged_target(owner, parent, header, options.encoding.level, box)
-    region = None if interrupted is None else vec3(interrupted.plan["region"])
-    plan = plan_upsampling(box, box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region, source.chunk_shape)
-    staged = StagedMags(
-        owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing, {"region": plan.region_shape}
-    )  # fmt: skip
-    return StagedRechunk(source, plan, target, staged, check_unchanged)
+
+    def lay_out(owner: Owner) -> StagedMags:
+        target = staged_target(owner, parent, header, options.encoding.level, box)
+        return StagedMags(owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing)
+
+    return stage_copied(copy, COMMAND, parent, place.folder, settings, existing, workers, lay_out)

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import ResumeError
-from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import parent_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.upsample import UpsampleJob, is_current
 from wkwdask.jobs.wkw_mags import (
+    NewMagsOptions,
     aligned_mags,
     box_setting,
     check_apart,
@@ -27,8 +28,8 @@ from wkwdask.jobs.wkw_mags import (
     presence,
     source_token,
 )
-from wkwdask.jobs.wkw_write import check_level, staged_target
-from wkwdask.plans.mag_ladder import mag_ladder
+from wkwdask.jobs.wkw_write import level_of, staged_target, stored_settings
+from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.storage.dataset import is_readable
 from wkwdask.storage.local import is_remote
@@ -43,30 +44,17 @@ if TYPE_CHECKING:
     from wkwdask.storage.dataset import Layer
     from wkwdask.storage.wkw import WkwVolume
 
-EXISTING = ("error", "resume", "overwrite")
 _COMMAND = "upsample"
 
 
 @dataclass(frozen=True, slots=True)
-class UpsampleOptions:
-    """What a user may choose for an upsampling; None is the default that the fields of ``upsample`` describe."""
+class UpsampleOptions(NewMagsOptions):
+    """What a user may choose for an upsampling."""
 
     source: Mag | None = None
     """The mag to start from."""
     finest: Mag | None = None
     """Where the ladder of new mags begins."""
-    mags: tuple[Mag, ...] | None = None
-    """The mags to make."""
-    compression: str | None = None
-    """How blocks are encoded."""
-    level: int = 5
-    """LZ4HC level."""
-    block_len: int | None = None
-    """Edge of a block [voxels]."""
-    file_len: int | None = None
-    """Edge of a file [blocks]."""
-    allow_external: bool = False
-    """Whether mags may be written outside of the dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +124,7 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
         An option makes no sense.
     """
     check_existing(existing, EXISTING)
-    check_level(options.level)
+    level = options.chosen_level()
     layer, source = open_source(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
     box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(MAG_1)
     mags = _choose_mags(layer, source.box.mag, box, options, existing)
@@ -146,12 +134,11 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     header = header_like(source, options.compression, options.block_len, options.file_len)
     settings = settings_of(
         _COMMAND, source=source.box.mag, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags),
-        block_len=header.block_len, file_len=header.file_len, compression=header.block_type.label,
-        level=options.level if header.block_type is BlockType.LZ4HC else 0, input=source_token(source),
+        **stored_settings(header, level_of(header, level)), input=source_token(source),
     )  # fmt: skip
     interrupted = find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(f"{_COMMAND} of {layer.folder}", interrupted.job if interrupted is not None else None)
-    targets = tuple(staged_target(owner, parent, header, options.level, box.in_mag(mag)) for mag in mags)
+    targets = tuple(staged_target(owner, parent, header, level, box.in_mag(mag)) for mag in mags)
     regions = [None if interrupted is None else vec3(interrupted.plan["regions"][n]) for n in range(len(mags))]
     plans = tuple(
         plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
@@ -185,9 +172,7 @@ def _choose_mags(layer: Layer, source: Mag, box: BoundingBox, options: UpsampleO
     if options.mags is not None:
         if options.finest is not None:
             raise ValueError("mags= lists the mags to make, finest= chooses them: give one or the other")
-        mags = sorted(set(options.mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
-        if source in mags:
-            raise ValueError(f"mags= lists mag {source}, which is the source: it is what the others are made from")
+        mags = listed_mags(options.mags, source, "source")
         for mag in mags:
             mag.step_to(source)
         return mags

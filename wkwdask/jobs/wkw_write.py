@@ -52,6 +52,16 @@ class WkwEncoding:
         return make_header(dtype, num_channels, block_len=self.block_len, file_len=self.file_len, block_type=block_type, any_length=self.any_length)
 
 
+def stored_settings(header: WkwHeader, level: int) -> dict[str, Any]:
+    """Write down how files are stored."""
+    return {"block_len": header.block_len, "file_len": header.file_len, "compression": header.block_type.label, "level": level}
+
+
+def level_of(header: WkwHeader, level: int) -> int:
+    """Give the level that counts: of LZ4HC alone."""
+    return level if header.block_type is BlockType.LZ4HC else 0
+
+
 def check_level(level: int) -> None:
     """Make sure that an LZ4HC level is one that there is.
 

@@ -7,30 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.ngff_image import VERSIONS, level_of, multiscale
+from wkwdask.formats.ngff_image import VERSIONS, letters_of, level_of, multiscale
 from wkwdask.formats.zarr3.chunks import ChunkEncoding, check_compression
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.content import EXISTING, owner_of
-from wkwdask.jobs.rechunk import StagedRechunk
-from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.jobs.rechunk import Copy, stage_copied
+from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.zarr_places import image_place
-from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.plans.zarr_shards import given_cells, shard_cells
 from wkwdask.storage.ngff_edit import LABELS, NgffEdit
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.translated import in_frame
 from wkwdask.storage.zarr_target import ZarrTarget
 from wkwdask.storage.zarr_views import rgb_range
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.content import Content
+    from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.zarr_places import ImagePlace
-    from wkwdask.storage.volume import Volume
+    from wkwdask.storage.owner import Owner
 
 _COMMAND = "to_zarr"
 
@@ -103,7 +100,7 @@ def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -
         cells = shard_cells(new.size, options.chunk_shape, new.dtype.itemsize * new.num_channels, is_sharded=is_sharded)
     else:
         cells = given_cells(options.shard_shape, options.chunk_shape)
-    return ZarrTarget(staged, f"{staged}.parts", new.size, new.origin, encoding, cells, is_sharded, new.mag, 3 if version == "0.5" else 2)
+    return ZarrTarget(staged, f"{staged}.parts", new.mag, new.size, new.origin, encoding, cells, is_sharded, 3 if version == "0.5" else 2)
 
 
 def _version(place: ImagePlace, options: ArrayOptions) -> str:
@@ -128,7 +125,7 @@ def _edit(place: ImagePlace, new: NewArray, version: str) -> NgffEdit:
     level = level_of(new.mag.name, new.mag, new.origin, new.voxel_size_nm)
     place.check_alone(new.mag, level.lengths)
     rgb = None if new.is_label else rgb_range(new.dtype, new.num_channels)
-    edit = NgffEdit(place.folder, version, multiscale(name, [level], new.num_channels), new.is_label, rgb)
+    edit = NgffEdit(place.folder, version, multiscale(name, [level], letters_of(new.num_channels)), new.is_label, rgb)
     edit.check_current()
     if place.folder.split("/")[-2] == LABELS and not new.is_label:
         raise ValueError(f"{place.folder}: labels are whole numbers in one channel, got {new.num_channels} x {new.dtype.name} that are no segmentation")
@@ -201,22 +198,16 @@ def _stored_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrayCopy:
+class ArrayCopy(Copy):
     """One array that is to hold the voxels of a volume."""
 
-    source: Volume
-    """What is read, in absolute voxels."""
     voxel_size_nm: Lengths
     """Edge lengths of a voxel of mag 1 [nm]."""
     is_label: bool
     """Whether voxels are ids."""
-    input: dict[str, Any]
-    """By what the source is known again."""
-    check_unchanged: Callable[[], None]
-    """Makes sure, in the end, that the source is still the one that was read."""
 
 
-def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, options: ArrayOptions, existing: str, workers: int) -> StagedRechunk:
+def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, options: ArrayOptions, workers: int) -> StagedRechunk:
     """Check and lay out the making of one array, or find the interrupted job that is to go on.
 
     Parameters
@@ -225,10 +216,10 @@ def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, options: ArrayOptio
         The image's group.
     copy : ArrayCopy
         What goes there.
-    options : ArrayOptions
-        How it is stored.
     existing : str
         ``"error"``, ``"resume"`` or ``"overwrite"``.
+    options : ArrayOptions
+        How it is stored.
     workers : int
         How many tasks run at once.
 
@@ -246,13 +237,10 @@ def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, options: ArrayOptio
     edit = _edit(place, new, version)
     folder = place.folder_of(mag)
     settings = {**_settings("convert", target_of("", new, options, version), new, version), **copy.input}
-    interrupted = find_interrupted(place.folder, [folder], settings, existing)
-    owner = Owner.this_process(f"convert into {folder}", interrupted.job if interrupted is not None else None)
-    target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
-    voxel_nbytes = source.num_channels * source.dtype.itemsize
-    region = None if interrupted is None else vec3(interrupted.plan["region"])
-    plan = plan_upsampling(target.box, mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
-    staged = StagedMags(
-        owner, place.folder, (target,), (folder,), source.box.volume * voxel_nbytes, edit, settings, existing, {"region": plan.region_shape}
-    )  # fmt: skip
-    return StagedRechunk(in_frame(source, target.origin), plan, target, staged, copy.check_unchanged)
+
+    def lay_out(owner: Owner) -> StagedMags:
+        target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
+        nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
+        return StagedMags(owner, place.folder, (target,), (folder,), nbytes_in, edit, settings, existing)
+
+    return stage_copied(copy, "convert", place.folder, folder, settings, existing, workers, lay_out)

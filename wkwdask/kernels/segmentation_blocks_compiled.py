@@ -59,6 +59,34 @@ def _unpack(words: Any, values: Any, bits: Any, table: Any, known: Any, out: Any
 
 
 @helper
+def _unpack_words(words: Any, values: Any, bits: Any, labels: Any, out: Any, counts: Any, to: Any, steps: Any, at: Any, block_steps: Any) -> None:
+    """Look up the voxels of a box inside a block whose table has a label for each index of at most 4 bits; each of its rows lies in one word.
+
+    Two and four labels are chosen from without looking anything up, in which several voxels are done at once.
+    """
+    width, values = _unsigned(bits), _unsigned(values)
+    one, two = _unsigned(1), _unsigned(2)
+    count, step = _unsigned(counts[0]), _unsigned(steps[0])
+    a, b, c, d = labels[0], labels[1], labels[2], labels[3]
+    for k in range(counts[2]):
+        for j in range(counts[1]):
+            place = _unsigned(to + j * steps[1] + k * steps[2])
+            bit = _unsigned(at + j * block_steps[1] + k * block_steps[2]) * width
+            word = _unsigned(words[values + (bit >> _unsigned(5))]) >> (bit & _unsigned(31))
+            if bits == 1:
+                for i in range(count):
+                    out[place + i * step] = b if word >> i & one else a
+            elif bits == 2:
+                for i in range(count):
+                    low = b if word >> (two * i) & one else a
+                    high = d if word >> (two * i) & one else c
+                    out[place + i * step] = high if word >> (two * i) & two else low
+            else:
+                for i in range(count):
+                    out[place + i * step] = labels[word >> (_unsigned(4) * i) & _unsigned(15)]
+
+
+@helper
 def _fill(value: Any, out: Any, counts: Any, to: Any, steps: Any) -> None:
     """Set a box of voxels."""
     step = _unsigned(steps[0])
@@ -82,6 +110,7 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
     per_label = out.itemsize // 4
     is_turned = strides[2] < strides[0]
     steps, block_steps = _turned(strides, is_turned), _turned((1, bx, bx * by), is_turned)
+    labels = np.zeros(16, out.dtype)
     for gz in range(low[2] // bz, (high[2] - 1) // bz + 1):
         z0, z1 = max(gz * bz, low[2]), min(gz * bz + bz, high[2])
         for gy in range(low[1] // by, (high[1] - 1) // by + 1):
@@ -104,6 +133,11 @@ def decode_channel(words: Any, start: Any, shape: Any, block_size: Any, values_p
                 if values + (bits * values_per_block + 31) // 32 > size:
                     return block, VALUES
                 at = x0 - gx * bx + bx * (y0 - gy * by + by * (z0 - gz * bz))
+                if bits <= 4 and 1 << bits <= known and block_steps[0] == 1 and 32 % (bx * bits) == 0:
+                    for i in range(_unsigned(1 << bits)):
+                        labels[i] = _label(words, _unsigned(start + table + i * per_label), out)
+                    _unpack_words(words, start + values, bits, labels, out, counts, to, steps, at, block_steps)
+                    continue
                 is_right = _unpack(words, start + values, bits, start + table, known, out, counts, to, steps, at, block_steps)
                 if not is_right:
                     return block, INDEX

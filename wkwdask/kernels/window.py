@@ -42,6 +42,7 @@ def reduce_windows(
     low: Sequence[int] | None = None,
     high: Sequence[int] | None = None,
     *,
+    at: Sequence[int] = (0, 0, 0),
     ignore_zero: bool = False,
 ) -> None:
     """Reduce every window of a 3-D array to one voxel.
@@ -49,7 +50,7 @@ def reduce_windows(
     Parameters
     ----------
     source : ndarray, shape (x, y, z), Fortran order
-        Whole windows: each length is the factor times that of ``out``. Its voxel 0 is the lowest voxel of the first window.
+        Whole windows. Its voxel 0 is the lowest voxel of the first window.
     factor : sequence of 3 int
         Window lengths along x, y, z [voxels], at least 1.
     method : str
@@ -57,7 +58,9 @@ def reduce_windows(
     out : ndarray, shape (x, y, z), Fortran order
         Takes one voxel per window, of the source's type.
     low, high : sequence of 3 int, optional
-        The part of ``source`` that counts [voxels], by default all of it. Windows wholly outside get an arbitrary value.
+        The part of ``source`` that counts [voxels], by default all of it. Windows wholly outside leave their voxel as it is.
+    at : sequence of 3 int, optional
+        Voxel of ``out`` that the first window becomes.
     ignore_zero : bool, optional
         Whether voxels equal to zero do not count; for mean, median and mode.
 
@@ -89,18 +92,18 @@ def reduce_windows(
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if ignore_zero and method not in IGNORE_ZERO_METHODS:
         raise ValueError(f"ignore_zero needs one of {', '.join(IGNORE_ZERO_METHODS)}, got {method!r}")
-    if source.shape != (out.shape[0] * fx, out.shape[1] * fy, out.shape[2] * fz) or source.dtype != out.dtype:
-        raise ValueError(f"windows of {(fx, fy, fz)} turn {source.dtype}{source.shape} into another array than {out.dtype}{out.shape}")
+    rest = [n % f or a + n // f > m for n, f, a, m in zip(source.shape, (fx, fy, fz), at, out.shape, strict=True)]
+    if any(rest) or min(at) < 0 or source.dtype != out.dtype:
+        raise ValueError(f"windows of {(fx, fy, fz)} turn {source.dtype}{source.shape} into another array than {out.dtype}{out.shape} from {tuple(at)} on")
     if not (source.flags.f_contiguous and out.flags.f_contiguous):
         raise ValueError("source and out must be in Fortran order")
-    ends = zip(low or (0, 0, 0), high or source.shape, source.shape, (fx, fy, fz), strict=True)
-    for piece in product(*(_stretches(max(int(a), 0), min(int(b), n), f) for a, b, n, f in ends)):
+    for piece in _pieces(source.shape, (fx, fy, fz), tuple(low or (0, 0, 0)), tuple(high or source.shape)):
         if (fx, fy, fz) == (1, 1, 1) or method == "nearest":
-            out[_windows(piece)] = source[_voxels(piece, (0, 0, 0))]
+            out[_windows(piece, at)] = source[_voxels(piece, (0, 0, 0))]
         elif method in ("min", "max"):
-            out[_windows(piece)] = _extreme(source, np.minimum if method == "min" else np.maximum, piece)
+            out[_windows(piece, at)] = _extreme(source, np.minimum if method == "min" else np.maximum, piece)
         else:
-            _compiled(source, method, piece, out, ignore_zero=ignore_zero)
+            _compiled(source, method, piece, out, at, ignore_zero=ignore_zero)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,13 @@ class _Stretch:
 _Piece = tuple[_Stretch, ...]
 
 
+@lru_cache(maxsize=256)  # chunks of a volume come with the same few shapes
+def _pieces(shape: _Vec3, factor: _Vec3, low: _Vec3, high: _Vec3) -> tuple[_Piece, ...]:
+    """Part the windows of an array by how many voxels of each lie inside the box."""
+    ends = zip(low, high, shape, factor, strict=True)
+    return tuple(product(*(_stretches(max(int(a), 0), min(int(b), n), f) for a, b, n, f in ends)))
+
+
 def _stretches(low: int, high: int, factor: int) -> list[_Stretch]:
     """Part the windows of an axis that hold voxels from ``low`` to ``high`` into those that the border cuts and the whole ones between them."""
     if low >= high:
@@ -137,8 +147,8 @@ def _stretches(low: int, high: int, factor: int) -> list[_Stretch]:
     return [part for part in parts if part.count and part.extent]
 
 
-def _windows(piece: _Piece) -> tuple[slice, ...]:
-    return tuple(slice(part.window, part.window + part.count) for part in piece)
+def _windows(piece: _Piece, at: Sequence[int]) -> tuple[slice, ...]:
+    return tuple(slice(first + part.window, first + part.window + part.count) for part, first in zip(piece, at, strict=True))
 
 
 def _voxels(piece: _Piece, place: Sequence[int]) -> tuple[slice, ...]:
@@ -202,20 +212,29 @@ class Lanes(NamedTuple):
     """NaN, zero for integers."""
 
 
-def _compiled(source: npt.NDArray[Any], method: str, piece: _Piece, out: npt.NDArray[Any], *, ignore_zero: bool) -> None:
-    (nx, ex, fx), (ny, ey, fy), (nz, ez, fz) = ((part.count, part.extent, part.factor) for part in piece)
-    strides = (1, source.shape[0], source.shape[0] * source.shape[1])
-    out_strides = (1, out.shape[0], out.shape[0] * out.shape[1])
-    windows = Windows((nx, ny, nz), (ex, ey, ez), (fx, fy * strides[1], fz * strides[2]), strides, out_strides)
-    voxels = source.reshape(-1, order="F")[sum(part.voxel * n for part, n in zip(piece, strides, strict=True)) :]
-    results = out.reshape(-1, order="F")[sum(part.window * n for part, n in zip(piece, out_strides, strict=True)) :]
-    written_out = _written_out(method, windows.extent, source.dtype, ignore_zero=ignore_zero) if (ex, ey, ez) == (fx, fy, fz) else None
+def _compiled(source: npt.NDArray[Any], method: str, piece: _Piece, out: npt.NDArray[Any], at: Sequence[int], *, ignore_zero: bool) -> None:
+    windows, first_voxel, first_result = _layout(source.shape, out.shape, piece, tuple(at))
+    voxels = source.reshape(-1, order="F")[first_voxel:]
+    voxels.flags.writeable = False  # always, so that each loop is compiled once
+    results = out.reshape(-1, order="F")[first_result:]
+    is_whole = all(part.extent == part.factor for part in piece)
+    written_out = _written_out(method, windows.extent, source.dtype, ignore_zero=ignore_zero) if is_whole else None
     if written_out is not None:
         written_out(voxels, windows, results)
     elif method == "mean":
         _mean(voxels, windows, results, ignore_zero=ignore_zero)
     else:
         _sorted(voxels, method, windows, results, ignore_zero=ignore_zero)
+
+
+@lru_cache(maxsize=256)
+def _layout(shape: _Vec3, out_shape: _Vec3, piece: _Piece, at: _Vec3) -> tuple[Windows, int, int]:
+    """Say where windows lie in flat memory, and the first voxel and the first result."""
+    (nx, ex, fx), (ny, ey, fy), (nz, ez, fz) = ((part.count, part.extent, part.factor) for part in piece)
+    strides, out_strides = (1, shape[0], shape[0] * shape[1]), (1, out_shape[0], out_shape[0] * out_shape[1])
+    windows = Windows((nx, ny, nz), (ex, ey, ez), (fx, fy * strides[1], fz * strides[2]), strides, out_strides)
+    first_voxel = sum(part.voxel * n for part, n in zip(piece, strides, strict=True))
+    return windows, first_voxel, sum((part.window + first) * n for part, first, n in zip(piece, at, out_strides, strict=True))
 
 
 @lru_cache(maxsize=64)

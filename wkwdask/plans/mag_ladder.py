@@ -42,6 +42,19 @@ def default_coarsest(box: BoundingBox) -> Mag:
     return Mag.parse(max(4, 1 << max(0, math.ceil(math.log2(longest / 100)))))
 
 
+def listed_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
+    """Take the mags that a user lists to be made from another one, which an option names; finest first.
+
+    Raises
+    ------
+    ValueError
+        They include it.
+    """
+    if origin in mags:
+        raise ValueError(f"mags= lists mag {origin}, which is the {option}: it is what the others are made from")
+    return sorted(set(mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
+
+
 def mag_ladder(
     finest: Mag, coarsest: Mag, voxel_size_nm: Sequence[float] | None = None, sampling: str = "anisotropic", others: Collection[Mag] = ()
 ) -> list[Mag]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import cell_range, cells
+from wkwdask.geometry.grid import cell_range, cells, mark_cells
 from wkwdask.plans.chunks import group_of_chunks
 
 if TYPE_CHECKING:
@@ -224,21 +224,14 @@ class Blocked:
         MissingError
             The whole array is gone.
         """
-        ranges, files = cell_range(self.box, cell_shape), self.files
-        found = np.zeros([len(part) for part in ranges], np.bool_)
+        found, files = np.zeros([len(part) for part in cell_range(self.box, cell_shape)], np.bool_), self.files
         if files is None:
             found[...] = True
             return found
         stored, edges = files.cells(), self.vec3(self.file_lengths)
         if not len(stored):
             self.check_absence()
-        low = np.maximum(stored * edges, self.box.topleft)
-        high = np.minimum((stored + 1) * edges, self.box.bottomright)
-        inside = (low < high).all(axis=1)
-        first = np.array([part.start for part in ranges])
-        spans = np.concatenate([low[inside] // cell_shape - first, -(-high[inside] // cell_shape) - first], axis=1)
-        for x, y, z, to_x, to_y, to_z in np.unique(spans, axis=0).tolist():
-            found[x:to_x, y:to_y, z:to_z] = True
+        mark_cells(found, stored * edges, (stored + 1) * edges, self.box, cell_shape)
         return found
 
     def shard_states(self, box: BoundingBox) -> States:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError
+from wkwdask.formats.voxel_type import by_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -146,7 +147,26 @@ class Converted:
         return 1
 
 
-def check_range(value_range: tuple[float, float] | None) -> None:
+def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_range: tuple[float, float] | None) -> Any:
+    """Take channels of a volume as a user asks for them, with values of another type; the volume itself, where that changes nothing.
+
+    Raises
+    ------
+    TypeError
+        There is no such voxel type.
+    ValueError
+        There is no such channel, or the range is none.
+    """
+    every = tuple(range(volume.num_channels))
+    chosen = every if channels is None else tuple(channels)
+    if not chosen or not set(chosen) <= set(every):
+        raise ValueError(f"channels must be some of 0..{volume.num_channels - 1}, got {', '.join(map(str, chosen)) or 'none'}")
+    stored = by_dtype(dtype or volume.dtype).dtype.newbyteorder("=")
+    _check_range(value_range)
+    return volume if (chosen, stored, value_range) == (every, volume.dtype, None) else Converted(volume, chosen, stored, value_range)
+
+
+def _check_range(value_range: tuple[float, float] | None) -> None:
     """Make sure that values can be scaled from a range.
 
     Raises

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.levels import lengths_in
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, Located, layer_in, read_datasource
@@ -17,7 +18,6 @@ from wkwdask.storage.zarr_layer import open_zarr_volume
 
 if TYPE_CHECKING:
     from wkwdask.formats.datasource import LayerRecord
-    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.storage.n5 import N5Volume
     from wkwdask.storage.zarr_volume import ZarrVolume
@@ -67,10 +67,7 @@ def arrays_of(layer: Layer, only: Mag | None = None) -> LeveledLayer:
     assert layer.record is not None
     stored, levels = FORMATS[layer.record.data_format], []
     for mag, folder in layer.mags.items():
-        size: Lengths | None = None
-        if layer.voxel_size_nm is not None:
-            x, y, z = (length * factor for length, factor in zip(layer.voxel_size_nm, mag.factors, strict=True))
-            size = (x, y, z)
+        size = None if layer.voxel_size_nm is None else lengths_in(mag, layer.voxel_size_nm)
         try:
             volume = _opened(folder, stored, _axes(layer.record, mag))
             volume = replace(volume, mag=mag, lengths_nm=size)

@@ -17,9 +17,9 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.extras import need
 from wkwdask.formats.ngff import parse_image
+from wkwdask.formats.units import length_nm
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
 from wkwdask.storage.image_stack import ImageStack

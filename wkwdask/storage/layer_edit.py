@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from wkwdask.formats.coordinates import same_lengths
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document, parse_datasource, with_layer, with_mags, without_mags
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document, parse_datasource
+from wkwdask.formats.datasource_edits import with_layer, with_mags, without_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import check_datasource_writable, read_datasource, update_datasource

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.geometry.mag import Mag
+from wkwdask.formats.levels import ratio_of
+from wkwdask.storage.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
 from wkwdask.storage.n5 import N5Volume
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.zarr_volume import ZarrVolume
 
 if TYPE_CHECKING:
-    from wkwdask.geometry.mag import Vec3
-
-    Lengths = tuple[float, float, float]
+    from wkwdask.formats.levels import Lengths
+    from wkwdask.geometry.mag import Mag, Vec3
 
 ArrayVolume = TranslatedVolume[N5Volume] | TranslatedVolume[ZarrVolume]
 """One array of a layer, in absolute voxels."""
@@ -55,7 +55,7 @@ class Level:
 
 
 @dataclass(frozen=True)
-class LeveledLayer:
+class LeveledLayer(KeyedLayer[Level, ArrayVolume]):
     """A group of arrays of the same voxels, or one array."""
 
     format: str
@@ -70,12 +70,6 @@ class LeveledLayer:
     """The one array that is meant, where the path is that of one."""
     category: str | None = None
     """``"color"`` or ``"segmentation"``, None where nobody says it."""
-    datasource: None = field(default=None, repr=False)
-    """There is no JSON of WEBKNOSSOS."""
-    dataset_folder: None = field(default=None, repr=False)
-    """There is no dataset of WEBKNOSSOS."""
-    record: None = field(default=None, repr=False)
-    """There is no record in such a JSON."""
 
     @property
     def source(self) -> str:
@@ -87,20 +81,21 @@ class LeveledLayer:
         """Edge lengths of a voxel of mag 1 [nm]."""
         for level in self.levels:
             if level.mag is not None and level.volume is not None and level.volume.lengths_nm is not None:
-                x, y, z = (length / factor for length, factor in zip(level.volume.lengths_nm, level.mag.factors, strict=True))
-                return x, y, z
+                return ratio_of(level.volume.lengths_nm, level.mag.factors)
         return None
 
     @property
     def mags(self) -> dict[Mag, str]:
         """The folder of every mag, finest first; of arrays of the same mag the first one counts, and those without one are left out."""
-        found = {level.mag: level.volume.name for level in self.levels[::-1] if level.mag is not None and level.volume is not None}
-        return {mag: found[mag] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
+        return folders_by_mag((level.mag, level.volume.name) for level in self.levels if level.volume is not None)
 
-    @property
-    def mag(self) -> Mag | None:
-        """The mag of the one array that is meant, None where the path is that of the layer, or the array has none."""
-        return None if self.key is None else self.find(None).mag
+    def mag_of(self, scale: Level) -> Mag | None:
+        """Give the mag of an array, None where it has none."""
+        return scale.mag
+
+    def open_scale(self, scale: Level) -> ArrayVolume:
+        """Open an array, in absolute voxels; errors as for :meth:`Level.open`."""
+        return scale.open()
 
     def find(self, asked: Mag | str | int | None) -> Level:
         """Find the array that a user names by its mag, or else by its key.
@@ -115,8 +110,8 @@ class LeveledLayer:
         if asked is None:
             chosen = next((level for level in self.levels if self.key in (None, level.key)), None)
         else:
-            mag = _as_mag(asked)
-            chosen = next((level for level in self.levels if mag is not None and level.mag == mag and level.volume is not None), None)
+            mag = mag_or_key(asked)
+            chosen = next((level for level in self.levels if level.mag == mag and level.volume is not None), None)
             chosen = chosen or next((level for level in self.levels if level.key == str(asked)), None)
         if chosen is None:
             known = [f"{level.key!r}" + (f" (mag {level.mag})" if level.mag else "") for level in self.levels]
@@ -124,41 +119,3 @@ class LeveledLayer:
         if self.key not in (None, chosen.key):
             raise ValueError(f"{self.folder}/{self.key} is the array {self.key!r}, not {asked}; give the folder above it to choose another one")
         return chosen
-
-    def volume(self, mag: Mag | str | int | None = None) -> ArrayVolume:
-        """Open an array, in absolute voxels.
-
-        Parameters
-        ----------
-        mag : Mag, str or int, optional
-            Its mag or key; by default that of the path, else the finest with files.
-
-        Raises
-        ------
-        CorruptError, UnsupportedError
-            It cannot be used.
-        MissingError
-            There is no such array.
-        """
-        if mag is None and self.key is None:
-            mag = self.finest_mag()
-        return self.find(mag).open()
-
-    def finest_mag(self) -> Mag | str:
-        """Find the finest mag that has files, else the first array, which is then all zero; its key where it has no mag."""
-        for mag in self.mags:
-            volume: Any = self.find(mag).volume
-            if volume is not None and volume.has_shards():
-                return mag
-        first = self.find(None)
-        return first.key if first.mag is None else first.mag
-
-
-def _as_mag(asked: Mag | str | int) -> Mag | None:
-    """Read a mag, None for what looks like a key."""
-    try:
-        return Mag.parse(asked)
-    except ValueError:
-        if isinstance(asked, str):
-            return None
-        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
@@ -127,7 +128,7 @@ def _of_dataset(store: Store, location: str, document: dict[str, Any]) -> Levele
         above = trusting(open_store(folder), f"{name}/{FILE_NAME}")
         layer = _group_layer(above, read_attributes(above) or {}, os.path.basename(folder))
         if layer is not None and any(level.key == name for level in layer.levels):
-            return LeveledLayer(layer.format, layer.folder, layer.name, layer.levels, name, layer.category)
+            return replace(layer, key=name)
     dataset = parse_dataset(document, store.path_of(FILE_NAME))
     return _layer(store, [("", dataset)], {}, {}, name)
 

@@ -8,10 +8,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.block import VARLENGTH, format_header, header_nbytes
 from wkwdask.formats.n5.zarr_document import CODEC, FORMS, array_document, group_document, is_made_here
 from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
+from wkwdask.formats.ngff_image import Level as NgffLevel
+from wkwdask.formats.ngff_image import multiscale
 from wkwdask.storage.local import publish_bytes, remove_file
 from wkwdask.storage.n5 import NAMING, N5Volume, read_attributes
 from wkwdask.storage.n5_layer import find_n5_layers, location_of
@@ -118,23 +121,17 @@ def _axis_names(volume: N5Volume) -> list[str]:
 
 def _image(layer: LeveledLayer) -> dict[str, Any] | None:
     """Describe a group as an OME-NGFF image, None where it has other than spatial axes: those must come first there, and last in N5."""
-    volumes = [level.volume for level in layer.levels if isinstance(level.volume, N5Volume)]
-    if any(not set(volume.axes) <= set("xyz") or len(volume.axes) < 2 for volume in volumes) or len({volume.axes for volume in volumes}) != 1:
+    arrays = [(level, level.volume) for level in layer.levels if isinstance(level.volume, N5Volume)]
+    axes = {volume.axes for _, volume in arrays}
+    if len(axes) != 1 or any(not set(letters) <= set("xyz") or len(letters) < 2 for letters in axes):
         return None
-    is_measured = all(volume.lengths_nm is not None for volume in volumes)
-    axes = [{"name": letter, "type": "space", **({"unit": "nanometer"} if is_measured else {})} for letter in volumes[0].axes]
-    base = volumes[0].lengths_nm if is_measured else (1.0, 1.0, 1.0)
-    assert base is not None
-    datasets = []
-    for level, volume in zip((level for level in layer.levels if isinstance(level.volume, N5Volume)), volumes, strict=True):
-        lengths = volume.lengths_nm if is_measured else tuple(float(n) for n in volume.mag.factors)
-        assert lengths is not None
-        centre = [n * length + (length - first) / 2 for n, length, first in zip(level.offset, lengths, base, strict=True)]
-        scale = [lengths["xyz".index(letter)] for letter in volume.axes]
-        shift = [centre["xyz".index(letter)] for letter in volume.axes]
-        steps = [{"type": "scale", "scale": scale}, {"type": "translation", "translation": shift}]
-        datasets.append({"path": level.key, "coordinateTransformations": steps})
-    return {"name": layer.name.rpartition("/")[2], "axes": axes, "datasets": datasets}
+    is_measured = all(volume.lengths_nm is not None for _, volume in arrays)
+    lengths = [volume.lengths_nm if is_measured and volume.lengths_nm else lengths_in(volume.mag, (1.0, 1.0, 1.0)) for _, volume in arrays]
+    levels = []
+    for (level, _), (a, b, c) in zip(arrays, lengths, strict=True):
+        x, y, z = (n * length + (length - first) / 2 for n, length, first in zip(level.offset, (a, b, c), lengths[0], strict=True))
+        levels.append(NgffLevel(level.key, (a, b, c), (x, y, z)))
+    return multiscale(layer.name.rpartition("/")[2], levels, axes.pop(), "nanometer" if is_measured else None)
 
 
 def _mode_of_all(volume: N5Volume) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.levels import ratio_of
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import dataset
 from wkwdask.storage.dataset import Layer, Located, choose_layer, locate
@@ -182,10 +183,7 @@ def voxel_size_of(layer: AnyLayer, volume: StoredVolume) -> Lengths | None:
         return layer.voxel_size_nm
     stored = volume.volume
     lengths = stored.scale.resolution if isinstance(stored, PrecomputedVolume) else stored.lengths_nm
-    if lengths is None:
-        return None
-    x, y, z = (length / factor for length, factor in zip(lengths, volume.box.mag.factors, strict=True))
-    return x, y, z
+    return None if lengths is None else ratio_of(lengths, volume.box.mag.factors)
 
 
 def key_without_mag(layer: AnyLayer, volume: StoredVolume) -> str | None:

@@ -5,6 +5,7 @@ The volume lives in coordinates of its own grid: its first voxel is voxel 0, and
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from itertools import islice, product
@@ -211,6 +212,42 @@ class PrecomputedVolume:
         copy_into(voxels, place)
         return True
 
+    def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
+        """Decode the chunks that a box touches, one by one.
+
+        Parameters
+        ----------
+        box : BoundingBox
+            The box [voxels of the scale].
+        memory : ndarray, shape (c, x, y, z)
+            Memory of one chunk, which those are decoded to whose encoding needs some.
+
+        Yields
+        ------
+        tuple of 3 int, ndarray
+            First voxel of a chunk, and its voxels, shape (c, x, y, z), valid until the next is asked for; those that are absent or all zero are left out.
+
+        Raises
+        ------
+        FormatError, MissingError, OSError, ReplacedError
+            As for :meth:`read_into`.
+        """
+        ranges = cell_range(box.intersection(self.extent), self.chunk_shape)
+        codec, found = self.codec, 0
+        for (x, y, z), chunk in self.stored_chunks(ranges):
+            found += 1
+            nx, ny, nz = shape = self.scale.chunk_shape_at((x, y, z))
+            source = f"{chunk.path}: chunk {(x, y, z)}"
+            if codec.encoding == _DIRECT:
+                voxels = memory[:, :nx, :ny, :nz]
+                codec.decode_into(chunk.data, shape, voxels, (0, 0, 0), source, chunk.offset)
+            else:
+                voxels = codec.decode(chunk.data, shape, source, chunk.offset)
+            if not is_zero(voxels):
+                yield (x * self.chunk_shape[0], y * self.chunk_shape[1], z * self.chunk_shape[2]), voxels
+        if found < math.prod(map(len, ranges)):
+            self.check_absence()
+
     def stored_chunks(self, ranges: Sequence[range]) -> Iterator[tuple[Vec3, StoredChunk]]:
         """Read the stored chunks of a box of cells, still encoded but no more compressed than their encoding is; those that are absent are left out.
 
@@ -324,16 +361,17 @@ class PrecomputedVolume:
             raise MissingError(f"{self.store.path_of(FILE_NAME)}: not found: the volume is gone or its file system is not mounted")
         if now.folder != self.opened.folder and self.opened.folder is not None:
             raise ReplacedError(f"{self.folder}: was replaced since it was opened; open it anew")
-        if now.info != self.opened.info and not self._is_still_listed(now):
+        if now.info != self.opened.info and not self.is_listed_in(now):
             raise ReplacedError(f"{self.folder}: {FILE_NAME} describes another scale since it was opened; open it anew")
 
-    def _is_still_listed(self, now: Opened) -> bool:
-        """Tell whether an ``info`` that was changed still has this scale; others come and go."""
+    def is_listed_in(self, now: Opened) -> bool:
+        """Tell whether the ``info`` that is there now has this scale as it is; others come and go."""
         info = info_of(self.store, now.info)
-        listed = next((scale for scale in info.scales if scale.key == self.scale.key), None)
-        if listed is None or (info.dtype, info.num_channels) != (self.dtype, self.num_channels) or self.chunk_shape not in listed.chunk_sizes:
+        if (info.dtype, info.num_channels) != (self.dtype, self.num_channels):
             return False
-        return replace(listed, chunk_size=self.chunk_shape, chunk_sizes=(), options={}) == replace(self.scale, chunk_sizes=(), options={})
+        alike = [scale for scale in info.scales if scale.key == self.scale.key and self.chunk_shape in scale.chunk_sizes]
+        wanted = replace(self.scale, chunk_sizes=(), options={})
+        return any(replace(scale, chunk_size=self.chunk_shape, chunk_sizes=(), options={}) == wanted for scale in alike)
 
     def is_unchanged(self) -> bool:
         """Tell whether what said that the scale is the one that was opened has not changed since."""

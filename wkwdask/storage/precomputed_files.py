@@ -17,7 +17,7 @@ from wkwdask.formats.extras import need
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.grid import cell_range, mark_cells
 from wkwdask.plans.chunks import group_of_chunks
 from wkwdask.storage.states import digests
 from wkwdask.storage.wkw_file import check_folder
@@ -304,16 +304,7 @@ def mark_occupied(found: npt.NDArray[np.bool_], boxes: npt.NDArray[np.int64], sc
     cell_shape : tuple of 3 int
         One cell of the other grid [voxels].
     """
-    low = np.maximum(boxes[:, 0] * scale.chunk_size, box.topleft)
-    high = np.minimum(np.minimum(boxes[:, 1] * scale.chunk_size, scale.size), box.bottomright)
-    inside = (low < high).all(axis=1)
-    first = np.array([cells.start for cells in cell_range(box, cell_shape)])
-    spans = np.concatenate([low[inside] // cell_shape - first, -(-high[inside] // cell_shape) - first], axis=1)
-    spans = np.unique(spans, axis=0)
-    single = (spans[:, 3:] - spans[:, :3] == 1).all(axis=1)
-    found[tuple(spans[single, :3].T)] = True
-    for x, y, z, to_x, to_y, to_z in spans[~single].tolist():
-        found[x:to_x, y:to_y, z:to_z] = True
+    mark_cells(found, boxes[:, 0] * scale.chunk_size, np.minimum(boxes[:, 1] * scale.chunk_size, scale.size), box, cell_shape)
 
 
 # ------------------------------------------------------------------------------------------------ states

@@ -5,20 +5,22 @@ from __future__ import annotations
 import json
 import os
 import posixpath
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.precomputed.chunk import ChunkCodec
-from wkwdask.formats.precomputed.info import FILE_NAME, TYPE
+from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, Scale
 from wkwdask.formats.precomputed.scale_choice import base_resolution, find_scale, mags_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.storage.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_info import look, read_info
+from wkwdask.storage.precomputed_pending import check_published
 from wkwdask.storage.store import open_store, trusting
 from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.url_name import UrlName
@@ -27,7 +29,7 @@ from wkwdask.storage.wkw import HEADER_NAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.precomputed.info import Lengths, Scale, VolumeInfo
+    from wkwdask.formats.precomputed.info import Lengths, VolumeInfo
     from wkwdask.geometry.mag import Vec3
     from wkwdask.storage.store import Store
 
@@ -43,7 +45,7 @@ AbsoluteVolume = TranslatedVolume[PrecomputedVolume]
 
 
 @dataclass(frozen=True)
-class PrecomputedLayer:
+class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
     """A whole volume: what its ``info`` says, and its scales by their mags."""
 
     store: Store
@@ -54,12 +56,6 @@ class PrecomputedLayer:
     """The one scale that is meant, where the path is that of one."""
     chunk_size: Vec3 | None = None
     """Which of several chunk sizes is read; None for the first of each scale."""
-    datasource: None = field(default=None, repr=False)
-    """There is no JSON of WEBKNOSSOS."""
-    dataset_folder: None = field(default=None, repr=False)
-    """There is no dataset of WEBKNOSSOS."""
-    record: None = field(default=None, repr=False)
-    """There is no record in such a JSON."""
 
     @property
     def folder(self) -> str:
@@ -84,13 +80,7 @@ class PrecomputedLayer:
     @cached_property
     def mags(self) -> dict[Mag, str]:
         """The folder of every mag, finest first; of scales of the same mag the first one counts, and those without one are left out."""
-        found = {mag: self.store.path_of(scale.key) for scale, mag in zip(self.info.scales[::-1], mags_of(self.info)[::-1], strict=True) if mag is not None}
-        return {mag: found[mag] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
-
-    @property
-    def mag(self) -> Mag | None:
-        """The mag of the one scale that is meant, None where the path is that of the volume, or the scale has none."""
-        return None if self.key is None else self.mag_of(find_scale(self.info, self.folder, key=self.key))
+        return folders_by_mag((mag, self.store.path_of(scale.key)) for scale, mag in zip(self.info.scales, mags_of(self.info), strict=True))
 
     def mag_of(self, scale: Scale) -> Mag | None:
         """Give the mag of a scale, None where it has none."""
@@ -110,37 +100,16 @@ class PrecomputedLayer:
         """
         if asked is None:
             return find_scale(self.info, self.folder, key=self.key)
-        mag = _as_mag(asked)
+        mag = mag_or_key(asked)
         try:
-            found = find_scale(self.info, self.folder, mag=mag) if mag is not None else find_scale(self.info, self.folder, key=str(asked))
+            found = find_scale(self.info, self.folder, mag=mag) if isinstance(mag, Mag) else find_scale(self.info, self.folder, key=mag)
         except MissingError:
-            if mag is None or not isinstance(asked, str):
+            if not isinstance(mag, Mag) or not isinstance(asked, str):
                 raise
             found = find_scale(self.info, self.folder, key=asked)
         if self.key not in (None, found.key):
             raise ValueError(f"{self.store.path_of(str(self.key))} is the scale {self.key!r}, not {asked}; give the volume's folder to choose a scale")
         return found
-
-    def volume(self, mag: Mag | str | int | None = None) -> AbsoluteVolume:
-        """Open a scale, in absolute voxels.
-
-        Parameters
-        ----------
-        mag : Mag, str or int, optional
-            Its mag or key; by default that of the path, else the finest with files.
-
-        Raises
-        ------
-        CorruptError, UnsupportedError
-            It cannot be used.
-        MissingError
-            There is no such scale.
-        ValueError
-            It is not stored in that chunk size.
-        """
-        if mag is None and self.key is None:
-            mag = self.finest_mag()
-        return self.open_scale(self.find(mag))
 
     def open_scale(self, scale: Scale) -> AbsoluteVolume:
         """Open one of the scales of ``info``, in absolute voxels.
@@ -149,6 +118,8 @@ class PrecomputedLayer:
         ------
         CorruptError
             Its encoding does not have the volume's type.
+        ReplacedError
+            Another job replaced it since ``info`` was read, or does so now.
         ValueError
             It is not stored in that chunk size.
         """
@@ -161,24 +132,11 @@ class PrecomputedLayer:
             scale = scale.with_chunk_size(self.chunk_size)
         opened = look(self.store, scale.key) if self.store.is_local else None
         volume = PrecomputedVolume(self.store, self.info.dtype, self.info.num_channels, scale, its_mag, opened)
+        if opened is not None:
+            check_published(self.folder, volume.folder, self.info)
+            if not volume.is_listed_in(opened):
+                raise ReplacedError(f"{volume.folder}: {FILE_NAME} describes another scale since it was read; open it anew")
         return TranslatedVolume(volume, volume.origin)
-
-    def finest_mag(self) -> Mag | str:
-        """Find the finest mag that has files, else the first scale, which is then all zero; its key where it has no mag."""
-        for mag in self.mags:
-            if self.open_scale(find_scale(self.info, self.folder, mag=mag)).volume.has_shards():
-                return mag
-        return find_scale(self.info, self.folder).key
-
-
-def _as_mag(asked: Mag | str | int | Sequence[int]) -> Mag | None:
-    """Read a mag, None for what looks like a scale's key."""
-    try:
-        return Mag.parse(asked)
-    except ValueError:
-        if isinstance(asked, str):
-            return None
-        raise
 
 
 def open_precomputed(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import zlib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,14 +20,12 @@ from wkwdask.storage.receipts import Stats
 from wkwdask.storage.shard_output import Unordered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.chunked_target import ChunkedTarget, ShardableTarget
     from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.shards_target import ShardsTarget
 
 
 def published(receipt: Receipt, path: str) -> Receipt:
@@ -41,13 +39,13 @@ class PartFileWriter:
 
     Parameters
     ----------
-    target : ShardsTarget
+    target : ShardableTarget
         What is written.
     shard, part : tuple of 3 int
         Index of the shard along x, y, z, and name of the part.
     """
 
-    def __init__(self, target: ShardsTarget, shard: Vec3, part: Vec3) -> None:
+    def __init__(self, target: ShardableTarget, shard: Vec3, part: Vec3) -> None:
         self._target = target
         self._path = target.part_path(shard, part)
         self._shard, self._part = shard, part
@@ -108,13 +106,13 @@ class ShardWriter:
 
     Parameters
     ----------
-    target : ShardsTarget
+    target : ShardableTarget
         What is written.
     shard : tuple of 3 int
         Index of the shard along x, y, z.
     """
 
-    def __init__(self, target: ShardsTarget, shard: Vec3) -> None:
+    def __init__(self, target: ShardableTarget, shard: Vec3) -> None:
         self._target = target
         self._shard = shard
         self._path = target.shard_path(shard)
@@ -183,40 +181,12 @@ class ShardWriter:
         self._output.discard()
 
 
-class ChunksTarget(Protocol):
-    """What is written to chunk by chunk, each a file of its own."""
-
-    @property
-    def parts_folder(self) -> str:
-        """Where files are until they appear."""
-
-    @property
-    def mag(self) -> Mag:
-        """Its mag."""
-
-    @property
-    def chunk_shape(self) -> Vec3:
-        """A chunk along x, y, z [voxels]."""
-
-    def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
-        """Leave out voxels beyond the box."""
-
-    def encoded_chunks(self, array: npt.NDArray[Any], topleft: Vec3) -> Iterator[tuple[Vec3, int, bytes]]:
-        """Encode whole chunks: index, a number, and bytes, none where all voxels are zero."""
-
-    def chunk_path(self, cell: Vec3) -> str:
-        """Name the file of a chunk."""
-
-    def shard_path(self, shard: Vec3) -> str:
-        """Name the first chunk of a group."""
-
-
 class ChunkFilesWriter:
     """Encodes the chunks of a group, or of a part of one, and stores each in a file of its own; the files are flushed together.
 
     Parameters
     ----------
-    target : ChunksTarget
+    target : ChunkedTarget
         The scale.
     shard : tuple of 3 int
         Index of the group along x, y, z.
@@ -224,11 +194,12 @@ class ChunkFilesWriter:
         Name of the part; None for the whole group.
     """
 
-    def __init__(self, target: ChunksTarget, shard: Vec3, part: Vec3 | None) -> None:
+    def __init__(self, target: ChunkedTarget, shard: Vec3, part: Vec3 | None) -> None:
         self._target = target
         self._shard = shard
         self._part = part
         self._files = NewFiles(target.parts_folder)
+        self._made = {target.folder}
         self._stats = Stats(target.mag)
 
     @property
@@ -250,6 +221,10 @@ class ChunkFilesWriter:
                 self._remove(cell)
 
     def _store(self, path: str, data: bytes) -> None:
+        folder = os.path.dirname(path)
+        if folder not in self._made:
+            make_folders_below(self._target.folder, folder)
+            self._made.add(folder)
         self._files.write(path, data)
 
     def skip(self, box: BoundingBox) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.kernels.extremes import extremes
 from wkwdask.storage.states import add_digests
 
 if TYPE_CHECKING:
@@ -113,8 +114,7 @@ class Stats:
         self._cover(box)
         if not array.size:
             return
-        least, greatest = (np.fmin, np.fmax) if array.dtype.kind == "f" else (np.minimum, np.maximum)
-        low, high = least.reduce(array, axis=None).item(), greatest.reduce(array, axis=None).item()
+        low, high = extremes(array)
         self._widen(low, high)
         if self._nonzero is not None and self._nonzero.contains(box):
             return

@@ -342,7 +342,7 @@ class RemoteStore:
             need(_DRIVERS[protocol], self.root, "remote")
         try:
             return fsspec.filesystem(protocol)
-        except (ImportError, ValueError) as error:
+        except (ImportError, TypeError, ValueError) as error:  # some drivers want to know more than a URL says
             raise UnsupportedError(f"{self.root}: cannot be read: {error}") from None
 
     def open(self, name: str) -> RemoteFile:

@@ -144,12 +144,15 @@ def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
     return replace(box, topleft=(x + a, y + b, z + c))
 
 
+def unshifted(volume: Volume) -> tuple[Volume, Vec3]:
+    """Give what a volume is when it is not moved, and by how much it was."""
+    return (volume.volume, volume.shift) if isinstance(volume, TranslatedVolume) else (volume, (0, 0, 0))
+
+
 def shifted(volume: Volume, shift: Vec3) -> Volume:
     """Give a volume moved by a vector; moved back to where it was, it is itself again."""
-    unmoved: Volume = volume
-    if isinstance(volume, TranslatedVolume):
-        a, b, c = volume.shift
-        unmoved, shift = volume.volume, (a + shift[0], b + shift[1], c + shift[2])
+    unmoved, (a, b, c) = unshifted(volume)
+    shift = (a + shift[0], b + shift[1], c + shift[2])
     return unmoved if shift == (0, 0, 0) else TranslatedVolume(unmoved, shift)
 
 

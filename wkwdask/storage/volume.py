@@ -6,10 +6,10 @@ inside one shard (or a whole shard); parts are joined into their shard by one ta
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -74,6 +74,21 @@ class Volume(Protocol):
 
     def stored_states(self) -> States:
         """Look at all stored shards that the box touches."""
+
+
+@runtime_checkable
+class ChunkedVolume(Protocol):
+    """A volume whose chunks are decoded one by one, so that each can be used while it is in the cache of the core."""
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """A chunk along x, y, z [voxels]."""
+
+    def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
+        """Decode the chunks that a box touches: first voxel of each, and its voxels (c, x, y, z), which are valid until the next is asked for.
+
+        Those that are absent or all zero are left out; those at the end of the volume may be shorter. The memory, of one chunk, may be used.
+        """
 
 
 class Target(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -105,7 +106,7 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
         return found
     above = _image_above(location)
     if above is not None and any(level.key == name for level in above.levels):
-        return (LeveledLayer(FORMAT, above.folder, above.name, above.levels, name, above.category),)
+        return (replace(above, key=name),)
     return (_of_array(item, location, name),)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.ngff_image import image_attributes, label_attributes, level_of, multiscale
+from wkwdask.formats.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
 from wkwdask.formats.zarr3.documents import FILE_NAME, array_document, format_document, group_document, wkw_codecs
 from wkwdask.storage.local import fsync_folder, is_remote, publish_bytes, remove_file
 from wkwdask.storage.zarr_marks import MARK, is_view
@@ -123,7 +123,7 @@ def _levels(layer: Layer, volumes: dict[Mag, WkwVolume]) -> list[Level]:
 def _image(layer: Layer, volumes: dict[Mag, WkwVolume], *, is_label: bool = False) -> dict[str, Any]:
     first = next(iter(volumes.values()))
     unit = None if layer.voxel_size_nm is None else "nanometer"
-    image = multiscale(layer.name, _levels(layer, volumes), first.num_channels, unit)
+    image = multiscale(layer.name, _levels(layer, volumes), letters_of(first.num_channels), unit)
     rgb = None if is_label else rgb_range(first.dtype, first.num_channels)
     return image_attributes(image, version="0.5", is_label=is_label or layer.category == "segmentation", rgb=rgb)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.ngff_image import image_attributes, label_attributes, level_of, multiscale
+from wkwdask.formats.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
 from wkwdask.formats.zarr3.documents import FILE_NAME, array_document, format_document, group_document, raw_codecs
 from wkwdask.storage.translated import in_frame
 
@@ -95,7 +95,7 @@ class VirtualGroup:
                 num_channels, rgb = volume.num_channels, None if is_label else rgb_range(volume.dtype, volume.num_channels)
         if not levels:
             raise MissingError(f"{layer.folder}: no mag of layer {layer.name} has voxels")
-        image = multiscale(layer.name, levels, num_channels, None if layer.voxel_size_nm is None else "nanometer")
+        image = multiscale(layer.name, levels, letters_of(num_channels), None if layer.voxel_size_nm is None else "nanometer")
         self.add_group(path, image_attributes(image, version="0.5", is_label=is_label, rgb=rgb))
 
     def add_array(self, path: str, volume: StoredVolume, chunk_shape: Vec3 | None) -> None:

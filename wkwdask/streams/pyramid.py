@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.window import reduce_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
-    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.pyramid import Pass
 
@@ -80,15 +80,24 @@ class PyramidStream:
         self._free = pools.setdefault((dtype.str, num_channels), {})
         self._source_shape = plan.source_brick_shape
         self.source_memory = self._take(self._source_shape)
+        self._chunk: npt.NDArray[Any] | None = None
 
     def close(self) -> None:
         """Leave the memory of all bricks to the next stream of this thread: fresh memory costs about as much as reducing into it."""
         self._give(self.source_memory)
+        if self._chunk is not None:
+            self._give(self._chunk)
         for opened in self._open:
             for brick in opened.values():
                 if brick.memory is not None:
                     self._give(brick.memory)
             opened.clear()
+
+    def chunk_memory(self, shape: Vec3) -> npt.NDArray[Any]:
+        """Give memory that chunks may be decoded to, one after the other, shape (c, x, y, z)."""
+        if self._chunk is None:
+            self._chunk = self._take(shape)
+        return self._chunk
 
     def source_box(self, brick: Vec3) -> BoundingBox:
         """Give the voxels of a source brick."""
@@ -118,30 +127,77 @@ class PyramidStream:
         box = self.source_box(brick)
         yield from self._go_on(0, None if is_zero else self.source_memory, box, _times(brick, self._source_shape))
 
+    def push_chunks(self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3) -> Iterator[Brick]:
+        """Take a source brick chunk by chunk, each reduced while it is still in the cache of the core, and give every brick that it completes.
+
+        Parameters
+        ----------
+        brick : tuple of 3 int
+            Index of the source brick.
+        chunks : iterable of (tuple of 3 int, ndarray)
+            First voxel of each chunk, and its voxels, shape (c, x, y, z); those that do not come are all zero.
+        chunk_shape : tuple of 3 int
+            The grid that chunks lie on [voxels]: whole windows, and whole chunks in a brick. Chunks that reach beyond the box may be shorter.
+
+        Yields
+        ------
+        Brick
+            Finest first.
+        """
+        here, box, corner = self._plan.levels[0], self.source_box(brick), _times(brick, self._source_shape)
+        index = _divide(corner, _times(here.brick_shape, here.factor))
+        low, high, target_corner = box.topleft, box.bottomright, _times(index, here.brick_shape)
+        opened = self._opened(0, index)
+        missing = {_times(cell, chunk_shape) for cell in cells(box, chunk_shape)}
+        num_chunks = len(missing)
+        for topleft, voxels in chunks:
+            memory = self._memory_of(opened, 0, index)
+            missing.discard(topleft)
+            is_whole = voxels.shape[1:] == chunk_shape and all(a <= t and t + n <= b for a, t, n, b in zip(low, topleft, chunk_shape, high, strict=True))
+            if is_whole and all(channel.flags.f_contiguous for channel in voxels):
+                self._reduce_channels(voxels, None, topleft, memory, target_corner, here.factor)
+                continue
+            padded = self._take(chunk_shape)
+            inside = BoundingBox(topleft, voxels.shape[1:], box.mag).intersection(box)
+            in_chunk = _slices(inside, topleft)
+            padded[(slice(None), *in_chunk)] = voxels[(slice(None), *in_chunk)]
+            self._reduce_channels(padded, inside, topleft, memory, target_corner, here.factor)
+            self._give(padded)
+        if opened.memory is not None:
+            zeros = [cell_box(_divide(topleft, chunk_shape), chunk_shape, box) for topleft in missing] if len(missing) < num_chunks else [box]
+            for absent in zeros:
+                opened.memory[(slice(None), *_slices(absent.intersection(box).in_mag(here.box.mag), target_corner))] = 0
+        yield from self._settle(opened, 0, index)
+
     def _go_on(self, level: int, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
-        """Reduce a brick of the mag before into the brick of a level that it lies in."""
+        """Reduce the voxels of ``box``, which lie in ``memory`` from ``corner`` on, into the brick of a level that they lie in."""
         here = self._plan.levels[level]
         index = _divide(corner, _times(here.brick_shape, here.factor))
-        yield from self._reduce(level, index, memory, box, corner)
+        target_corner = _times(index, here.brick_shape)
+        opened = self._opened(level, index)
+        if memory is not None:
+            self._reduce_channels(memory, box, corner, self._memory_of(opened, level, index), target_corner, here.factor)
+        elif opened.memory is not None:
+            opened.memory[(slice(None), *_slices(box.in_mag(here.box.mag), target_corner))] = 0
+        yield from self._settle(opened, level, index)
 
-    def _reduce(self, level: int, index: Vec3, memory: npt.NDArray[Any] | None, box: BoundingBox, corner: Vec3) -> Iterator[Brick]:
-        """Reduce the voxels of ``box``, which lie in ``memory`` from ``corner`` on, into a brick of a level."""
-        here = self._plan.levels[level]
+    def _opened(self, level: int, index: Vec3) -> _Open:
+        """Give the brick that waits, or begin it."""
         opened = self._open[level].get(index)
         if opened is None:
-            opened = _Open(None, self._waits_for(level, index))
-            self._open[level][index] = opened
-        target_box = box.in_mag(here.box.mag)
-        if memory is not None and opened.memory is None:
-            opened.memory = self._take(here.brick_shape)
-            if opened.waits_for < self._waits_for(level, index):  # bricks before this one were all zero
+            opened = self._open[level][index] = _Open(None, self._waits_for(level, index))
+        return opened
+
+    def _memory_of(self, opened: _Open, level: int, index: Vec3) -> npt.NDArray[Any]:
+        """Give the voxels of a brick that waits; those that came before its memory was needed are zero."""
+        if opened.memory is None:
+            opened.memory = self._take(self._plan.levels[level].brick_shape)
+            if opened.waits_for < self._waits_for(level, index):
                 opened.memory[...] = 0
-        if opened.memory is not None:
-            target_corner = _times(index, here.brick_shape)
-            if memory is None:
-                opened.memory[(slice(None), *_slices(target_box, target_corner))] = 0
-            else:
-                self._reduce_channels(memory, box, corner, opened.memory, target_box, target_corner, here.factor)
+        return opened.memory
+
+    def _settle(self, opened: _Open, level: int, index: Vec3) -> Iterator[Brick]:
+        """Count one more brick of the finer mag that has come; give the brick where that was the last."""
         opened.waits_for -= 1
         if opened.waits_for == 0:
             del self._open[level][index]
@@ -170,24 +226,15 @@ class PyramidStream:
         x, y, z = cell_range(footprint.intersection(finer_box), finer_shape)
         return len(x) * len(y) * len(z)
 
-    def _reduce_channels(
-        self, memory: npt.NDArray[Any], box: BoundingBox, corner: Vec3, out: npt.NDArray[Any], out_box: BoundingBox, out_corner: Vec3, factor: Vec3
-    ) -> None:
-        """Reduce whole windows of the memory, with only the voxels of the box counting, and copy what lies in the box."""
-        low = [a - c for a, c in zip(box.topleft, corner, strict=True)]
-        high = [b - c for b, c in zip(box.bottomright, corner, strict=True)]
-        shape = _divide(memory.shape[1:], factor)
-        whole = all(a == 0 for a in low) and all(b == n for b, n in zip(high, memory.shape[1:], strict=True))
-        if whole and shape == out.shape[1:]:
-            for channel in range(self._channels):
-                reduce_windows(memory[channel], factor, self._method, out[channel], ignore_zero=self._ignore_zero)
-            return
-        reduced = self._take(shape)
-        first = _divide(corner, factor)
+    def _reduce_channels(self, memory: npt.NDArray[Any], box: BoundingBox | None, corner: Vec3, out: npt.NDArray[Any], out_corner: Vec3, factor: Vec3) -> None:
+        """Reduce whole windows of the memory, with only the voxels of the box counting, all of them where there is none."""
+        low = high = None
+        if box is not None:
+            low = [a - c for a, c in zip(box.topleft, corner, strict=True)]
+            high = [b - c for b, c in zip(box.bottomright, corner, strict=True)]
+        at = [a // f - b for a, f, b in zip(corner, factor, out_corner, strict=True)]
         for channel in range(self._channels):
-            reduce_windows(memory[channel], factor, self._method, reduced[channel], low, high, ignore_zero=self._ignore_zero)
-        out[(slice(None), *_slices(out_box, out_corner))] = reduced[(slice(None), *_slices(out_box, first))]
-        self._give(reduced)
+            reduce_windows(memory[channel], factor, self._method, out[channel], low, high, at=at, ignore_zero=self._ignore_zero)
 
     def _take(self, shape: Vec3) -> npt.NDArray[Any]:
         """Give memory for a brick, used before or new."""

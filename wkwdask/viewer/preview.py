@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from wkwdask.api.options import mag_or_key
 from wkwdask.errors import MissingError
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer
+from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.opening import find, is_readable, voxel_size_of
 from wkwdask.viewer.slices import read_slice
 

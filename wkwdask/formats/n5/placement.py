@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.datasource import length_nm
 from wkwdask.formats.levels import is_number, mag_of, offset_of, ratio_of, times
+from wkwdask.formats.units import length_nm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

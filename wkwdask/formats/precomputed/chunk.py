@@ -181,9 +181,12 @@ class ChunkCodec:
         """
         voxels = array.astype(self.dtype, copy=False)
         if self.encoding == "raw":
+            stored = self.dtype.newbyteorder("<")
+            if voxels.strides[1] == voxels.itemsize:  # x is fastest already: the bytes are copied once
+                return voxels.astype(stored, copy=False).transpose(0, 3, 2, 1).tobytes()
             turned = np.empty((len(voxels), *voxels.shape[:0:-1]), self.dtype)
             copy_into(voxels, turned.transpose(0, 3, 2, 1))
-            return turned.astype(self.dtype.newbyteorder("<"), copy=False).tobytes()
+            return turned.astype(stored, copy=False).tobytes()
         if self.encoding in images.ENCODINGS:
             return images.encode(self.encoding, voxels, self.quality, self.level, source)
         if self.encoding == "compresso":

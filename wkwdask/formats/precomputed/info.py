@@ -128,7 +128,7 @@ class Scale:
         Returns
         -------
         Scale
-            With the same chunk size and encoding, with shards of as many chunks, and with the usual key. It touches every window that has a voxel.
+            With the same chunk size and encoding, with shards of as many chunks, and with the usual key; not hidden. It touches every window that has a voxel.
 
         Examples
         --------
@@ -142,7 +142,7 @@ class Scale:
         high = [-(-(first + n) // step) for first, n, step in zip(self.voxel_offset, self.size, steps, strict=True)]
         size = vec3([end - start for start, end in zip(low, high, strict=True)])
         x, y, z = (float(length) * step for length, step in zip(self.resolution, steps, strict=True))
-        scale = replace(self, key=default_key((x, y, z)), size=size, voxel_offset=low, resolution=(x, y, z), entry={})
+        scale = replace(self, key=default_key((x, y, z)), size=size, voxel_offset=low, resolution=(x, y, z), hidden=False, entry={})
         return scale if self.sharding is None else replace(scale, sharding=self.sharding.fitted(scale.grid))
 
 

@@ -1,0 +1,99 @@
+"""Scales are published in two steps, the folder and then ``info``: between them nothing is read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import wkwdask
+from wkwdask.errors import ReplacedError
+from wkwdask.storage import local, precomputed_edit
+from wkwdask.storage.precomputed_layer import open_precomputed_layer
+
+VOXELS = np.random.default_rng(0).integers(1, 99, (40, 30, 20)).astype(np.uint8)
+BETWEEN = "is being replaced, and .*info describes the old one still"
+
+
+class _Killed(BaseException):
+    """The end of a process."""
+
+
+def write(folder):
+    wkwdask.to_precomputed(VOXELS, folder, voxel_size=(4, 4, 40), chunk_size=(10, 10, 10))
+    return folder
+
+
+def die(*_):
+    raise _Killed
+
+
+def into_shards(folder):
+    wkwdask.rechunk(folder, sharded=True)
+
+
+def other_chunks(folder):
+    wkwdask.rechunk(folder, chunk_size=(16, 16, 16))
+
+
+def elsewhere(folder):
+    wkwdask.to_precomputed(VOXELS, folder, chunk_size=(10, 10, 10), offset=(5, 0, 0), existing="overwrite")
+
+
+@pytest.fixture(params=[into_shards, other_chunks, elsewhere])
+def left(request, tmp_path, monkeypatch):
+    """A volume whose scale was replaced by a job that was killed before ``info`` said so; and that job."""
+    write(tmp_path / "v")
+    with monkeypatch.context() as patch:
+        patch.setattr(precomputed_edit.InfoEdit, "apply", die)
+        with pytest.raises(_Killed):
+            request.param(tmp_path / "v")
+    return tmp_path / "v", request.param
+
+
+def test_nothing_is_read_of_it(left):
+    folder, job = left
+    for read in (wkwdask.read, wkwdask.open, lambda folder: wkwdask.convert(folder, folder.parent / "ds"), wkwdask.verify):
+        with pytest.raises(ReplacedError, match=BETWEEN):
+            read(folder)
+    job(folder)
+    np.testing.assert_array_equal(wkwdask.read(folder)[0], VOXELS)
+    assert wkwdask.verify(folder).is_sound
+
+
+def test_another_job_ends_it(left):
+    folder, _ = left
+    wkwdask.build_pyramid(folder, mags=["2-2-1"], method="nearest")
+    np.testing.assert_array_equal(wkwdask.read(folder, mag="1")[0], VOXELS)
+    assert wkwdask.read(folder, mag="2-2-1").all()  # made of the new voxels, none of which is zero
+
+
+def test_between_two_renames(tmp_path, monkeypatch):
+    """Where names cannot be swapped, there is none for a moment."""
+    write(tmp_path / "v")
+    monkeypatch.setattr(local, "exchange", lambda *_: False)
+    renames = []
+
+    def rename(source, target):
+        renames.append(target)
+        if str(target).endswith("4_4_40"):
+            raise _Killed
+        return before(source, target)
+
+    before = local.os.rename
+    with monkeypatch.context() as patch:
+        patch.setattr(local.os, "rename", rename)
+        with pytest.raises(_Killed):
+            into_shards(tmp_path / "v")
+    assert not (tmp_path / "v" / "4_4_40").exists()
+    with pytest.raises(ReplacedError, match=BETWEEN):
+        wkwdask.read(tmp_path / "v")
+    into_shards(tmp_path / "v")
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "v")[0], VOXELS)
+
+
+def test_replaced_since_info_was_read(tmp_path):
+    layer = open_precomputed_layer(write(tmp_path / "v"))
+    layer.volume()
+    into_shards(tmp_path / "v")
+    with pytest.raises(ReplacedError, match="describes another scale since it was read"):
+        layer.volume()

@@ -1,0 +1,46 @@
+"""The door to the least and the greatest value of an array: of integers in one walk over its memory, in the order in which that lies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.kernels.blocks_layout import flat_memory, is_plain
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_FEW = 4096  # values that numpy has seen before a loop here is called
+
+
+def extremes(array: npt.NDArray[Any]) -> tuple[Any, Any]:
+    """Find the least and the greatest value.
+
+    Parameters
+    ----------
+    array : ndarray, shape (c, x, y, z)
+        Any numbers in any memory order, not empty. A NaN is passed over, unless there is nothing else.
+
+    Returns
+    -------
+    least, greatest : int or float
+        Python's own numbers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> extremes(np.arange(3, 27, dtype=np.uint8).reshape(1, 2, 3, 4))
+    (3, 26)
+    """
+    if array.size < _FEW or array.dtype.kind not in "iu" or not is_plain(array):
+        least, greatest = (np.fmin, np.fmax) if array.dtype.kind == "f" else (np.minimum, np.maximum)
+        return least.reduce(array, axis=None).item(), greatest.reduce(array, axis=None).item()
+    from wkwdask.kernels import extremes_compiled
+
+    flat, strides = flat_memory(array)
+    values = flat.view(array.dtype)
+    values.flags.writeable = False  # always, so that the loop is compiled once
+    order = sorted(range(4), key=lambda axis: (array.shape[axis] == 1, strides[axis]))  # an axis of length 1 has no stride
+    low, high = extremes_compiled.extremes(values, tuple(strides[axis] for axis in order), tuple(array.shape[axis] for axis in order))
+    return int(low), int(high)

@@ -1,0 +1,61 @@
+"""Scales between the two steps of their publishing: their folder is the new one already, and ``info`` still describes the old one.
+
+That lasts for a moment, or, after a job that was killed right there, until another job ends what it began. What is read meanwhile would be zeros.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import ReplacedError
+from wkwdask.formats.precomputed.info import FILE_NAME
+from wkwdask.formats.precomputed.info_edits import with_scales
+from wkwdask.storage.job_records import RECORD_NAME, job_folders
+from wkwdask.storage.precomputed_edit import InfoEdit
+from wkwdask.storage.provenance import read_provenance
+from wkwdask.storage.removal import is_removal
+
+if TYPE_CHECKING:
+    from wkwdask.formats.precomputed.info import VolumeInfo
+
+
+def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
+    """Make sure that ``info`` describes what is in the folder of a scale.
+
+    Parameters
+    ----------
+    volume : str
+        The volume's folder.
+    folder : str
+        That of the scale.
+    info : VolumeInfo
+        What ``info`` says.
+
+    Raises
+    ------
+    ReplacedError
+        A job puts another scale in its place at this moment, or was killed while it did.
+    """
+    real = os.path.realpath(folder)
+    for root, _ in job_folders(os.path.realpath(volume)):
+        record = _record_of(root)
+        edit = record.get("edit")
+        if edit is None or edit["kind"] != InfoEdit.kind or real not in (mag["folder"] for mag in record["mags"]):
+            continue
+        is_there = read_provenance(real).get("publication") == record["publication"]
+        is_gone = not os.path.lexists(real)  # between two renames, where there is no swapping
+        if is_gone or (is_there and with_scales(info.document, InfoEdit.from_json(edit).scales) != info.document):
+            what = f"is being replaced, and {volume}/{FILE_NAME} describes the old one still"
+            raise ReplacedError(f"{folder}: {what}; open it in a moment, or make the call again that was killed while it did so")
+
+
+def _record_of(root: str) -> dict[str, Any]:
+    """Read what a job publishes, nothing where it does not, or takes away."""
+    try:
+        with open(f"{root}/{RECORD_NAME}", "rb") as file:
+            record: dict[str, Any] = json.load(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    return {} if is_removal(record) else record
