@@ -142,7 +142,7 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
     PyramidPlan
     """
     source, staged = pyramid.source, pyramid.staged
-    stored, nbytes_in = pyramid.source_nbytes()
+    files_in, nbytes_in = pyramid.source_nbytes()
     ratio, seconds_per_byte = sample_work(pyramid) if pyramid.passes else (None, 0.0)
     passes: list[PassPlan] = []
     mags: list[MagPlan] = []
@@ -176,7 +176,7 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
         stored_as=pyramid.stored_as,
         passes=tuple(passes),
         mags=tuple(mags),
-        files_in=pyramid.files_in(stored),
+        files_in=files_in,
         nbytes_in=nbytes_in,
         voxel_nbytes_in=voxel_nbytes_in,
         scratch_nbytes=scratch,

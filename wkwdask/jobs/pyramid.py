@@ -71,10 +71,6 @@ class StagedPyramid(ABC):
     def source_nbytes(self) -> tuple[int, int]:
         """Count the files of the finest mag, and their bytes, perhaps from a sample."""
 
-    def files_in(self, stored: int) -> int:
-        """Count the files of the finest mag, of which :meth:`source_nbytes` says how much is stored."""
-        return stored
-
     @abstractmethod
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read; raises IncompleteWriteError."""
