@@ -82,6 +82,19 @@ def test_several_mags_and_what_is_left_to_do(tmp_path, ids):
     assert not (tmp_path / "ids.npy").exists()
 
 
+def test_files_of_single_chunks_are_counted(tmp_path):
+    write_volume(tmp_path / "ids", IDS, "segmentation", chunk=(16, 16, 16))
+    plan = wkwdask.plan_pyramid(tmp_path / "ids", mags=["2"])
+    assert plan.files_in == len(list((tmp_path / "ids" / "4_4_40").iterdir()))
+    assert wkwdask.build_pyramid(tmp_path / "ids", mags=["2"]).files <= plan.files == 5 * 3 * 3
+
+
+def test_what_holds_nothing_is_named(tmp_path):
+    write_volume(tmp_path / "zeros", np.zeros_like(IDS), "segmentation")
+    report = wkwdask.convert(tmp_path / "zeros", tmp_path / "ds", layer="cells")
+    assert report.note == f"{tmp_path}/ds/cells/1 is all zero, as {tmp_path}/zeros/4_4_40 is"
+
+
 def test_command(tmp_path, sections):
     (sections / "s7.png").unlink()
     done = CliRunner().invoke(cli, ["convert", str(sections), f"precomputed://{tmp_path}/em", "--voxel-size", "4,4,35", "--dry-run", "--pyramid"])

@@ -222,7 +222,9 @@ def test_broken_chunks_are_named(tmp_path):
 def test_links_and_folders(tmp_path):
     place = make(tmp_path, None)
     os.rename(place, tmp_path / "old")
-    assert wkwdask.verify(tmp_path).faults == ()  # absent: all zero
+    found = wkwdask.verify(tmp_path)
+    assert [(fault.kind, fault.found) for fault in found.faults] == [("mag.empty", "no folder")]  # all zero, or not copied along
+    assert found.is_sound
     place.mkdir()
     assert [fault.kind for fault in wkwdask.verify(tmp_path).faults] == ["mag.empty"]
     place.rmdir()
@@ -238,8 +240,8 @@ def test_links_and_folders(tmp_path):
 ENTRY = scale_entry(size=ARRAY.shape[1:])
 INFOS = [
     # scales, other fields, kinds
-    ([{**ENTRY, "size": [0, 1, 1]}, {**ENTRY, "key": "b"}], {}, {"info.scale"}),
-    ([{**ENTRY, "encoding": "fpzip"}, {**ENTRY, "key": "b"}], {}, {"info.unsupported"}),
+    ([{**ENTRY, "size": [0, 1, 1]}, {**ENTRY, "key": "b"}], {}, {"info.scale", "mag.empty"}),
+    ([{**ENTRY, "encoding": "fpzip"}, {**ENTRY, "key": "b"}], {}, {"info.unsupported", "mag.empty"}),
     ([{**ENTRY, "sharding": None}], {}, {"info.null"}),
     ([ENTRY, {**ENTRY, "resolution": [8, 8, 40]}], {}, {"info.twice"}),
     ([ENTRY], {"type": None}, {"info.absent"}),

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import stat
 import threading
+from dataclasses import asdict, replace
 
 import dask
 import dask.array as da
@@ -17,6 +18,7 @@ from faults.trees import contents, leftovers
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError, ResumeError, TaskFailedError, UnsupportedError
 from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask.storage.owner import Owner
 
 SIZE = (40, 30, 20)
 VOXEL_SIZE = (4, 4, 40)
@@ -152,6 +154,16 @@ def test_the_viewer_would_show_it_wrong(tmp_path):
 def test_remote_volumes_are_not_written(url):
     with pytest.raises(UnsupportedError, match="are written to local folders only"):
         wkwdask.to_precomputed(voxels(), url, **OPTIONS)
+
+
+def test_a_lock_of_provenance_that_a_dead_process_left(tmp_path):
+    """Nobody takes it again once the file is there; it goes with the next change of the volume."""
+    wkwdask.to_precomputed(voxels(), tmp_path / "v", **OPTIONS)
+    dead = replace(Owner.this_process("making of provenance"), pid=os.getpid(), process_start="1")
+    lock = tmp_path / "v" / ".provenance.wkwdask-lock"
+    lock.write_text(json.dumps(asdict(dead)))
+    wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite", **OPTIONS)
+    assert not lock.exists()
 
 
 def test_other_data_is_left_alone(tmp_path):

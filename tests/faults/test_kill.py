@@ -133,6 +133,13 @@ def import_sections(folder):
         wkwdask.convert(folder / "sections", folder / "seg" / "1", offset=OFFSET, category="segmentation", **OPTIONS)
 
 
+def import_to_scale(folder):
+    with imports_of(16):
+        wkwdask.convert(
+            folder / "sections", f"precomputed://{folder}/seg", offset=(-13, 0, 9), voxel_size=VOXEL_SIZE, chunk_size=(16, 16, 16), sharded=SHARDING
+        )
+
+
 def write_shards(folder):
     """A precomputed volume."""
     wkwdask.to_precomputed(
@@ -191,10 +198,11 @@ JOBS = {
     "scales_to_wkw": ((write_shards,), scales_to_wkw, (scales_to_wkw,), (SCALE, "../wkw/1")),
     "wkw_to_scales": ((write_new,), wkw_to_scales, (wkw_to_scales,), ("1", f"../scales/{SCALE}")),
     "add_scale": ((write_shards,), add_scale, (add_scale,), (SCALE, "22.48_22.48_28")),
+    "import_to_scale": ((lay_sections,), import_to_scale, (import_to_scale,), (SCALE,)),
 }
 GOES_ON = (
     new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge, import_sections,
-    pyramid_of_scales, scales_in_place, scales_to_wkw, wkw_to_scales,
+    pyramid_of_scales, scales_in_place, scales_to_wkw, wkw_to_scales, import_to_scale,
 )  # fmt: skip
 
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import warnings
+from pathlib import Path
 
+import fsspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -210,6 +213,38 @@ def test_s3(tmp_path, s3, sharding):
     np.testing.assert_array_equal(wkwdask.read(f"precomputed://s3://bucket/v{sharding}"), array)
     with pytest.raises(wkwdask.errors.MissingError, match="s3://bucket/none/info: not found"):
         wkwdask.read("precomputed://s3://bucket/none")
+
+
+@pytest.fixture(scope="module")
+def gs():
+    """A bucket of an emulator of Google Cloud Storage, in a thread of the tests."""
+    server_of = pytest.importorskip("gcp_storage_emulator.server", reason="serves Google Cloud Storage")
+    core = pytest.importorskip("gcsfs.core", reason="the driver of gs")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = server_of.create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
+    server.start()
+    # the class that later versions put in its place asks Google for the kind of a bucket first
+    fsspec.register_implementation("gs", core.GCSFileSystem, clobber=True)
+    fsspec.config.conf["gs"] = {"token": "anon", "endpoint_url": f"http://127.0.0.1:{port}"}
+    try:
+        yield fsspec.filesystem("gs")
+    finally:
+        del fsspec.config.conf["gs"]
+        core.GCSFileSystem.clear_instance_cache()
+        server.stop()
+
+
+@pytest.mark.parametrize("sharding", [0, 1])
+def test_gs(tmp_path, gs, sharding):
+    array = voxels("uint64", 1)
+    array[:, :32, :32, :32] = 0  # a chunk that is absent
+    write_with_tensorstore(tmp_path, array, "compressed_segmentation", SHARDINGS[sharding])
+    for path in filter(Path.is_file, tmp_path.rglob("*")):
+        gs.pipe_file(f"bucket/v{sharding}/{path.relative_to(tmp_path)}", path.read_bytes())
+    np.testing.assert_array_equal(wkwdask.read(f"precomputed://gs://bucket/v{sharding}"), array)
+    with pytest.raises(wkwdask.errors.MissingError, match="gs://bucket/none/info: not found"):
+        wkwdask.read("precomputed://gs://bucket/none")
 
 
 def test_s3_that_may_not_be_listed(tmp_path, monkeypatch):

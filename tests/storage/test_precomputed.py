@@ -21,7 +21,7 @@ from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.precomputed_layer import open_precomputed, open_precomputed_layer
+from wkwdask.storage.precomputed_layer import is_precomputed, open_precomputed, open_precomputed_layer
 
 ARRAY = labels()
 SHARDINGS = {
@@ -341,6 +341,22 @@ def test_two_chunk_sizes_side_by_side(tmp_path):
     write_scale(tmp_path, info.scales[0].with_chunk_size((8, 8, 8)), second)
     assert read(open_precomputed(tmp_path))[0].max() == 1
     assert read(open_precomputed(tmp_path, chunk_size=(8, 8, 8)))[0].min() == 2
+
+
+@pytest.mark.parametrize("key", ["scales/s0", "deep/er/s0", "a/../b", "./s0", "../elsewhere/s0"])
+@pytest.mark.parametrize("sharding", ["alone", "gzip"])
+def test_keys_that_are_paths(tmp_path, key, sharding):
+    """Keys are relative to the volume, and may lead out of it; the path of a scale inside of it opens it."""
+    write_volume(tmp_path / "v", ARRAY, "segmentation", key=key, sharding=SHARDINGS[sharding])
+    for volume in (open_precomputed(tmp_path / "v"), open_precomputed(tmp_path / "v", key=key)):
+        np.testing.assert_array_equal(read(volume.volume)[0], ARRAY)
+    inside = not key.startswith("..")
+    place = os.path.normpath(tmp_path / "v" / key)
+    assert is_precomputed(place) is inside
+    if inside:
+        np.testing.assert_array_equal(read(open_precomputed(place).volume)[0], ARRAY)
+        assert open_precomputed_layer(place).key == key
+        assert not is_precomputed(os.path.dirname(place)) or os.path.dirname(place) == str(tmp_path / "v")
 
 
 def test_redirects(tmp_path):

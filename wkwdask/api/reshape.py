@@ -41,8 +41,10 @@ def rechunk(
 ) -> Report:
     """Store mags with other files, blocks or compression, in their place or somewhere else; all voxels stay as they are.
 
-    Where only the length of files changes, stored blocks are copied as they are: the disk sets the pace. Else blocks are decoded and encoded, some megabytes
-    at a time. A mag is built beside its place and appears when it is complete; in its own place the old one is kept until then.
+    Where only the length of files changes, stored blocks are copied as they are: the disk sets the pace. So are the chunks of a precomputed volume that are
+    images (jpeg, png, jxl), as long as they keep their size and options; jpeg that has to be encoded once more loses more, which a warning says. Else blocks
+    are decoded and encoded, some megabytes at a time. A mag is built beside its place and appears when it is complete; in its own place the old one is kept
+    until then.
 
     Parameters
     ----------

@@ -123,7 +123,10 @@ def rechunk_scales(
         copy = ScaleCopy(source, source_settings(source), partial(check_not_replaced, source), new)
         staged = stage_copy(place, volume.kind, copy, "rechunk", existing, num_workers(), in_place=in_place, compress=options.compress, force=options.force)
         _warn(staged.notes)
-        compares = in_place and not is_lossy(new.encoding, new.options.get("jxl_quality"))
+        loses = staged.decodes and is_lossy(new.encoding, new.options.get("jxl_quality"))
+        if loses and new.encoding == scale.encoding:
+            _warn([f"scale {scale.key!r} is decoded and encoded as {new.encoding} once more, which changes its voxels"], UserWarning)
+        compares = in_place and not loses
         reports.append(build.rechunk(staged, verify=compares if verify is None else verify))
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all scales are stored like that")
 
@@ -229,6 +232,6 @@ def _left_out(layer: AnyLayer) -> str:
     return f"scales that are left out: {', '.join(left)}" if left else ""
 
 
-def _warn(notes: Sequence[str]) -> None:
+def _warn(notes: Sequence[str], category: type[Warning] = ViewerWarning) -> None:
     for note in notes:
-        warnings.warn(note, ViewerWarning, stacklevel=4)
+        warnings.warn(note, category, stacklevel=4)

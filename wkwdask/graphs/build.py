@@ -205,7 +205,10 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
         _run_from_journal(staged, job, f"comparing {staged.folders[0]}")
 
     with _attempt(staged):
-        return _go_on(staged, rechunking.job(), rechunking.check_unchanged, staged.owner.command, compare if verify else None)
+        report = _go_on(staged, rechunking.job(), rechunking.check_unchanged, staged.owner.command, compare if verify else None)
+    if report.voxels and not report.files:
+        return replace(report, note="; ".join(filter(None, [report.note, f"{staged.folders[0]} is all zero, as {rechunking.volume.name} is"])))
+    return report
 
 
 def rechunk_all(stages: Sequence[Callable[[str], StagedRechunk]], existing: str) -> Report:

@@ -13,6 +13,7 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import borders, cell_range
 from wkwdask.jobs.report import format_nbytes
+from wkwdask.storage.target_files import most_files
 from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
 
@@ -158,12 +159,14 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
         reads = staged.targets[len(mags) - 1].box.mag if mags else source.box.mag
         joins = 0
         for level, target in enumerate(targets):
-            files = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
-            nbytes = target.expected_nbytes(files, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
+            shards = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
+            chunks = math.prod(len(cells) for cells in cell_range(target.box, target.chunk_shape))
+            files = most_files(target, shards, math.ceil(chunks * occupied.mean()))
+            nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
-            if files and not one.writes_whole(level, target.shard_shape):
-                joins += files
-                scratch += 2 * nbytes // files
+            if shards and not one.writes_whole(level, target.shard_shape):
+                joins += shards
+                scratch += 2 * nbytes // shards
         passes.append(PassPlan(reads.name, tuple(target.box.mag.name for target in targets), int(occupied.sum()), one.source_region_shape, joins))
     tasks = sum(one.regions + one.joins for one in passes)
     nbytes_out, files_out = sum(mag.nbytes for mag in mags), sum(mag.files for mag in mags)

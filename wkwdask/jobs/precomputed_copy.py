@@ -11,6 +11,7 @@ from wkwdask.jobs.precomputed_places import volume_place
 from wkwdask.jobs.precomputed_write import stage_scales, type_at
 from wkwdask.jobs.rechunk import Copy, stage_copied
 from wkwdask.jobs.staged import check_existing, settings_of
+from wkwdask.storage.precomputed_splice import can_splice
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
@@ -92,5 +93,5 @@ def stage_copy(
         notes.extend(found)
         return staged
 
-    staged = stage_copied(copy, command, place.folder, folder, settings, existing, workers, lay_out)
+    staged = stage_copied(copy, command, place.folder, folder, settings, existing, workers, lay_out, can_splice)
     return replace(staged, in_place=in_place, notes=tuple(notes))

@@ -11,7 +11,7 @@ from wkwdask.formats.precomputed.info import FILE_NAME, default_key
 from wkwdask.formats.precomputed.scale_choice import mags_of
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed_edit import find_info
-from wkwdask.storage.precomputed_layer import holds_wkw, stripped
+from wkwdask.storage.precomputed_layer import holds_wkw, stripped, volume_above
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths, OddScale, Scale, VolumeInfo
@@ -166,7 +166,7 @@ def volume_place(url: str | os.PathLike[str]) -> VolumePlace:
         raise UnsupportedError(f"{folder}/{FILE_NAME}: says that the volume is at {info.redirect}; write there")
     if info is None and holds_wkw(folder):
         raise ExistsError(f"{folder}: holds WKW data; write a precomputed volume to a folder of its own")
-    above, name = os.path.split(folder)
-    if info is None and name in VolumePlace(above, find_info(above)).listed_keys:
-        raise ExistsError(f"{folder}: is a scale of the volume {above}; name the volume, and the scale with mag=")
+    above = volume_above(folder) if info is None else None
+    if above is not None:
+        raise ExistsError(f"{folder}: is a scale of the volume {above[0]}; name the volume, and the scale with mag=")
     return VolumePlace(folder, info)

@@ -22,6 +22,7 @@ from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.pieces import MEMORY_NBYTES
+from wkwdask.storage.precomputed_files import num_files
 from wkwdask.storage.precomputed_layer import open_precomputed_layer
 from wkwdask.storage.states import digest
 
@@ -62,12 +63,12 @@ class StagedScalePyramid(StagedPyramid):
     """The finest scale."""
     notes: tuple[str, ...]
     """What a user should know."""
-    stored: tuple[int, int]
-    """The shards or groups of chunks of the finest scale when the job was staged, and their bytes."""
+    stored_nbytes: int
+    """What the finest scale took when the job was staged."""
 
     def source_nbytes(self) -> tuple[int, int]:
-        """Count the shards or groups of chunks of the finest scale, and their bytes."""
-        return self.stored
+        """Count the files of the finest scale, and their bytes when the job was staged."""
+        return num_files(self.source.volume.folder, self.source.volume.scale), self.stored_nbytes
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read."""
@@ -150,8 +151,7 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, regions)
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = replace(staged, plan={"regions": [one.levels[0].region_shape for one in passes]}, task_nbytes=task_nbytes)
-    stored = len(states), int(states[:, 3].sum())
-    return StagedScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes), stored)
+    return StagedScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes), int(states[:, 3].sum()))
 
 
 def choose_method(options: ScalePyramidOptions, kind: str) -> str:

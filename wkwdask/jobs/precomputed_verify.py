@@ -123,8 +123,9 @@ class StagedPrecomputedVerify:
                 self._faults += listing.faults
             size = f" in chunks of {'x'.join(map(str, volume.chunk_shape))}" if len(volumes) > 1 else ""
             self._scopes.append(_ScaleScope((scale.key if mag is None else mag.name) + size, volume, listing))
-        if not any(len(scope.listing) for scope in self._scopes[-len(volumes) :]) and os.path.isdir(volumes[0].folder):
-            self._faults.append(Fault("mag.empty", volumes[0].folder, "0 files"))
+        folder = volumes[0].folder
+        if not any(len(scope.listing) for scope in self._scopes[-len(volumes) :]) and (os.path.isdir(folder) or not os.path.lexists(folder)):
+            self._faults.append(Fault("mag.empty", folder, "0 files" if os.path.isdir(folder) else "no folder"))
 
     def file_job(self) -> FlatJob:
         """Make the job that reads the files."""

@@ -9,6 +9,7 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.splice import SpliceJob
 from wkwdask.jobs.staged import find_interrupted
 from wkwdask.jobs.upsample import UpsampleJob
+from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.translated import in_frame
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from wkwdask.jobs.staged import StagedMags
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.storage.volume import Volume
+
+_COMPARED_NBYTES = 64 << 20  # voxels that are compared at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,11 @@ class StagedRechunk:
     notes: tuple[str, ...] = ()
     """What is written right, but shown wrong by a viewer."""
 
+    @property
+    def decodes(self) -> bool:
+        """Whether chunks are decoded and encoded, and not copied as they are stored."""
+        return isinstance(self.plan, Upsampling)
+
     def job(self) -> SpliceJob | UpsampleJob:
         """Make the job."""
         if isinstance(self.plan, Upsampling):
@@ -60,7 +68,15 @@ class Copy:
 
 
 def stage_copied(
-    copy: Copy, command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, workers: int, lay_out: Callable[[Owner], StagedMags]
+    copy: Copy,
+    command: str,
+    parent: str,
+    folder: str,
+    settings: dict[str, Any],
+    existing: str,
+    workers: int,
+    lay_out: Callable[[Owner], StagedMags],
+    can_splice: Callable[[Volume, Any], bool] | None = None,
 ) -> StagedRechunk:
     """Lay out the making of one mag of the voxels of a volume, or find the interrupted job that is to go on.
 
@@ -80,6 +96,8 @@ def stage_copied(
         How many tasks run at once.
     lay_out : callable
         Gives what is written, when it is known who does it.
+    can_splice : callable, optional
+        Tells of the volume and the target whether chunks can be copied as they are stored. By default none can.
 
     Raises
     ------
@@ -88,8 +106,14 @@ def stage_copied(
     """
     interrupted = find_interrupted(parent, [folder], settings, existing)
     staged = lay_out(Owner.this_process(f"{command} into {folder}", None if interrupted is None else interrupted.job))
-    (target,), source = staged.targets, copy.source
+    target: Any
+    (target,), source = staged.targets, in_frame(copy.source, staged.targets[0].origin)
     region = None if interrupted is None else vec3(interrupted.plan["region"])
     voxel_nbytes = source.num_channels * source.dtype.itemsize
-    plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
-    return StagedRechunk(in_frame(source, target.origin), plan, target, replace(staged, plan={"region": plan.region_shape}), copy.check_unchanged)
+    plan: RegionGrid
+    if can_splice is not None and can_splice(source, target):
+        splicing = plan_splicing(target.box, source.shard_shape, target.shard_shape, voxel_nbytes, workers, region)
+        plan = replace(splicing, brick_shape=target.part_shape(_COMPARED_NBYTES))
+    else:
+        plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
+    return StagedRechunk(source, plan, target, replace(staged, plan={"region": plan.region_shape}), copy.check_unchanged)

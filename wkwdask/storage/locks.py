@@ -255,6 +255,14 @@ def _break_dead(lock: str) -> bool:
         _remove([claim])
 
 
+def remove_dead_lock(path: str) -> None:
+    """Remove the lock of a file, see :func:`locked_file`, where a process left it that was killed; nobody needs it any more where the file is final."""
+    lock = lock_path(path)
+    if os.path.lexists(lock):
+        _break_dead(lock)
+        _remove_dead_temporaries(lock)
+
+
 def _holder(lock: str) -> Owner | None:
     """Read who holds a lock, None where it is gone or being made."""
     try:

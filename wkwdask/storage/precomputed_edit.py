@@ -12,7 +12,7 @@ from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
 from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME, format_info, with_scales
 from wkwdask.storage.json_edit import update_json
 from wkwdask.storage.local import publish_bytes, remove_temporaries
-from wkwdask.storage.locks import locked_file
+from wkwdask.storage.locks import locked_file, remove_dead_lock
 from wkwdask.storage.precomputed_info import read_info
 from wkwdask.storage.store import LocalStore
 
@@ -82,6 +82,7 @@ class InfoEdit:
         update_info(self.folder, lambda document: with_scales(document, self.scales), self.new)
         path = f"{self.folder}/{PROVENANCE_FILE_NAME}"
         if os.path.lexists(path):
+            remove_dead_lock(path)
             return
         with locked_file(path, f"making of {path}"):
             remove_temporaries(self.folder, PROVENANCE_FILE_NAME)  # whoever wrote one held this lock, and is dead

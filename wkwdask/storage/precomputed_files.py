@@ -253,6 +253,12 @@ def file_sizes(folder: str, scale: Scale) -> tuple[int, int]:
     return len(sizes), sum(sizes)
 
 
+def num_files(folder: str, scale: Scale) -> int:
+    """Count the files of chunks or shards, by their names alone."""
+    pattern = _CHUNK_NAME if scale.sharding is None else _SHARD_NAME
+    return sum(1 for entry in _entries(folder) if pattern.fullmatch(entry.name))
+
+
 def has_files(folder: str, scale: Scale) -> bool:
     """Tell whether a chunk or shard is stored; the listing ends with the first."""
     pattern = _CHUNK_NAME if scale.sharding is None else _SHARD_NAME

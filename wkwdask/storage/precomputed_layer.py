@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import posixpath
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ _NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))
 stripped, is_named_precomputed, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
 _MOST_REDIRECTS = 10
 _LOOKED_AT_NBYTES = 16 << 20
+_MOST_FOLDERS_IN_KEY = 3  # of a scale whose path is given
 
 AbsoluteVolume = TranslatedVolume[PrecomputedVolume]
 """A scale in absolute voxels: moved to where ``info`` says that it is."""
@@ -189,7 +191,7 @@ def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int
     key = None
     store: Store = open_store(location)
     if store.is_local and not os.path.exists(store.path_of(FILE_NAME)):
-        above = _volume_above(store.url)
+        above = volume_above(store.url)
         if above is not None:
             store, key = open_store(above[0]), above[1]
     store, info = _followed(store)
@@ -230,7 +232,7 @@ def is_precomputed(url: object) -> bool:
     if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
         return False
     path = local_path(url)
-    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or _volume_above(path) is not None
+    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or volume_above(path) is not None
 
 
 def is_wkw_itself(path: str) -> bool:
@@ -265,14 +267,19 @@ def _is_info(path: str) -> bool:
     return isinstance(document, dict) and document.get("@type", TYPE) == TYPE and ("scales" in document or "redirect" in document)
 
 
-def _volume_above(path: str) -> tuple[str, str] | None:
-    """Find the volume that a local folder is a scale of: its folder and the scale's key."""
-    folder, key = os.path.split(path)
-    if not key or not _is_info(f"{folder}/{FILE_NAME}") or holds_wkw(folder):
-        return None
-    try:
-        info = read_info(open_store(folder))
-    except (FormatError, OSError):
-        return None
-    keys = {*(scale.key for scale in info.scales), *(scale.key for scale in info.odd)}
-    return (folder, key) if key in keys else None
+def volume_above(path: str) -> tuple[str, str] | None:
+    """Find the volume that a local folder is a scale of: its folder and the scale's key, in which there may be slashes."""
+    folder, rest = path, ""
+    for _ in range(_MOST_FOLDERS_IN_KEY):
+        folder, name = os.path.split(folder)
+        rest = f"{name}/{rest}" if rest else name
+        if not name:
+            return None
+        if _is_info(f"{folder}/{FILE_NAME}") and not holds_wkw(folder):
+            try:
+                info = read_info(open_store(folder))
+            except (FormatError, OSError):
+                return None
+            keys = [*(scale.key for scale in info.scales), *(scale.key for scale in info.odd)]
+            return next(((folder, key) for key in keys if posixpath.normpath(key) == rest), None)
+    return None

@@ -16,6 +16,7 @@ from wkwdask.storage.chunked_target import ShardableTarget
 from wkwdask.storage.local import NewFile
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_files import group_cells
+from wkwdask.storage.precomputed_splice import splice_shard
 from wkwdask.storage.shard_output import ShardOutput
 from wkwdask.storage.store import LocalStore
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.chunk import ChunkCodec
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.storage.receipts import Receipt
 
 SUFFIXES = {None: "", "gzip": ".gz"}
 """What is appended to the name of a chunk's own file, by the way in which it is compressed."""
@@ -90,7 +92,10 @@ class PrecomputedTarget(ShardableTarget):
 
     def encode_chunk(self, voxels: npt.NDArray[Any], cell: Vec3) -> bytes:
         """Encode one chunk (c, x, y, z), which is cut off at the upper ends of the box."""
-        data = self.codec.encode(voxels, self.chunk_path(cell))
+        return self.packed(self.codec.encode(voxels, self.chunk_path(cell)))
+
+    def packed(self, data: bytes) -> bytes:
+        """Compress an encoded chunk as it is stored."""
         gzips = self.compress == "gzip" if self.scale.sharding is None else self.scale.sharding.data_encoding == "gzip"
         is_image = self.scale.encoding == "raw" and self.dtype.itemsize <= 2  # of labels there is more to be gained
         return compress_gzip(data, is_image=is_image) if gzips else data
@@ -109,6 +114,10 @@ class PrecomputedTarget(ShardableTarget):
         sharding = self.scale.sharding
         assert sharding is not None
         return f"{self.folder}/{sharding.shard_name(self.first_id(shard) >> (sharding.preshift_bits + sharding.minishard_bits))}"
+
+    def splice_shard(self, source: PrecomputedVolume, shard: Vec3) -> Receipt:
+        """Make a shard of the chunks that a scale has stored in its place, see :func:`wkwdask.storage.precomputed_splice.splice_shard`."""
+        return splice_shard(source, self, shard)
 
     def open_shard(self, shard: Vec3) -> ShardOutput:
         """Start a shard file."""

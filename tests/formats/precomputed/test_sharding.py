@@ -19,7 +19,6 @@ from wkwdask.formats.precomputed.murmurhash import murmurhash3
 from wkwdask.formats.precomputed.sharding import (
     Sharding,
     assemble_shard,
-    check_ids,
     format_minishard_index,
     format_shard_index,
     format_sharding,
@@ -183,16 +182,6 @@ def test_any_bytes(raw):
     except FormatError:
         return
     assert all(start == end or start < end <= 80 - 32 for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
-
-
-def test_chunks_that_are_elsewhere():
-    grid = (3, 2, 1)
-    check_ids(np.array([0, 1], np.uint64), EXAMPLE, grid, 0, 0, "f", 9)
-    with pytest.raises(CorruptError, match=r"f: byte 9: chunk 2 in the index of minishard 0 belongs to minishard 1 of 0.shard"):
-        check_ids(np.array([0, 2], np.uint64), EXAMPLE, grid, 0, 0, "f", 9)
-    for odd in (5, 8):  # x would be 3; a bit that no chunk has
-        with pytest.raises(CorruptError, match=rf"chunk {odd} in the index of minishard 0 is none of the volume's \(3, 2, 1\) chunks"):
-            check_ids(np.array([odd], np.uint64), Sharding(1, 1, 1), grid, 1, 0, "f", 9)
 
 
 def test_json():

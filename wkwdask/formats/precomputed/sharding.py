@@ -324,39 +324,6 @@ def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int
     return ids, bounds[::2], sizes
 
 
-def check_ids(ids: Column, sharding: Sharding, grid: Vec3, shard: int, minishard: int, source: str, offset: int) -> None:
-    """Make sure that the chunks of a minishard belong there: no reader finds one that does not.
-
-    Parameters
-    ----------
-    ids : ndarray of uint64, shape (n,)
-        Chunk identifiers.
-    sharding : Sharding
-        How the shard is laid out.
-    grid : tuple of 3 int
-        Chunks of the volume along x, y, z.
-    shard, minishard : int
-        Where they were found.
-    source : str
-        The file, for errors.
-    offset : int
-        Byte of the file at which the minishard index is stored, for errors.
-
-    Raises
-    ------
-    CorruptError
-        One does not.
-    """
-    cells = compressed_morton.decode(ids, grid)
-    outside = (cells >= np.asarray(grid)).any(axis=1) | (_shifted(ids, len(compressed_morton.bit_axes(grid))) > 0)
-    shards, minishards = sharding.places(ids)
-    wrong = np.flatnonzero(outside | (shards != np.uint64(shard)) | (minishards != np.uint64(minishard)))
-    if wrong.size:
-        n = int(wrong[0])
-        why = f"is none of the volume's {grid} chunks" if outside[n] else f"belongs to minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
-        raise CorruptError(f"{source}: byte {offset}: chunk {ids[n]} in the index of minishard {minishard} {why}")
-
-
 def assemble_shard(chunks: Mapping[int, bytes], sharding: Sharding) -> list[bytes]:
     """Put a shard together.
 
