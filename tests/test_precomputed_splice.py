@@ -83,6 +83,15 @@ def test_what_has_to_be_encoded_says_so(tmp_path):
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "raw"), wkwdask.read(tmp_path / "v"))
 
 
+def test_a_plan_of_what_is_copied(tmp_path):
+    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_size=CHUNK, encoding="png")
+    plan = wkwdask.plan_convert(tmp_path / "v", f"precomputed://{tmp_path}/w", sharded=True)
+    report = wkwdask.convert(tmp_path / "v", f"precomputed://{tmp_path}/w", sharded=True)
+    (planned,), (made,) = plan.mags, report.mags
+    assert planned.files == made.files == 1
+    assert 0.8 < planned.nbytes / made.nbytes < 1.5
+
+
 def test_damage_is_not_carried_on_in_place(tmp_path):
     """In its place all of it is compared first; of a copy elsewhere only chunks without a byte are noticed."""
     wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_size=CHUNK, encoding="png")

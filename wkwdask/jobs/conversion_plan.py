@@ -128,7 +128,8 @@ def estimate_conversion(
 
 def _of_job(job: StagedImport | StagedRechunk) -> ConvertedMag:
     source: Any = job.source if isinstance(job, StagedImport) else job.volume
-    plan, target, staged = job.plan, job.target, job.staged
+    plan: Any = job.plan
+    target, staged = job.target, job.staged
     made = job.job()
     shards = made.tallies[0].expected
     joins = 0 if plan.holds_whole(target.shard_shape) else shards
@@ -138,10 +139,12 @@ def _of_job(job: StagedImport | StagedRechunk) -> ConvertedMag:
     voxel_nbytes_out = int(plan.box.volume * target.num_channels * target.dtype.itemsize * share)
     chunks = math.prod(len(cells) for cells in cell_range(plan.box, target.chunk_shape))
     files = most_files(target, shards, math.ceil(chunks * share))
-    ratio, seconds_per_byte = _sampled(source, plan, target)
+    copies = not isinstance(job, StagedImport) and not job.decodes  # then the sample only tells how much is stored
+    occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
+    ratio, seconds_per_byte = _sampled(source, plan, target, occupied)
     nbytes = target.expected_nbytes(shards, voxel_nbytes_out, 1.0 if ratio is None else ratio)
     notes = (*(job.notes if isinstance(job, StagedImport) else ()), *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *refusals_of(staged))
-    seconds = voxel_nbytes * seconds_per_byte * OVERHEAD + SECONDS_PER_TASK * made.num_tasks
+    seconds = (0 if copies else voxel_nbytes * seconds_per_byte * OVERHEAD) + SECONDS_PER_TASK * made.num_tasks
     return ConvertedMag(
         staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, voxel_nbytes, BASE_NBYTES + staged.task_nbytes, seconds, notes
     )
@@ -154,9 +157,8 @@ def _of_export(export: StagedExport) -> ConvertedMag:
     return ConvertedMag(export.target, box.size, box.size[2], shape, 0, 1 if export.is_file else box.size[2], nbytes, nbytes, BASE_NBYTES, 0.0)
 
 
-def _sampled(source: Any, plan: Any, target: Any) -> tuple[float | None, float]:
-    """Read and encode a few bricks: stored bytes per voxel byte, None where all of them are zero, and seconds per voxel byte that is read."""
-    occupied = plan.occupied(source.occupied(plan.source_cell_shape))
+def _sampled(source: Any, plan: Any, target: Any, occupied: npt.NDArray[np.bool_]) -> tuple[float | None, float]:
+    """Read and encode a few bricks of regions with data: stored bytes per voxel byte, None where all are zero, and seconds per voxel byte that is read."""
     regions = list(islice(plan.regions(occupied), _LOOKED_AT_REGIONS))
     stored = read = made = 0
     seconds, is_first = 0.0, True  # the first brick compiles and warms up

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.storage.volume import Volume
 
-_COMPARED_NBYTES = 64 << 20  # voxels that are compared at once
+_COMPARED_NBYTES = 64 << 20  # voxels of what was spliced that are compared at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +68,9 @@ class Copy:
 
 
 def stage_copied(
-    copy: Copy,
-    command: str,
-    parent: str,
-    folder: str,
-    settings: dict[str, Any],
-    existing: str,
-    workers: int,
-    lay_out: Callable[[Owner], StagedMags],
+    copy: Copy, command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, workers: int, lay_out: Callable[[Owner], StagedMags],
     can_splice: Callable[[Volume, Any], bool] | None = None,
-) -> StagedRechunk:
+) -> StagedRechunk:  # fmt: skip
     """Lay out the making of one mag of the voxels of a volume, or find the interrupted job that is to go on.
 
     Parameters
@@ -97,7 +90,7 @@ def stage_copied(
     lay_out : callable
         Gives what is written, when it is known who does it.
     can_splice : callable, optional
-        Tells of the volume and the target whether chunks can be copied as they are stored. By default none can.
+        Tells of the source, in the coordinates of the target, whether its stored chunks are those of the target, which is a Spliceable then.
 
     Raises
     ------
@@ -106,14 +99,13 @@ def stage_copied(
     """
     interrupted = find_interrupted(parent, [folder], settings, existing)
     staged = lay_out(Owner.this_process(f"{command} into {folder}", None if interrupted is None else interrupted.job))
-    target: Any
     (target,), source = staged.targets, in_frame(copy.source, staged.targets[0].origin)
     region = None if interrupted is None else vec3(interrupted.plan["region"])
     voxel_nbytes = source.num_channels * source.dtype.itemsize
     plan: RegionGrid
     if can_splice is not None and can_splice(source, target):
-        splicing = plan_splicing(target.box, source.shard_shape, target.shard_shape, voxel_nbytes, workers, region)
-        plan = replace(splicing, brick_shape=target.part_shape(_COMPARED_NBYTES))
+        plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, voxel_nbytes, workers, region)
+        plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
     else:
         plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
     return StagedRechunk(source, plan, target, replace(staged, plan={"region": plan.region_shape}), copy.check_unchanged)

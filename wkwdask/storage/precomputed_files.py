@@ -38,6 +38,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 _NUMBER = r"(0|-?[1-9]\d*)"  # no leading zeros
 _CHUNK_NAME = re.compile("_".join([f"{_NUMBER}-{_NUMBER}"] * 3) + f"({'|'.join(map(re.escape, SUFFIXES[1:]))})?", re.ASCII)
 _SHARD_NAME = re.compile(r"([0-9a-f]+)\.(shard|index|data)", re.ASCII)
+_MOST_ROOM = 1 << 32  # for a stream that need not say what it gives
 _DIGEST_MASK = np.uint64((1 << 63) - 1)
 
 
@@ -130,9 +131,9 @@ def decompress_file(data: bytes, name: str, path: str, largest: int, codec: Chun
     if name.endswith(".gz") or (data[:2] == GZIP_MAGIC and _is_wrapped(data, codec, shape)):
         return decompress_gzip(data, largest, path, 0)
     if name.endswith(".br"):
-        return _decompressed(lambda codecs: codecs.brotli_decode(data), data, "Brotli", largest, path)
+        return _decompressed(lambda codecs, room: codecs.brotli_decode(data, out=room), data, "Brotli", largest, path)
     if name.endswith(".zstd"):
-        return _decompressed(lambda codecs: codecs.zstd_decode(data), data, "Zstandard", largest, path)
+        return _decompressed(lambda codecs, room: codecs.zstd_decode(data, out=room), data, "Zstandard", largest, path)
     if name.endswith(".xz"):
         return _no_more(decompress_xz(data, largest, path, 0), data, "xz", largest, path)
     if name.endswith(".bz2"):
@@ -148,12 +149,12 @@ def _is_wrapped(data: bytes, codec: ChunkCodec, shape: Vec3) -> bool:
 def _decompressed(decode: Any, data: bytes, what: str, largest: int, path: str) -> bytes:
     codecs = need("imagecodecs", path, "precomputed")
     try:
-        out: bytes = decode(codecs)
+        out: bytes = decode(codecs, min(largest, max(_MOST_ROOM, largest // 64)))  # of the room only what is filled takes memory
     except MemoryError:
         raise
     except Exception as error:
-        raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes: {error}") from None
-    return _no_more(out, data, what, largest, path)
+        raise CorruptError(f"{path}: byte 0: expected a {what} stream of {len(data)} bytes that gives at most {largest}: {error}") from None
+    return out
 
 
 def _no_more(out: bytes, data: bytes, what: str, largest: int, path: str) -> bytes:
