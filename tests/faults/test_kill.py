@@ -167,6 +167,17 @@ def scales_in_place(folder):
         wkwdask.rechunk(folder / "seg", chunk_size=(16, 16, 16), encoding="raw", sharded=False)
 
 
+def write_images(folder):
+    """Chunks that are images."""
+    images = {"encoding": "png", "chunk_size": (16, 16, 16), "voxel_size": VOXEL_SIZE, "offset": (-13, 0, 9)}
+    wkwdask.to_precomputed(voxels().astype(np.uint8), folder / "seg", **images)
+
+
+def images_into_shards(folder):
+    """They are copied as they are stored."""
+    wkwdask.rechunk(folder / "seg", sharded=SHARDING)
+
+
 def scales_to_wkw(folder):
     with rechunks_of(16):
         wkwdask.convert(folder / "seg", folder / "wkw" / "1", offset=(16, 0, 0), category="segmentation", **OPTIONS)
@@ -195,6 +206,7 @@ JOBS = {
     "chunks_in_place_of_shards": ((write_shards,), chunks_in_place_of_shards, (chunks_in_place_of_shards,), (SCALE,)),
     "pyramid_of_scales": ((write_shards,), pyramid_of_scales, (pyramid_of_scales,), (SCALE, "22.48_22.48_28", "44.96_44.96_56")),
     "scales_in_place": ((write_shards,), scales_in_place, (scales_in_place,), (SCALE,)),
+    "images_into_shards": ((write_images,), images_into_shards, (images_into_shards,), (SCALE,)),
     "scales_to_wkw": ((write_shards,), scales_to_wkw, (scales_to_wkw,), (SCALE, "../wkw/1")),
     "wkw_to_scales": ((write_new,), wkw_to_scales, (wkw_to_scales,), ("1", f"../scales/{SCALE}")),
     "add_scale": ((write_shards,), add_scale, (add_scale,), (SCALE, "22.48_22.48_28")),
@@ -202,7 +214,7 @@ JOBS = {
 }
 GOES_ON = (
     new_pyramid, resume_pyramid, cut_files, join_files_of_larger_blocks, compress_elsewhere, invert, copy_moved, copy_files, merge, import_sections,
-    pyramid_of_scales, scales_in_place, scales_to_wkw, wkw_to_scales, import_to_scale,
+    pyramid_of_scales, scales_in_place, images_into_shards, scales_to_wkw, wkw_to_scales, import_to_scale,
 )  # fmt: skip
 
 

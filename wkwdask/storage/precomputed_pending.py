@@ -48,7 +48,7 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
         is_gone = not os.path.lexists(real)  # between two renames, where there is no swapping
         if is_gone or (is_there and with_scales(info.document, InfoEdit.from_json(edit).scales) != info.document):
             what = f"is being replaced, and {volume}/{FILE_NAME} describes the old one still"
-            raise ReplacedError(f"{folder}: {what}; open it in a moment, or make the call again that was killed while it did so")
+            raise ReplacedError(f"{folder}: {what}; open it in a moment, or make the call again that was killed while it did so (wkwdask status names it)")
 
 
 def _record_of(root: str) -> dict[str, Any]:

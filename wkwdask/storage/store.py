@@ -326,6 +326,8 @@ class RemoteStore:
     def path_of(self, name: str) -> str:
         """Say where a file is; ``..`` in a name leads out of the folder as in any URL."""
         protocol, _, rest = self.root.partition("://")
+        if protocol in ("http", "https"):  # there these two would end the path
+            name = name.replace("#", "%23").replace("?", "%3F")
         if ".." not in name.split("/"):
             return f"{self.root}/{name}"
         return f"{protocol}://{posixpath.normpath(f'{rest}/{name}')}"
