@@ -548,3 +548,20 @@ def test_compression_of_tiff(tmp_path, compression):
         with tifffile.TiffFile(path) as tiff:
             assert tiff.pages[0].compression.name == {"raw": "NONE", "lzw": "LZW", "zstd": "ZSTD", "zlib": "ADOBE_DEFLATE"}[compression]
             np.testing.assert_array_equal(tiff.pages[0].asarray(), voxels(shape=(1, 11, 40, 61))[0, 0])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
+def test_tensorstore_reads_sections_that_became_n5_and_ngff(tmp_path, dtype):
+    """TIFF sections become blocks and shards in one step."""
+    ts = pytest.importorskip("tensorstore", reason="the oracle tensorstore is not installed")
+    values = voxels(dtype)
+    (tmp_path / "sections").mkdir()
+    for z, section in enumerate(values):
+        tifffile.imwrite(tmp_path / "sections" / f"s{z}.tif", section)
+    options = {"voxel_size": (4, 4, 35), "offset": OFFSET, "chunk_size": (16, 8, 4)}
+    wkwdask.convert(tmp_path / "sections", f"n5://{tmp_path}/v.n5/em", **options)
+    wkwdask.convert(tmp_path / "sections", tmp_path / "em.ome.zarr", **options)
+    for driver, path in (("n5", "v.n5/em/s0"), ("zarr3", "em.ome.zarr/1")):
+        store = ts.open({"driver": driver, "kvstore": {"driver": "file", "path": f"{tmp_path}/{path}"}}).result()
+        found = np.asarray(store.read().result())
+        np.testing.assert_array_equal(found.T if driver == "n5" else found, values)

@@ -6,7 +6,7 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.api.options import MagLike, parsed_mags
+from wkwdask.api.options import MagLike, parse_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.manifest import Hashes, ManifestReport
@@ -89,7 +89,7 @@ def verify(
     if is_precomputed(url):
         if layer is not None or pyramid or method is not None:
             raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not say how it was made")
-        return checks.verify(StagedPrecomputedVerify(url, parsed_mags({"mags": mags})["mags"], decode=not quick))
+        return checks.verify(StagedPrecomputedVerify(url, parse_mags(mags), decode=not quick))
     return checks.verify(_staged(url, layer, mags, decode=not quick, pyramid=pyramid, method=method))
 
 
@@ -195,7 +195,7 @@ def _staged(
     if not 0 <= float(pyramid) <= 1:
         raise ValueError(f"pyramid must be True, False or a share from 0 to 1, got {pyramid!r}")
     layers = [layer] if isinstance(layer, str) else layer
-    scope = look_at(url, layers, parsed_mags({"mags": mags})["mags"])
+    scope = look_at(url, layers, parse_mags(mags))
     return StagedVerify(scope, decode=decode, pyramid=float(pyramid), method=method)
 
 

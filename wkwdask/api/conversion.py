@@ -7,17 +7,17 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from wkwdask.api.imports import import_images, import_scale
+from wkwdask.api.imports import import_array, import_images, import_level, import_scale
 from wkwdask.api.n5 import convert_to_n5
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
-from wkwdask.api.sources import choose_layer_of, choose_source, find_layers, find_source
+from wkwdask.api.sources import choose_layer_of, find_layers, find_source
 from wkwdask.api.zarr_images import array_options, convert_to_image
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.units import length_nm
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.foreign_import import SourceOptions
 from wkwdask.jobs.n5_write import N5Encoding
@@ -33,7 +33,6 @@ from wkwdask.storage.local import local_path
 from wkwdask.storage.n5_layer import is_named_n5
 from wkwdask.storage.opening import voxel_size_of
 from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
-from wkwdask.storage.zarr_layer import is_plain_zarr
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
@@ -78,7 +77,7 @@ def convert(
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
 ) -> Report:
-    """Make a WKW mag, or a precomputed volume, of images or of an array in another format, or images where the source is WKW.
+    """Make a WKW mag, a precomputed volume, N5 or OME-NGFF of images or of an array in another format, or images where the source is WKW.
 
     Between WKW, N5 and Neuroglancer precomputed volumes, all mags, levels and scales of a layer are converted, with their places and the size of voxels.
     Sections are decoded once each and blocks are encoded at once: there is no uncompressed copy on the way. What is made appears when it is complete. An
@@ -142,7 +141,7 @@ def convert(
     ngff : {"0.5", "0.4"}, optional
         Version of an OME-NGFF image: 0.5 (the default) lies in Zarr 3, 0.4 in Zarr 2, which has no shards.
     category : {"color", "segmentation"}, optional
-        What a new layer, or a new precomputed volume of images, is; by default integers of 32 bits and more in one channel are a segmentation.
+        What a new layer, or what is made of images in another format, is; by default integers of 32 bits and more in one channel are a segmentation.
     pyramid : bool
         Build the coarser mags too, see :func:`build_pyramid`.
     on_error : {"fail", "fill"}
@@ -212,39 +211,49 @@ def convert(
     its_channels, size = None if channels is None else tuple(channels), _lengths_nm(voxel_size, unit)
     its_level = None if level == DEFAULT_LEVEL else level
 
-    def take(*, finest_only: bool = False) -> Taken:
-        mags = None if mag is None else (Mag.parse(mag),)
-        return Taken(mags, finest_only, box, vec3(offset, "offset"), its_channels, dtype, range_)
+    def parsed_mag() -> Mag | None:  # of an export it may be a key
+        return None if mag is None else Mag.parse(mag)
 
+    def take(*, finest_only: bool = False) -> Taken:
+        return Taken(None if mag is None else (Mag.parse(mag),), finest_only, box, vec3(offset, "offset"), its_channels, dtype, range_)
+
+    as_images = SourceOptions(vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, on_error == "fill")
+    whole_images = not any(of_images.values())
     if is_named_n5(target):
         no_blocks = {name: value for name, value in of_scales.items() if name != "chunk_size"}
-        refuse_options(f"{target} is N5", {**no_blocks, **of_images, **of_wkw, "category": category, "pyramid": pyramid, "level": its_level, "ngff": ngff})
+        refuse_options(f"{target} is N5", {**no_blocks, **of_wkw, "category": category, "pyramid": pyramid, "level": its_level, "ngff": ngff})
         blocks = N5Encoding(vec3(chunk_size or (64, 64, 64), "chunk_size"), make_compression(compression or "gzip"))
-        chosen, only = choose_source(source, layer)
-        return convert_to_n5(chosen, target, take().only(only, source), blocks, size, existing)
+        stored_found = find_source(source, whole_images=whole_images)
+        if stored_found is None:
+            refuse_options(f"{target} gets its finest level of images", {"layer": layer, "mag": None if parsed_mag() in (None, MAG_1) else mag})
+            return import_level(source, target, as_images, blocks, existing)
+        refuse_options(f"{target} is N5", of_images)
+        return convert_to_n5(stored_found.choose(layer), target, take().only(stored_found.mag, source), blocks, size, existing)
     if is_zarr_image(target):
         no_arrays = {"encoding": encoding, "quality": quality, "compress": compress, "force": force}
-        refuse_options(f"{target} is an OME-NGFF image", {**no_arrays, **of_images, **of_wkw, "category": category, "pyramid": pyramid})
-        chosen, only = choose_source(source, layer)
-        stored = array_options({**of_scales, "compression": compression}, its_level, ngff)
-        return convert_to_image(chosen, target, take().only(only, source), stored, size, existing)
+        refuse_options(f"{target} is an OME-NGFF image", {**no_arrays, **of_wkw, "pyramid": pyramid})
+        stored_as_arrays = array_options({**of_scales, "compression": compression}, its_level, ngff)
+        stored_found = find_source(source, whole_images=whole_images)
+        if stored_found is None:
+            refuse_options(f"{target} is an OME-NGFF image", {"layer": layer})
+            return import_array(source, target, parsed_mag(), as_images, stored_as_arrays, category, existing)
+        refuse_options(f"{target} is an OME-NGFF image", {**of_images, "category": category})
+        return convert_to_image(stored_found.choose(layer), target, take().only(stored_found.mag, source), stored_as_arrays, size, existing)
     refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
-    taken_of_images = SourceOptions(vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, on_error == "fill")
     if is_named_precomputed(target):
         what = f"{target} is a precomputed volume"
         refuse_options(what, {**of_wkw, "compression": compression, "level": its_level})
-        volume_found = None if is_plain_zarr(source) and any(of_images.values()) else find_source(source)
-        if volume_found is None:
+        stored_found = find_source(source, whole_images=whole_images)
+        if stored_found is None:
             refuse_options(what, {"layer": layer})
             kind = None if category is None else {"color": "image"}.get(category, category)
-            its_mag = None if mag is None else Mag.parse(mag)
-            return import_scale(source, target, its_mag, taken_of_images, scale_options(of_scales), kind, existing, pyramid=pyramid)
+            return import_scale(source, target, parsed_mag(), as_images, scale_options(of_scales), kind, existing, pyramid=pyramid)
         refuse_options(what, {**of_images, "category": category})
-        report = _to_scales(volume_found, source, target, layer, take(finest_only=pyramid), scale_options(of_scales), size, existing)
+        report = _to_scales(stored_found, source, target, layer, take(finest_only=pyramid), scale_options(of_scales), size, existing)
         return merge_reports([report, build_pyramid(target, existing=existing)]) if pyramid else report
     if any(part.lower().endswith(".n5") for part in os.fspath(target).split("/")) and not _is_export(target) and read_datasource(local_path(target)) is None:
         raise ValueError(f"{target}: is named as N5, which n5://{target} writes; give what becomes WKW or images another name")
-    found = find_layers(source, whole_images=axes is None and on_error == "fail")
+    found = find_layers(source, whole_images=whole_images)
     chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)
     if found is not None and (isinstance(chosen, Layer) or _is_export(target)):
         refuse_options(f"{source} is exported as images", of_scales)
@@ -266,8 +275,7 @@ def convert(
         return merge_reports([report, build_pyramid(report.mags[0].path, existing=existing, allow_external=allow_external)])
     if _is_export(target) and read_datasource(local_path(target)) is None:
         raise UnsupportedError(f"{target}: is named as images or an array, and {source} is none of the volumes that are exported: convert it to WKW first")
-    options = ImportOptions(stored_as, taken_of_images, category, allow_external)
-    return import_images(source, target, layer, None if mag is None else Mag.parse(mag), options, existing, pyramid=pyramid)
+    return import_images(source, target, layer, parsed_mag(), ImportOptions(stored_as, as_images, category, allow_external), existing, pyramid=pyramid)
 
 
 def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:

@@ -6,13 +6,13 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.api.options import MagLike, parsed_mags
+from wkwdask.api.options import MagLike, parse_mags
 from wkwdask.api.reshape import store_anew
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.report import Report, RmReport, merge_reports
 from wkwdask.jobs.wkw_copy import find_copies
-from wkwdask.jobs.wkw_rechunk import RechunkOptions, check_moves, prepare_dataset
+from wkwdask.jobs.wkw_rechunk import RechunkOptions
 from wkwdask.jobs.wkw_remove import stage_removals
 
 if TYPE_CHECKING:
@@ -94,10 +94,8 @@ def copy(
     """
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     options = RechunkOptions(box=box, translate=vec3(translate, "translate"), command="copy", allow_external=allow_external)
-    moves, left = find_copies(url, target, [layer] if isinstance(layer, str) else layer, parsed_mags({"mags": mags})["mags"])
-    check_moves(moves, options, existing)
-    prepare_dataset(url, target)
-    report = merge_reports(store_anew(moves, options, existing, verify))
+    moves, left = find_copies(url, target, [layer] if isinstance(layer, str) else layer, parse_mags(mags))
+    report = merge_reports(store_anew(url, target, moves, options, existing, verify))
     return replace(report, note="; ".join(filter(None, (report.note, left))))
 
 
@@ -151,9 +149,7 @@ def rm(
     >>> len(wkwdask.rm(f"{folder}/raw/1").paths)
     1
     """
-    removals = stage_removals(
-        url, [layer] if isinstance(layer, str) else layer, parsed_mags({"mags": mags})["mags"], dry_run=dry_run, allow_external=allow_external
-    )
+    removals = stage_removals(url, [layer] if isinstance(layer, str) else layer, parse_mags(mags), dry_run=dry_run, allow_external=allow_external)
     if dry_run:
         counts = [staged.count() for staged in removals.staged]
         return RmReport(sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")

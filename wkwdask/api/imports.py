@@ -1,4 +1,4 @@
-"""Images and arrays of other formats to WKW and precomputed volumes."""
+"""Images and arrays of other formats to WKW, precomputed volumes, N5 and OME-NGFF."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.api.n5 import with_others
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, SectionWarning, ViewerWarning
+from wkwdask.formats.extras import need
+from wkwdask.formats.levels import ratio_of
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.foreign_import import open_source
+from wkwdask.jobs.foreign_import import Imported, open_source
+from wkwdask.jobs.n5_write import n5_folder, other_levels, stage_n5_import
 from wkwdask.jobs.precomputed_import import stage_scale_import
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_convert import stage_import, target_folder
+from wkwdask.jobs.wkw_write import check_category
+from wkwdask.jobs.zarr_places import image_place
+from wkwdask.jobs.zarr_write import stage_image_import
 from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.replaceable import is_taken
 
@@ -22,9 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wkwdask.jobs.foreign_import import SourceOptions, StagedImport
+    from wkwdask.jobs.n5_write import N5Encoding
     from wkwdask.jobs.places import Place
     from wkwdask.jobs.precomputed_scales import ScaleOptions
     from wkwdask.jobs.wkw_convert import ImportOptions
+    from wkwdask.jobs.zarr_write import ArrayOptions
 
     Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -62,8 +72,36 @@ def import_scale(
     """Make a scale of a precomputed volume of images or an array; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.runners import num_workers
 
-    staged = stage_scale_import(source, target, mag or Mag(1, 1, 1), taken, stored, kind, existing, num_workers())
+    staged = stage_scale_import(source, target, mag or MAG_1, taken, stored, kind, existing, num_workers())
     return _converted(staged, existing, partial(build_pyramid, target) if pyramid else None)
+
+
+def import_level(source: Paths, target: str | os.PathLike[str], taken: SourceOptions, stored: N5Encoding, existing: str) -> Report:
+    """Make the finest level of an N5 group of images or an array; see :func:`wkwdask.api.conversion.convert`."""
+    from wkwdask.graphs.runners import num_workers
+
+    imported = Imported(*open_source(source, taken, MAG_1), taken)
+    lengths = taken.voxel_size_nm or imported.foreign.voxel_size_nm
+    group = n5_folder(target)
+    others = other_levels(group, 1, lengths)
+    report = _converted(stage_n5_import(f"{group}/s0", imported, stored, lengths, existing, num_workers()), existing, None)
+    return with_others(report, others)
+
+
+def import_array(
+    source: Paths, target: str | os.PathLike[str], mag: Mag | None, taken: SourceOptions, stored: ArrayOptions, category: str | None, existing: str
+) -> Report:
+    """Make an array of an OME-NGFF image of images or an array in another format; see :func:`wkwdask.api.conversion.convert`."""
+    from wkwdask.graphs.runners import num_workers
+
+    need("zarr", "an OME-NGFF image", "zarr")
+    check_category(category)
+    its_mag = mag or MAG_1
+    imported = Imported(*open_source(source, taken, its_mag), taken)
+    found = imported.foreign.voxel_size_nm
+    size = taken.voxel_size_nm or (None if found is None or image_place(target).image is not None else ratio_of(found, its_mag.factors))
+    is_label = None if category is None else category == "segmentation"
+    return _converted(stage_image_import(target, imported, size, existing, stored, num_workers(), is_label=is_label), existing, None)
 
 
 def _converted(staged: StagedImport, existing: Any, build_above: Callable[..., Report] | None) -> Report:

@@ -183,6 +183,11 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
         return stage_n5_copy(f"{group}/s{number}", taken.copy_of(layer.volume(mag)), encoding, lengths, step, existing, workers)
 
     report = rechunk_all([partial(stage, number, mag) for number, mag in enumerate(mags)], existing)
+    return with_others(report, others)
+
+
+def with_others(report: Report, others: Sequence[str]) -> Report:
+    """Say in a report which levels of a group a new one does not change."""
     note = f"other levels that are there are not changed: {', '.join(others)}" if others else ""
     return replace(report, note="\n".join(filter(None, [report.note, note])))
 

@@ -26,14 +26,25 @@ class PlacedOptions(WriteOptions, total=False):
     mag: MagLike | None
 
 
+def items_of(mags: Sequence[MagLike] | str) -> Sequence[MagLike]:
+    """Take a list of mags or keys apart, which may be a text with commas.
+
+    Raises
+    ------
+    TypeError
+        It is a single one.
+    """
+    if isinstance(mags, (Mag, int)):
+        raise TypeError(f"mags must be a sequence of mags, got {mags!r}")
+    return mags.split(",") if isinstance(mags, str) else mags
+
+
+def parse_mags(mags: Sequence[MagLike] | str | None) -> tuple[Mag, ...] | None:
+    """Parse a list of mags, None where there is none."""
+    return None if mags is None else tuple(map(Mag.parse, items_of(mags)))
+
+
 def parsed_mags(values: dict[str, Any]) -> dict[str, Any]:
     """Parse the mags among options; they may come in any form."""
-    for name in ("source", "finest", "coarsest"):
-        if values.get(name) is not None:
-            values[name] = Mag.parse(values[name])
-    mags = values.get("mags")
-    if mags is not None:
-        if isinstance(mags, (Mag, int)):
-            raise TypeError(f"mags must be a sequence of mags, got {mags!r}")
-        values["mags"] = tuple(Mag.parse(mag) for mag in (mags.split(",") if isinstance(mags, str) else mags))
-    return values
+    single = {name: Mag.parse(values[name]) for name in ("source", "finest", "coarsest") if values.get(name) is not None}
+    return {**values, **single, "mags": parse_mags(values.get("mags"))}

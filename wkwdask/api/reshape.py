@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Literal
 
-from wkwdask.api.options import MagLike, parsed_mags
+from wkwdask.api.options import MagLike, parse_mags
 from wkwdask.api.scales import rechunk_scales, refuse_options, scale_options
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.report import Report, merge_reports
@@ -131,10 +131,8 @@ def rechunk(
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     options = RechunkOptions(block_len, file_len, compression, level, box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
-    moves = find_moves(url, target, layers, parsed_mags({"mags": mags})["mags"], allow_external=allow_external)
-    check_moves(moves, options, existing)
-    prepare_dataset(url, target)
-    reports = store_anew(moves, options, existing, verify)
+    moves = find_moves(url, target, layers, parse_mags(mags), allow_external=allow_external)
+    reports = store_anew(url, target, moves, options, existing, verify)
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are stored like that")
 
 
@@ -162,12 +160,16 @@ def compress(url: str | os.PathLike[str], target: str | os.PathLike[str] | None 
     return rechunk(url, target, compression=compression, **options)
 
 
-def store_anew(moves: Sequence[Move], options: RechunkOptions, existing: str, verify: bool | None) -> list[Report]:
+def store_anew(
+    url: str | os.PathLike[str], target: str | os.PathLike[str] | None, moves: Sequence[Move], options: RechunkOptions, existing: str, verify: bool | None
+) -> list[Report]:
     """Store mags anew, one after the other; gives the reports of those that were not stored like that."""
     from wkwdask.graphs import build
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
+    check_moves(moves, options, existing)
+    prepare_dataset(url, target)
     are_in_place = any(move.folder is None for move in moves)
     check_can_be_repeated(len(moves), starts_anew=options.level is not None if are_in_place else existing == "overwrite")
     reports = []

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.api.options import items_of, parse_mags
 from wkwdask.errors import ViewerWarning
 from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.precomputed.info import default_key
@@ -79,8 +80,7 @@ def stage_pyramid_of_scales(url: str | os.PathLike[str], existing: str, workers:
         raise TypeError(f"{os.fspath(url)} is a precomputed volume: {', '.join(unknown)} {'is' if len(unknown) == 1 else 'are'} not for it")
     for name in ("finest", "coarsest"):
         options[name] = mag_or_key(options.get(name))
-    mags = options.get("mags")
-    options["mags"] = None if mags is None else tuple(Mag.parse(mag) for mag in (mags.split(",") if isinstance(mags, str) else mags))
+    options["mags"] = parse_mags(options.get("mags"))
     staged = stage_scale_pyramid(url, ScalePyramidOptions(scale=stored, **options), existing, workers)
     _warn(staged.notes)
     return staged
@@ -134,7 +134,7 @@ def rechunk_scales(
 def _chosen(layer: PrecomputedLayer, mags: Sequence[MagLike] | str | None) -> list[Scale]:
     """List the scales that a user means: by their mags or keys, else all."""
     if mags is not None:
-        return [layer.find(mag_or_key(mag)) for mag in (mags.split(",") if isinstance(mags, str) else mags)]
+        return [layer.find(mag_or_key(mag)) for mag in items_of(mags)]
     for odd in layer.info.odd:
         odd.refuse()
     return [layer.find(None)] if layer.key is not None else list(layer.info.scales)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.storage.dataset import Layer
@@ -18,8 +18,6 @@ from wkwdask.storage.zarr_layer import is_image, is_level, is_named_zarr, is_pla
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from wkwdask.geometry.mag import Mag
 
     Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -55,36 +53,15 @@ def find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
     return found if found.layers else None
 
 
-def choose_source(source: Paths, layer: str | None) -> tuple[Any, Mag | None]:
-    """Open the layer that is converted, with the one mag that is meant, where the path is that of one.
-
-    Parameters
-    ----------
-    source : str, path or sequence of them
-        What a user names.
-    layer : str, optional
-        The layer, where it holds several.
-
-    Raises
-    ------
-    MissingError
-        There is no such source.
-    UnsupportedError
-        The source is of a kind that is not converted in one step.
-    """
-    found = find_source(source)
-    if found is None:
-        raise UnsupportedError(f"{source}: is neither WKW, nor a precomputed volume, N5 or Zarr: convert it to WKW first")
-    return found.choose(layer), found.mag
-
-
-def find_source(source: Paths) -> Found | None:
+def find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
     """Find the layers with mags that a source is, arrays in Zarr among them; None where it is images or an array in a file.
 
     Parameters
     ----------
     source : str, path or sequence of them
         What a user names.
+    whole_images : bool
+        Whether Zarr that is named by its path alone is a layer; else it is an array, of an OME-NGFF image the finest.
 
     Raises
     ------
@@ -93,7 +70,7 @@ def find_source(source: Paths) -> Found | None:
     MissingError
         There is nothing.
     """
-    if not isinstance(source, (str, os.PathLike)):
+    if not isinstance(source, (str, os.PathLike)) or (not whole_images and is_plain_zarr(source)):
         return None
     text = os.fspath(source)
     file, colon, _ = text.rpartition(":")

@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 def convert(
     source: tuple[str, ...], target: str, resume: bool, overwrite: bool, dry_run: bool, cluster: AbstractContextManager[Any], **options: Any
 ) -> None:  # fmt: skip
-    """Make a WKW mag, or a precomputed volume, of images or of an array in another format; export where SOURCE is WKW.
+    """Make a WKW mag, a precomputed volume, N5 or OME-NGFF of images or of an array in another format; export where SOURCE is WKW.
 
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
     array, MRC, a Neuroglancer volume (precomputed://PATH or URL), N5 (n5://PATH) or OME-NGFF with all its resolutions (zarr://PATH). TARGET is a dataset, a
-    layer or a mag, or precomputed://PATH; for an export .ome.tif, .tif, .npy, .zarr, precomputed://PATH, .ome.zarr or zarr://PATH (OME-NGFF, all mags),
-    n5://PATH, or a folder of TIFFs. What is made appears when it is complete, and an interrupted run goes on when it is started again.
+    layer or a mag, precomputed://PATH, .ome.zarr or zarr://PATH (OME-NGFF, all mags), n5://PATH; for an export .ome.tif, .tif, .npy, .zarr or a folder of
+    TIFFs. What is made appears when it is complete, and an interrupted run goes on when it is started again.
 
     \b
     Examples:

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.convert import ConvertJob
-from wkwdask.jobs.staged import StagedMags
+from wkwdask.jobs.staged import StagedMags, find_interrupted
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.storage.converted import Converted, converted
 from wkwdask.storage.foreign import Foreign, Placing, open_foreign
 from wkwdask.storage.image_stack import ImageStack, read_notes
+from wkwdask.storage.owner import Owner
 from wkwdask.storage.translated import moved
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.jobs.convert import Source
@@ -154,6 +157,54 @@ def staged_import(
     staged = replace(staged, plan={"region": plan.region_shape, "reading": plan.reading_shape}, task_nbytes=task_nbytes)
     token = token_of(source)
     return StagedImport(_with_notes(source, _notes_folder(staged)) if options.fill else source, plan, target, staged, token, foreign.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Images or an array that are to be stored elsewhere."""
+
+    source: Source
+    """What is read, in absolute voxels."""
+    foreign: Foreign
+    """What it says about itself."""
+    taken: SourceOptions
+    """What a user chose."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """By what the source is known again."""
+        return {"on_error": self.taken.on_error, "input": token_of(self.source)}
+
+
+def stage_imported(
+    imported: Imported, parent: str, folder: str, settings: dict[str, Any], existing: str, workers: int, lay_out: Callable[[Owner], StagedMags]
+) -> StagedImport:
+    """Lay out the making of one mag of images or an array, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    imported : Imported
+        What goes there.
+    parent, folder : str
+        The folder in which the job is, and that of the mag.
+    settings : dict
+        What the job does.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+    lay_out : callable
+        Gives what is written, when it is known who does it.
+
+    Raises
+    ------
+    ResumeError
+        Another job that writes the mag was interrupted.
+    """
+    interrupted = find_interrupted(parent, [folder], settings, existing)
+    staged = lay_out(Owner.this_process(f"convert into {folder}", None if interrupted is None else interrupted.job))
+    target: Any = staged.targets[0]
+    return staged_import(in_frame_of(imported.source, target.origin), imported.foreign, target, staged, imported.taken, interrupted, workers)
 
 
 def token_of(source: Source) -> str:

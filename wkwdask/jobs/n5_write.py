@@ -13,8 +13,10 @@ from wkwdask.formats.n5.attribute_edits import LevelPlace, dataset_document
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, LARGEST_BLOCK, N5Dataset, is_dataset
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.placement import lengths_of, level_attributes, level_number
+from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, Vec3
 from wkwdask.jobs.content import EXISTING, owner_of
+from wkwdask.jobs.foreign_import import stage_imported
 from wkwdask.jobs.rechunk import stage_copied
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.storage.local import is_remote
@@ -26,13 +28,17 @@ from wkwdask.storage.precomputed_layer import holds_wkw
 from wkwdask.storage.store import LocalStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from wkwdask.formats.levels import Lengths
     from wkwdask.formats.n5.compression import Compression
     from wkwdask.jobs.content import Content
+    from wkwdask.jobs.foreign_import import Imported, StagedImport
     from wkwdask.jobs.rechunk import Copy, StagedRechunk
     from wkwdask.storage.owner import Owner
 
 _COMMAND = "to_n5"
+_CONVERT = "convert"
 _LARGEST_BLOCK_LEN = (1 << 31) - 1
 
 
@@ -273,15 +279,29 @@ def stage_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Len
     ExistsError, ResumeError, TypeError, ValueError
         As for :func:`stage_n5_array`.
     """
+    place, settings, lay_out = _level(folder, copy.source, encoding, lengths_nm, mag, existing, copy.input)
+    return stage_copied(copy, _CONVERT, place.parent, place.folder, settings, existing, workers, lay_out)
+
+
+def stage_n5_import(folder: str, imported: Imported, encoding: N5Encoding, lengths_nm: Lengths | None, existing: str, workers: int) -> StagedImport:
+    """Check and lay out the making of a group's finest level of images or an array; parameters and errors as for :func:`stage_n5_copy`."""
+    place, settings, lay_out = _level(folder, imported.source, encoding, lengths_nm, MAG_1, existing, imported.settings)
+    return stage_imported(imported, place.parent, place.folder, settings, existing, workers, lay_out)
+
+
+def _level(
+    folder: str, source: Any, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, known: dict[str, Any]
+) -> tuple[N5Place, dict[str, Any], Callable[[Owner], StagedMags]]:
+    """Say where a level goes that has the voxels of a source, what its job does, and what is written once it is known who does it."""
     check_existing(existing, EXISTING)
-    place, source = n5_place(folder, is_level=True), copy.source
+    place = n5_place(folder, is_level=True)
     dataset = encoding.dataset(source.box.size, source.dtype, source.num_channels)
     at = LevelPlace(mag, source.box.topleft, lengths_nm)
-    settings = {**settings_of("convert", folder=place.folder), **_place_settings(dataset, at), **copy.input}
+    settings = {**settings_of(_CONVERT, folder=place.folder), **_place_settings(dataset, at), **known}
 
     def lay_out(owner: Owner) -> StagedMags:
         target, edit = _staged_target(place, dataset, at, source.box.mag, owner)
         nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
         return StagedMags(owner, place.parent, (target,), (place.folder,), nbytes_in, edit, settings, existing)
 
-    return stage_copied(copy, "convert", place.parent, place.folder, settings, existing, workers, lay_out)
+    return place, settings, lay_out

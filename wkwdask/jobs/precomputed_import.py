@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.jobs.content import EXISTING
-from wkwdask.jobs.foreign_import import SourceOptions, StagedImport, in_frame_of, open_source, staged_import, token_of
+from wkwdask.jobs.foreign_import import Imported, SourceOptions, StagedImport, open_source, stage_imported
 from wkwdask.jobs.precomputed_places import volume_place
 from wkwdask.jobs.precomputed_write import resolution_for, stage_scales, type_at
-from wkwdask.jobs.staged import check_existing, find_interrupted, settings_of
-from wkwdask.storage.owner import Owner
+from wkwdask.jobs.staged import check_existing, settings_of
 
 if TYPE_CHECKING:
     import os
@@ -21,6 +20,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.precomputed_places import VolumePlace
     from wkwdask.jobs.precomputed_scales import ScaleOptions
+    from wkwdask.jobs.staged import StagedMags
+    from wkwdask.storage.owner import Owner
 
 _COMMAND = "convert"
 
@@ -68,24 +69,25 @@ def stage_scale_import(
     """
     check_existing(existing, EXISTING)
     place = volume_place(url)
-    found, foreign = open_source(source, taken, mag)
-    origin = found.box.topleft
-    voxels = in_frame_of(found, origin)
+    imported = Imported(*open_source(source, taken, mag), taken)
+    voxels = imported.source
     volume = type_at(place, voxels.dtype, voxels.num_channels, kind)
-    resolution = resolution_for(place, mag, _lengths(place, mag, taken.voxel_size_nm, foreign.voxel_size_nm))
-    scale = stored.of_new().scale(place.key_for(resolution), voxels.box.size, origin, resolution, volume)
+    resolution = resolution_for(place, mag, _lengths(place, mag, taken.voxel_size_nm, imported.foreign.voxel_size_nm))
+    scale = stored.of_new().scale(place.key_for(resolution), voxels.box.size, voxels.box.topleft, resolution, volume)
     folder = place.folder_of(scale.key)
-    settings = settings_of(
-        _COMMAND, folder=folder, type=volume.kind, dtype=volume.dtype.name, channels=volume.num_channels, compress=stored.compress,
-        on_error=taken.on_error, input=token_of(voxels),
-    ) | {"scale": scale_entry(scale)}  # fmt: skip
-    interrupted = find_interrupted(place.folder, [folder], settings, existing)
-    owner = Owner.this_process(f"{_COMMAND} into {folder}", interrupted.job if interrupted is not None else None)
-    nbytes_in = voxels.box.volume * volume.num_channels * volume.dtype.itemsize
-    staged, warnings = stage_scales(
-        place, volume, [(scale, mag)], owner, nbytes_in, settings, existing, compress=stored.compress, force=stored.force
-    )  # fmt: skip
-    return replace(staged_import(voxels, foreign, staged.targets[0], staged, taken, interrupted, workers), warnings=tuple(warnings))
+    settings = settings_of(_COMMAND, folder=folder, type=volume.kind, dtype=volume.dtype.name, channels=volume.num_channels, compress=stored.compress)
+    settings |= {**imported.settings, "scale": scale_entry(scale)}
+    warnings: list[str] = []
+
+    def lay_out(owner: Owner) -> StagedMags:
+        nbytes_in = voxels.box.volume * volume.num_channels * volume.dtype.itemsize
+        staged, notes = stage_scales(
+            place, volume, [(scale, mag)], owner, nbytes_in, settings, existing, compress=stored.compress, force=stored.force
+        )  # fmt: skip
+        warnings.extend(notes)
+        return staged
+
+    return replace(stage_imported(imported, place.folder, folder, settings, existing, workers, lay_out), warnings=tuple(warnings))
 
 
 def _lengths(place: VolumePlace, mag: Mag, given: Lengths | None, found: Lengths | None) -> Lengths | None:

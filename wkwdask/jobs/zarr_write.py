@@ -11,6 +11,7 @@ from wkwdask.formats.ngff_image import VERSIONS, letters_of, level_of, multiscal
 from wkwdask.formats.zarr3.chunks import ChunkEncoding, check_compression
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.content import EXISTING, owner_of
+from wkwdask.jobs.foreign_import import stage_imported
 from wkwdask.jobs.rechunk import Copy, stage_copied
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.zarr_places import image_place
@@ -21,15 +22,19 @@ from wkwdask.storage.zarr_views import rgb_range
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable
 
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.content import Content
+    from wkwdask.jobs.foreign_import import Imported, StagedImport
     from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.zarr_places import ImagePlace
     from wkwdask.storage.owner import Owner
 
 _COMMAND = "to_zarr"
+_CONVERT = "convert"
+_NO_SIZE = "voxel_size= is needed for a new image (--voxel-size): the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,7 @@ def stage_array(
     version = _version(place, options)
     size = voxel_size or place.voxel_size
     if size is None:
-        raise ValueError("voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)")
+        raise ValueError(_NO_SIZE)
     mag = mag or Mag(1, 1, 1)
     channels, width, height, depth = content.shape
     dtype = _stored_dtype(content.dtype)
@@ -228,19 +233,64 @@ def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, opti
     ExistsError, ResumeError, UnsupportedError, ValueError
         As for :func:`stage_array`.
     """
+    place, folder, settings, lay_out = _array(url, copy.source, copy.voxel_size_nm, existing, options, copy.input, is_label=copy.is_label)
+    return stage_copied(copy, _CONVERT, place.folder, folder, settings, existing, workers, lay_out)
+
+
+def stage_image_import(
+    url: str | os.PathLike[str], imported: Imported, voxel_size_nm: Lengths | None, existing: str, options: ArrayOptions, workers: int, *,
+    is_label: bool | None,
+) -> StagedImport:  # fmt: skip
+    """Check and lay out the making of one array of images or an array in another format.
+
+    Parameters
+    ----------
+    url : str or path
+        The image's group.
+    imported : Imported
+        What goes there.
+    voxel_size_nm : tuple of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm]; by default as the image says that is there.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    options : ArrayOptions
+        How it is stored.
+    workers : int
+        How many tasks run at once.
+    is_label : bool, optional
+        Whether voxels are ids; by default integers of 32 bits and more in one channel are.
+
+    Raises
+    ------
+    ExistsError, ResumeError, UnsupportedError, ValueError
+        As for :func:`stage_array`.
+    """
+    place, source = image_place(url), imported.source
+    size = voxel_size_nm or place.voxel_size
+    if size is None:
+        raise ValueError(_NO_SIZE)
+    place.check_voxel_size(size, {source.box.mag})
+    ids = is_ids(source.dtype, source.num_channels) if is_label is None else is_label
+    place, folder, settings, lay_out = _array(url, source, size, existing, options, imported.settings, is_label=ids)
+    return stage_imported(imported, place.folder, folder, settings, existing, workers, lay_out)
+
+
+def _array(
+    url: str | os.PathLike[str], source: Any, voxel_size_nm: Lengths, existing: str, options: ArrayOptions, known: dict[str, Any], *, is_label: bool
+) -> tuple[ImagePlace, str, dict[str, Any], Callable[[Owner], StagedMags]]:
+    """Say where an array goes that has the voxels of a source, what its job does, and what is written once it is known who does it."""
     check_existing(existing, EXISTING)
     place = image_place(url)
     version = _version(place, options)
-    source = copy.source
     mag = source.box.mag
-    new = NewArray(source.box.size, source.box.topleft, mag, source.dtype, source.num_channels, copy.voxel_size_nm, copy.is_label)
+    new = NewArray(source.box.size, source.box.topleft, mag, source.dtype, source.num_channels, voxel_size_nm, is_label)
     edit = _edit(place, new, version)
     folder = place.folder_of(mag)
-    settings = {**_settings("convert", target_of("", new, options, version), new, version), **copy.input}
+    settings = {**_settings(_CONVERT, target_of("", new, options, version), new, version), **known}
 
     def lay_out(owner: Owner) -> StagedMags:
         target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
         nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
         return StagedMags(owner, place.folder, (target,), (folder,), nbytes_in, edit, settings, existing)
 
-    return stage_copied(copy, "convert", place.folder, folder, settings, existing, workers, lay_out)
+    return place, folder, settings, lay_out

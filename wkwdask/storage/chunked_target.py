@@ -18,11 +18,11 @@ import numpy as np
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.kernels.extremes import is_zero
 from wkwdask.plans.chunks import largest_multiple
+from wkwdask.storage.chunk_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
 from wkwdask.storage.local import count_files, publish_bytes, remove_tree
 from wkwdask.storage.part_file import PartFile, is_whole_part
-from wkwdask.storage.precomputed import is_zero
-from wkwdask.storage.precomputed_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
 from wkwdask.storage.receipts import Receipt, merge_receipts
 
 if TYPE_CHECKING:

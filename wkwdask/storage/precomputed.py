@@ -20,6 +20,7 @@ from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.geometry import compressed_morton, grid
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
+from wkwdask.kernels.extremes import is_zero
 from wkwdask.kernels.turned_copy import copy_into
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.precomputed_files import (
@@ -475,11 +476,3 @@ def _overlap(cell: Sequence[int], chunk_shape: Vec3, shape: Sequence[int], asked
         where.append(slice(low, high))
         part.append(slice(low - corner, high - corner))
     return tuple(where), tuple(part)
-
-
-def is_zero(voxels: npt.NDArray[Any]) -> bool:
-    """Tell whether all values of an array (c, x, y, z) of any memory order are zero, without looking at all of them where a few are not."""
-    if voxels.dtype.kind == "f":
-        voxels = voxels.view(f"u{voxels.dtype.itemsize}")  # the negative zero is another value
-    few = tuple(slice(None, None, max(1, n // 4)) for n in voxels.shape[1:])
-    return not voxels[(slice(None), *few)].any() and not voxels.any()

@@ -1,4 +1,4 @@
-"""What takes the chunks of a precomputed scale: writers of part files, of whole shards, and of chunks that are files of their own."""
+"""What takes the chunks of an array, whatever its format: writers of part files, of whole shards, and of chunks that are files of their own."""
 
 from __future__ import annotations
 
