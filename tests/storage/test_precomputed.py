@@ -8,6 +8,7 @@ import itertools
 import lzma
 import os
 import pickle
+import shutil
 import tracemalloc
 
 import numpy as np
@@ -307,6 +308,19 @@ def test_replaced_while_it_is_open(stored):
     with pytest.raises(ReplacedError, match="info describes another scale"):
         read(volume)
     assert not volume.is_current()
+
+
+def test_chunks_of_another_shape_under_the_same_names(tmp_path):
+    """As many voxels in each, all of them stored: only their folder tells."""
+    array = np.arange(32**3, dtype=np.uint16).reshape(1, 32, 32, 32) + 1
+    for name, chunk in (("v", (16, 16, 8)), ("new", (8, 16, 16))):
+        write_volume(tmp_path / name, array, chunk=chunk, sharding=Sharding(1, 1, 3))
+    volume = open_precomputed(tmp_path / "v").volume
+    np.testing.assert_array_equal(read(volume)[0], array)
+    shutil.rmtree(tmp_path / "v" / "4_4_40")
+    os.rename(tmp_path / "new" / "4_4_40", tmp_path / "v" / "4_4_40")
+    with pytest.raises(ReplacedError, match="was replaced"):
+        read(volume)
 
 
 def test_another_folder_in_its_place(stored):

@@ -37,7 +37,7 @@ from wkwdask.storage.precomputed_files import (
     states_of,
     stored_boxes,
 )  # fmt: skip
-from wkwdask.storage.precomputed_info import info_of, look
+from wkwdask.storage.precomputed_info import folder_state, info_of, look
 from wkwdask.storage.precomputed_shards import StoredChunk, close_shard, open_shard
 
 if TYPE_CHECKING:
@@ -181,6 +181,8 @@ class PrecomputedVolume:
                 seen[tuple(n - cells.start for n, cells in zip(cell, ranges, strict=True))] = True
         if found < seen.size:
             self.check_absence()
+        elif self.opened is not None and folder_state(self.store, self.scale.key) != self.opened.folder:
+            self.check_absence()  # files of other chunks may have the same names
         if nonzero:
             self._fill_zeros(out, asked, inside, ranges, seen)
         elif fill_zeros:

@@ -34,10 +34,14 @@ def look(store: Store, key: str) -> Opened | None:
         status = os.stat(store.path_of(FILE_NAME))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    folder = None
+    return Opened((status.st_ino, status.st_mtime_ns, status.st_size), folder_state(store, key))
+
+
+def folder_state(store: Store, key: str) -> int | None:
+    """Give the inode of a scale's folder, None where it is absent."""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        folder = os.stat(store.path_of(key)).st_ino
-    return Opened((status.st_ino, status.st_mtime_ns, status.st_size), folder)
+        return os.stat(store.path_of(key)).st_ino
+    return None
 
 
 _infos: Lru[VolumeInfo] = Lru(16)
