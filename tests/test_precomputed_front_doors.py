@@ -148,6 +148,8 @@ def test_preview(volumes, tmp_path):
     for name, options in (("em", {}), ("cells", {}), ("em", {"mag": "12_12_120"})):
         with Image.open(wkwdask.preview(volumes / name, tmp_path / "p.png", size=64, **options)) as picture:
             assert np.asarray(picture).std() > 10
+    with pytest.raises(MissingError, match="no layer with data files to draw in mag 64; there are 1"):
+        wkwdask.preview(volumes / "em", tmp_path / "p.png", mag=64)
 
 
 def test_xarray(volumes):
