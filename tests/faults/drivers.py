@@ -423,9 +423,9 @@ def main():
         sys.exit(1)
 
 
-def wait_until(condition, seconds=60.0):
-    """Wait for something."""
+def wait_until(condition, seconds=60.0, tell=lambda: ""):
+    """Wait for something; ``tell`` says what there is in its place when that takes too long."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited too long"
+        assert time.monotonic() < end, f"waited too long: {tell()}"
         time.sleep(0.002)

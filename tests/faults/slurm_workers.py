@@ -9,7 +9,7 @@ import threading
 
 import distributed
 from faults.cluster_processes import ClusterProcesses
-from faults.drivers import ENVIRONMENT
+from faults.drivers import ENVIRONMENT, wait_until
 
 held = []
 
@@ -80,6 +80,8 @@ class SlurmWorkers:
         """A client of the cluster, active, as soon as so many workers are there."""
         with distributed.Client(self.address, timeout=30) as client:
             client.wait_for_workers(workers, timeout=90)
+            names = {f"job-{job}" for job in self.jobs[-workers:]}  # a worker that was lost before may still be listed among so many
+            wait_until(lambda: names <= {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}, 90)
             yield client
 
 

@@ -37,7 +37,7 @@ def cluster(slurm_cluster, tmp_path_factory):
     [
         pytest.param(worker_faults.cancelled, "job CANCELLED", id="scancel"),
         pytest.param(worker_faults.requeued, "Restarts=1", id="requeue"),
-        pytest.param(worker_faults.node_down, "n1 d.*, Restarts=[1-9]", id="node down"),
+        pytest.param(worker_faults.node_down, r"n\d d.*, Restarts=[1-9]", id="node down"),
         pytest.param(worker_faults.over_memory, "process gone, job (FAILED|OUT_OF_MEMORY|CANCELLED), log tells of memory: True", id="memory"),
     ],
 )
@@ -47,7 +47,7 @@ def test_a_worker_is_taken_away(tmp_path, known, cluster, fault, proof):
     with cluster.connected(3) as client, Meanwhile(log, MOMENT, lambda: fault(cluster, client)) as meanwhile:
         known.build(folder, log, SECONDS)
     assert meanwhile.done
-    wait_until(lambda: re.search(proof, meanwhile.found()), 180)  # SLURM takes its time for nodes that are down
+    wait_until(lambda: re.search(proof, meanwhile.found()), 180, meanwhile.found)  # SLURM takes its time for nodes that are down
     known.check(folder)
     assert set(runs(log)) == known.tasks
     assert num_repeated(log) <= IN_FLIGHT
