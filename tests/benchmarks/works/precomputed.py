@@ -88,7 +88,7 @@ class Written(Work):
         self.nbytes = self.voxels.nbytes
 
     def prepare(self) -> None:
-        """Put aside what the last run made, until the row is over: for seconds after many files were removed, ext4 makes new ones at a tenth of its speed."""
+        """Put aside what the last run made, until the row is over: for a while after many files were removed, ext4 makes new ones slowly."""
         if self.folder.is_dir():
             aside = self.folder.with_name("aside")
             aside.mkdir(exist_ok=True)
