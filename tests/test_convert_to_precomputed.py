@@ -14,6 +14,7 @@ from PIL import Image
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, ViewerWarning
+from wkwdask.graphs import build
 
 SIZE = (4, 4, 35)
 VOXELS = np.random.default_rng(0).integers(0, 255, (21, 30, 41)).astype(np.uint8)  # z, y, x
@@ -94,6 +95,73 @@ def test_the_pyramid_in_the_same_call(tmp_path, sections):
     assert len(info_of(tmp_path / "em")["scales"]) == len(report.mags)
     again = wkwdask.convert(sections, url, pyramid=True, **OPTIONS)  # as after an interruption while the pyramid was built
     assert "nothing to do" in again.note
+
+
+@pytest.mark.parametrize("existing", ["error", "overwrite"])
+@pytest.mark.parametrize("form", ["array", "wkw"])
+def test_the_pyramid_of_a_scale_below_which_there_is_a_finer_one(tmp_path, sections, form, existing):
+    """It is made of what was converted, which stays: not of the finest scale of the volume."""
+    url, half = f"precomputed://{tmp_path}/em", tmp_path / "half.npy"
+    wkwdask.convert(sections, url, pyramid=existing == "overwrite", **OPTIONS)
+    np.save(half, np.full((21, 15, 21), 77, np.uint8))
+    if form == "wkw":
+        wkwdask.convert(half, tmp_path / "ds", mag="2-2-1", voxel_size=SIZE)
+    options = {"mag": "2-2-1"} if form == "array" else {}
+    wkwdask.convert(half if form == "array" else tmp_path / "ds", url, pyramid=True, existing=existing, **options)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "em", mag=1)[0], VOXELS.T)
+    for mag in ("2-2-1", "4-4-1"):
+        assert (wkwdask.read(tmp_path / "em", mag=mag) == 77).all()
+
+
+def test_the_pyramid_of_another_volume_is_of_its_finest_scale(tmp_path, sections):
+    """Of several scales the finest alone is copied; the others are made, and the coarser ones of the source do not matter."""
+    source, url = f"precomputed://{tmp_path}/em", f"precomputed://{tmp_path}/too"
+    made = wkwdask.convert(sections, source, pyramid=True, **OPTIONS)
+    report = wkwdask.convert(source, url, pyramid=True, chunk_size=(8, 8, 8))
+    assert len(report.mags) == len(made.mags) == len(info_of(tmp_path / "too")["scales"]) > 1
+    assert len(wkwdask.plan_convert(source, f"{url}-not", pyramid=True).mags) == 1
+
+
+@pytest.mark.parametrize(("source", "target"), [("precomputed", "precomputed"), ("precomputed", "wkw"), ("wkw", "precomputed")])
+def test_a_call_that_was_interrupted_before_the_pyramid_goes_on(tmp_path, monkeypatch, sections, source, target):
+    url = {"precomputed": f"precomputed://{tmp_path}/em", "wkw": tmp_path / "ds"}
+    wkwdask.convert(sections, url[source], **({} if source == "wkw" else {"chunk_size": (16, 16, 8)}), voxel_size=SIZE)
+    into = {"precomputed": f"precomputed://{tmp_path}/em2", "wkw": tmp_path / "ds2"}[target]
+    with monkeypatch.context() as patch:
+        patch.setattr("wkwdask.api.conversion.build_pyramid", fail)
+        with pytest.raises(OSError, match="the plug"):
+            wkwdask.convert(url[source], into, pyramid=True)
+    with pytest.raises(ExistsError):
+        wkwdask.convert(url[source], into)
+    report = wkwdask.convert(url[source], into, pyramid=True)
+    assert "nothing to do" in report.note
+    assert len(report.mags) > 1
+
+
+def fail(*_, **__):
+    raise OSError("the plug")
+
+
+def test_scales_of_a_call_that_was_interrupted_between_two(tmp_path, monkeypatch, sections):
+    source, url = f"precomputed://{tmp_path}/em", f"precomputed://{tmp_path}/too"
+    made = wkwdask.convert(sections, source, pyramid=True, **OPTIONS)
+    copied = []
+
+    def once(*args, **options):
+        if copied:
+            raise OSError("the plug")
+        copied.append(rechunk(*args, **options))
+        return copied[0]
+
+    rechunk = build.rechunk
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "rechunk", once)
+        with pytest.raises(OSError, match="the plug"):
+            wkwdask.convert(source, url, chunk_size=(8, 8, 8))
+    report = wkwdask.convert(source, url, chunk_size=(8, 8, 8))
+    assert len(report.mags) == len(made.mags) > 1
+    with pytest.raises(ExistsError):
+        wkwdask.convert(source, url, chunk_size=(8, 8, 8))
 
 
 def test_bad_and_missing_sections(tmp_path, sections):

@@ -32,7 +32,7 @@ from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.local import local_path
 from wkwdask.storage.n5_layer import is_named_n5
 from wkwdask.storage.opening import voxel_size_of
-from wkwdask.storage.precomputed_layer import is_named_precomputed, is_precomputed
+from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
@@ -250,7 +250,10 @@ def convert(
             return import_scale(source, target, parsed_mag(), as_images, scale_options(of_scales), kind, existing, pyramid=pyramid)
         refuse_options(what, {**of_images, "category": category})
         report = _to_scales(stored_found, source, target, layer, take(finest_only=pyramid), scale_options(of_scales), size, existing)
-        return merge_reports([report, build_pyramid(target, existing=existing)]) if pyramid else report
+        if not pyramid:
+            return report
+        finest = PREFIX + report.mags[0].path if report.mags else target  # there may be a finer scale, from which it would be made anew
+        return merge_reports([report, build_pyramid(finest, existing=existing)])
     if any(part.lower().endswith(".n5") for part in os.fspath(target).split("/")) and not _is_export(target) and read_datasource(local_path(target)) is None:
         raise ValueError(f"{target}: is named as N5, which n5://{target} writes; give what becomes WKW or images another name")
     found = find_layers(source, whole_images=whole_images)
@@ -299,11 +302,12 @@ def _to_scales(
     UnsupportedError
         The source is a precomputed volume, of which scales are only stored anew as they are.
     """
+    chosen: Any = found.choose(layer)
     if is_precomputed(source):
         if taken != Taken(taken.mags, taken.finest_only) or voxel_size is not None:
             raise UnsupportedError(f"{source}: scales are stored anew as they are; convert to WKW to change their place, type or channels")
-        return rechunk_scales(str(source), target, taken.mags, existing, None, options)
-    chosen: Any = found.choose(layer)
+        mags = taken.mags_of(chosen.folder, list(chosen.mags)) if taken.finest_only and chosen.key is None else taken.mags
+        return rechunk_scales(str(source), target, mags, existing, None, options, goes_on=taken.finest_only)
     return convert_to_scales(chosen, target, taken.only(found.mag, source), options, voxel_size, existing)
 
 

@@ -23,6 +23,7 @@ from wkwdask.jobs.wkw_convert import stage_import, target_folder
 from wkwdask.jobs.wkw_write import check_category
 from wkwdask.jobs.zarr_places import image_place
 from wkwdask.jobs.zarr_write import stage_image_import
+from wkwdask.storage.precomputed_layer import PREFIX
 from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.replaceable import is_taken
 
@@ -73,7 +74,7 @@ def import_scale(
     from wkwdask.graphs.runners import num_workers
 
     staged = stage_scale_import(source, target, mag or MAG_1, taken, stored, kind, existing, num_workers())
-    return _converted(staged, existing, partial(build_pyramid, target) if pyramid else None)
+    return _converted(staged, existing, partial(build_pyramid, PREFIX + staged.staged.folders[0]) if pyramid else None)
 
 
 def import_level(source: Paths, target: str | os.PathLike[str], taken: SourceOptions, stored: N5Encoding, existing: str) -> Report:

@@ -93,8 +93,10 @@ def rechunk_scales(
     existing: str,
     verify: bool | None,
     options: ScaleOptions,
+    *,
+    goes_on: bool = False,
 ) -> Report:
-    """Store scales of a precomputed volume anew; see :func:`wkwdask.api.reshape.rechunk`.
+    """Store scales of a precomputed volume anew; see :func:`wkwdask.api.reshape.rechunk`. ``goes_on`` says that the call does more then.
 
     Raises
     ------
@@ -117,11 +119,18 @@ def rechunk_scales(
     if in_place and options.compress is None:
         pairs = [(scale, new) for scale, new in pairs if scale != (new if options.chunk_size else replace(new, chunk_sizes=scale.chunk_sizes))]
     check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" and not in_place)
-    reports = []
-    for scale, new in pairs:
+    workers = num_workers()
+
+    def stage(scale: Scale, new: Scale, existing: str) -> StagedRechunk:
         source = layer.open_scale(scale)
         copy = ScaleCopy(source, source_settings(source), partial(check_not_replaced, source), new)
-        staged = stage_copy(place, volume.kind, copy, "rechunk", existing, num_workers(), in_place=in_place, compress=options.compress, force=options.force)
+        return stage_copy(place, volume.kind, copy, "rechunk", existing, workers, in_place=in_place, compress=options.compress, force=options.force)
+
+    if not in_place:
+        existing = build.existing_of_call([partial(stage, scale, new) for scale, new in pairs], existing, goes_on=goes_on)
+    reports = []
+    for scale, new in pairs:
+        staged = stage(scale, new, existing)
         _warn(staged.notes)
         loses = staged.decodes and is_lossy(new.encoding, new.options.get("jxl_quality"))
         if loses and new.encoding == scale.encoding:
@@ -179,7 +188,7 @@ def convert_to_scales(
         return stage_copy(location_of(target), volume.kind, into, "convert", existing, workers, compress=options.compress, force=options.force)
 
     # The finest comes first, so that the volume is never without the one that says where it lies.
-    return rechunk_all([partial(stage, copy) for copy in copies], existing)
+    return rechunk_all([partial(stage, copy) for copy in copies], existing, goes_on=taken.finest_only)
 
 
 def convert_from_scales(
@@ -216,7 +225,7 @@ def convert_from_scales(
         folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None or mag != MAG_1 else None, options.category)
         return stage_store(copy, folder, options, existing, workers)
 
-    report = rechunk_all([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing)
+    report = rechunk_all([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
     left = _left_out(layer) if taken.mags is None and not taken.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, left])))
 

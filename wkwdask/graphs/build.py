@@ -211,7 +211,7 @@ def rechunk(rechunking: StagedRechunk, *, verify: bool) -> Report:
     return report
 
 
-def rechunk_all(stages: Sequence[Callable[[str], StagedRechunk]], existing: str) -> Report:
+def rechunk_all(stages: Sequence[Callable[[str], StagedRechunk]], existing: str, *, goes_on: bool = False) -> Report:
     """Store mags of one call anew, one after the other; all are checked before the first is made, and a call that was interrupted between two goes on.
 
     Parameters
@@ -220,19 +220,15 @@ def rechunk_all(stages: Sequence[Callable[[str], StagedRechunk]], existing: str)
         Each stages a mag, given what to do where it is there already.
     existing : str
         ``"error"``, ``"resume"`` or ``"overwrite"``.
+    goes_on : bool
+        Whether the call does more when they are made.
 
     Returns
     -------
     Report
     """
     check_can_be_repeated(len(stages), starts_anew=existing == "overwrite")
-    if len(stages) > 1:
-        jobs = [stage(existing).staged for stage in stages]
-        if existing == "error" and is_interrupted_call(jobs):
-            existing = "resume"
-        elif existing == "error":
-            for job in jobs:
-                job.check_free()
+    existing = existing_of_call(stages, existing, goes_on=goes_on)
     reports = []
     for stage in stages:
         staged = stage(existing)
@@ -240,6 +236,34 @@ def rechunk_all(stages: Sequence[Callable[[str], StagedRechunk]], existing: str)
             warnings.warn(note, ViewerWarning, stacklevel=5)
         reports.append(rechunk(staged, verify=False))
     return merge_reports(reports)
+
+
+def existing_of_call(stages: Sequence[Callable[[str], StagedRechunk]], existing: str, *, goes_on: bool = False) -> str:
+    """Check all mags of a call before the first is made, and say what to do where one is there: ``"resume"`` where the call was interrupted after it.
+
+    Parameters
+    ----------
+    stages : sequence of callable
+        Each stages a mag, given what to do where it is there already.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``, as a user says.
+    goes_on : bool
+        Whether the call does more when they are made.
+
+    Raises
+    ------
+    ExistsError, LockedError, PermissionError
+        A mag cannot be made.
+    """
+    if len(stages) < 2 and not goes_on:
+        return existing
+    jobs = [stage(existing).staged for stage in stages]
+    if existing == "error" and is_interrupted_call(jobs, goes_on=goes_on):
+        return "resume"
+    if existing == "error":
+        for job in jobs:
+            job.check_free()
+    return existing
 
 
 def apply(applying: StagedApply, *, most_failures: int) -> Report:

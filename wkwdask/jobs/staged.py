@@ -228,10 +228,10 @@ class StagedMags:
         return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.goes_on_by_itself)
 
 
-def is_interrupted_call(jobs: Sequence[StagedMags]) -> bool:
-    """Tell whether some jobs of a call were finished by one with the same settings, and others not: it was interrupted between them, and goes on."""
+def is_interrupted_call(jobs: Sequence[StagedMags], *, goes_on: bool = False) -> bool:
+    """Tell whether some jobs of a call were finished by one with the same settings, and others, or what comes after them, perhaps not: it goes on."""
     done = [all(read_provenance(folder).get("settings") == job.settings for folder in job.folders) for job in jobs]
-    return any(done) and not all(done)
+    return any(done) and (goes_on or not all(done))
 
 
 def settings_of(command: str, **options: Any) -> dict[str, Any]:
