@@ -61,6 +61,7 @@ def test_sections(tmp_path, sections, sharded):
 
 def test_arrays(tmp_path):
     """Ids are a segmentation in its usual encoding, channels stay, types and ranges are changed as for WKW, and what is there says how large voxels are."""
+    pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
     np.save(tmp_path / "ids.npy", IDS)
     wkwdask.convert(tmp_path / "ids.npy", f"precomputed://{tmp_path}/ids", **OPTIONS)
     info = info_of(tmp_path / "ids")
@@ -225,12 +226,14 @@ def test_what_is_not_there(tmp_path, sections):
 
 
 def test_what_the_viewer_shows_wrong(tmp_path):
+    pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
     np.save(tmp_path / "em.npy", np.stack([VOXELS, VOXELS]).astype(np.uint16))
     with pytest.warns(ViewerWarning, match="png of uint16"):
         wkwdask.convert(tmp_path / "em.npy", f"precomputed://{tmp_path}/em", encoding="png", **OPTIONS)
 
 
 def test_command(tmp_path, sections):
+    pytest.importorskip("imagecodecs", reason="jpeg needs the extra precomputed")
     arguments = ["convert", f"{sections}/s*.png", f"precomputed://{tmp_path}/em", "--voxel-size", "0.004,0.004,0.035", "--unit", "um", "--offset", "1,2,3"]
     done = CliRunner().invoke(cli, [*arguments, "--encoding", "jpeg", "--quality", "95", "--sharded", "--chunk-size", "32,32,16", "--pyramid"])
     assert done.exit_code == 0, done.output

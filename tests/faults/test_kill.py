@@ -169,6 +169,7 @@ def scales_in_place(folder):
 
 def write_images(folder):
     """Chunks that are images."""
+    pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
     images = {"encoding": "png", "chunk_size": (16, 16, 16), "voxel_size": VOXEL_SIZE, "offset": (-13, 0, 9)}
     wkwdask.to_precomputed(voxels().astype(np.uint8), folder / "seg", **images)
 

@@ -37,15 +37,15 @@ def preempted(workers, client):
 
 
 def node_down(workers, client):
-    """Take a worker's node down."""
-    node = workers.slurm.field(workers.jobs[-1], "NodeList")
+    """Take a worker's node down; SLURM may take it back into service at once."""
+    node, before = (workers.slurm.field(workers.jobs[-1], name) for name in ("NodeList", "Restarts"))
     workers.slurm.run("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
     workers.slurm.start_now(workers.jobs[-1])
 
     def proof():
         state = workers.slurm.run("sinfo", "-h", "-N", "-p", "debug", "-n", node, "-o", "%T")
         restarts, now = (workers.slurm.field(workers.jobs[-1], name) for name in ("Restarts", "NodeList"))
-        return f"{node} {state}, Restarts={restarts} on {now}"
+        return f"{node} {state}, restarted since then: {int(restarts or 0) > int(before)}, on {now}"
 
     return proof
 
