@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,8 +44,8 @@ def look(record: str) -> Opened | None:
     return None
 
 
-class Blocked:
-    """An array with named axes whose files lie on a grid; what is its own is abstract here.
+class Blocked(ABC):
+    """An array with named axes whose files lie on a grid.
 
     Its shards are groups of files of about 64 MiB: files are too small to be handled one by one.
     """
@@ -57,19 +58,19 @@ class Blocked:
     opened: Opened | None
 
     @property
+    @abstractmethod
     def dtype(self) -> np.dtype[Any]:
         """Type of one channel, in native byte order."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def lengths(self) -> tuple[int, ...]:
         """Lengths of the axes."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def chunk_lengths(self) -> tuple[int, ...]:
         """What is decoded at once, along all axes."""
-        raise NotImplementedError
 
     @property
     def file_lengths(self) -> tuple[int, ...]:
@@ -77,23 +78,23 @@ class Blocked:
         return self.chunk_lengths
 
     @property
+    @abstractmethod
     def files(self) -> Files | None:
         """Its files, None where they cannot be looked at: then all are taken to be there."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def record(self) -> str:
         """The file that describes it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def name(self) -> str:
         """Its folder or URL."""
-        raise NotImplementedError
 
+    @abstractmethod
     def is_still_described(self) -> bool:
         """Tell whether the file that describes it still says the same."""
-        raise NotImplementedError
 
     # -------------------------------------------------------------------------------------------- geometry
 
