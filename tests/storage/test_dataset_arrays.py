@@ -11,7 +11,7 @@ from n5_volumes import write_dataset
 from PIL import Image
 
 import wkwdask
-from wkwdask.errors import MissingError, UnsupportedError
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.opening import find
@@ -104,7 +104,8 @@ def test_the_order_of_axes_is_that_of_the_json(tmp_path, version):
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "em"), EM)
     record["mags"][0]["axisOrder"] = {"x": 9, "y": "no", "c": [], "z": 1}  # makes no sense
     (tmp_path / "datasource-properties.json").write_text(json.dumps(document))
-    assert wkwdask.open(tmp_path / "em").chunks is not None
+    with pytest.raises(FormatError, match="layer em, mag 1: axisOrder: expected the index of a dimension for each of x, y and z, found"):
+        wkwdask.open(tmp_path / "em")
 
 
 @pytest.mark.parametrize("existing", ["error", "overwrite"])

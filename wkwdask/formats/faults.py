@@ -79,9 +79,9 @@ KINDS: dict[str, tuple[str, str]] = {
     "mag.unlisted": (WARNING, "the JSON does not list this mag: WEBKNOSSOS does not show it"),
     "mag.twice": (WARNING, "two folders of one mag: software does not agree which of them is meant"),
     "mag.gap": (NOTE, "a step of the pyramid is left out: zooming there reads more than it needs to"),
-    "mag.remote": (NOTE, "not on this file system: not checked"),
+    "mag.remote": (WARNING, "not on this file system: not checked"),
     "mag.empty": (NOTE, "no data files: all of it reads as zeros"),
-    "layer.format": (NOTE, "not stored as WKW: not checked"),
+    "layer.format": (WARNING, "not stored as WKW: not checked"),
     "layer.unlisted": (WARNING, "the JSON does not list this layer: WEBKNOSSOS does not show it"),
     # left over
     "leftover.temporary": (WARNING, "half a file that a process left; nobody reads it"),
@@ -125,6 +125,8 @@ KINDS: dict[str, tuple[str, str]] = {
     "pyramid.unknown": (NOTE, "not compared"),
 }
 """Severity and meaning of every kind of fault."""
+UNCHECKED = ("mag.remote", "layer.format")
+"""Kinds that say that something was not checked."""
 
 
 @dataclass(frozen=True, slots=True)

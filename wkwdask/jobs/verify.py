@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.formats.faults import ERROR, SEVERITIES, WARNING, Fault
+from wkwdask.formats.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.compare import Differences, find_differences
 from wkwdask.jobs.job import Result
@@ -181,8 +181,13 @@ class VerifyReport:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there is no error; warnings and notes may be there."""
-        return not self.count(ERROR)
+        """Whether something was checked and has no error; it may have warnings and notes."""
+        return not self.count(ERROR) and (bool(self.mags) or not self.unchecked)
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """Layers and mags that were not checked."""
+        return tuple(fault.path for fault in self.faults if fault.kind in UNCHECKED)
 
     @property
     def files(self) -> int:
@@ -208,9 +213,17 @@ class VerifyReport:
     @property
     def verdict(self) -> str:
         """All of it in one line."""
-        how = "every block was decoded" if self.decoded else "headers, tables, names and JSON; no block was decoded"
+        blocks = sum(mag.blocks for mag in self.mags)
+        if not self.decoded:
+            how = "headers, tables, names and JSON; no block was decoded"
+        elif not self.count(ERROR) and not self.unchecked and blocks:
+            how = "every block was decoded"
+        else:
+            how = f"{blocks:,} blocks were decoded"
+        if self.unchecked:
+            how += f"; not checked: {', '.join(self.unchecked)}"
         counts = ", ".join(f"{self.count(severity)} {severity}s" for severity in SEVERITIES)
-        state = "sound" if self.is_sound else "NOT SOUND"
+        state = "sound" if self.is_sound else "NOT SOUND" if self.count(ERROR) else "NOT CHECKED"
         return f"{state}: {counts}; {self.files:,} files, {format_nbytes(self.nbytes)}, {self.seconds:.1f} s ({how})"
 
     def __str__(self) -> str:

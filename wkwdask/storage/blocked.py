@@ -55,6 +55,7 @@ class Blocked(ABC):
     axes: str
     mag: Mag
     part: BoundingBox | None
+    channels: tuple[int, int] | None
     opened: Opened | None
 
     @property
@@ -109,7 +110,12 @@ class Blocked(ABC):
     @property
     def num_channels(self) -> int:
         """Values per voxel."""
-        return self.along(self.lengths, "c")
+        return self.along(self.lengths, "c") if self.channels is None else self.channels[1]
+
+    @property
+    def first_channel(self) -> int:
+        """The channel of the array that is channel 0 of the volume."""
+        return 0 if self.channels is None else self.channels[0]
 
     @property
     def extent(self) -> BoundingBox:
@@ -141,7 +147,7 @@ class Blocked(ABC):
         """A group of files along x, y, z [files]."""
         edges = self.vec3(self.file_lengths)
         grid = tuple(-(-n // edge) for n, edge in zip(self.extent.size, edges, strict=True))
-        return group_of_chunks((grid[0], grid[1], grid[2]), math.prod(edges) * self.num_channels * self.dtype.itemsize)
+        return group_of_chunks((grid[0], grid[1], grid[2]), math.prod(edges) * self.along(self.lengths, "c") * self.dtype.itemsize)
 
     @property
     def grid(self) -> tuple[int, ...]:

@@ -57,6 +57,8 @@ class N5Volume(Blocked):
     """What was there when it was opened; None where nobody looks, as for a volume that is being written, or a remote one."""
     part: BoundingBox | None = None
     """The part of it that counts; None for all."""
+    channels: tuple[int, int] | None = None
+    """The first channel that counts, and their number; None for all."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -92,7 +94,7 @@ class N5Volume(Blocked):
     def token(self) -> tuple[Any, ...]:
         """Values that change when the dataset is another one; of a remote one, when ``attributes.json`` says so."""
         place = None if self.opened is None else self.opened.folder
-        return ("n5", self.store.url, self.key, self.dataset, repr(self.dataset.document), self.axes, self.box, place)
+        return ("n5", self.store.url, self.key, self.dataset, repr(self.dataset.document), self.axes, self.box, self.channels, place)
 
     def is_still_described(self) -> bool:
         """Tell whether ``attributes.json`` still says the same of how the dataset is stored."""
@@ -135,6 +137,7 @@ class N5Volume(Blocked):
             A block holds objects.
         """
         asked = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.mag)
+        first_channel += self.first_channel
         channels = range(first_channel, first_channel + len(out))
         nonzero, is_absent = 0, False
         for cell, block, data in self._blocks(asked.intersection(self.extent), channels):
@@ -179,7 +182,7 @@ class N5Volume(Blocked):
         low = [channel_block * self.along(self.dataset.block_size, "c"), *(n * edge for n, edge in zip(cell, self.chunk_shape, strict=True))]
         starts, sizes = (channels.start, *asked.topleft), (len(channels), *asked.size)
         where, part = [], []
-        for first, length, end, start, size in zip(low, block.shape, (self.num_channels, *self.extent.size), starts, sizes, strict=True):
+        for first, length, end, start, size in zip(low, block.shape, (self.along(self.lengths, "c"), *self.extent.size), starts, sizes, strict=True):
             begin = max(first, start)
             stop = max(begin, min(first + length, end, start + size))
             where.append(slice(begin - start, stop - start))

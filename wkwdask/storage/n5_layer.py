@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
-from wkwdask.formats.n5.placement import level_attributes, level_names, level_number, listed_factors, place_levels
+from wkwdask.formats.n5.placement import axis_names, level_attributes, level_names, level_number, listed_factors, place_levels
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.storage.blocked import look
 from wkwdask.storage.leveled import Level, LeveledLayer
@@ -19,7 +19,7 @@ from wkwdask.storage.store import open_store, trusting
 from wkwdask.storage.url_name import UrlName
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.storage.store import Store
@@ -93,6 +93,17 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
     if not layers:
         raise MissingError(f"{location}: no N5 dataset here or below: no {FILE_NAME} with dimensions")
     return layers
+
+
+def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> N5Volume:
+    """Open one dataset, whose axes are those that a function makes of its lengths and the names that it has; errors as for :func:`find_n5_layers`."""
+    store = open_store(location)
+    document = read_attributes(store)
+    if document is None or not is_dataset(document):
+        raise MissingError(f"{location}: no N5 dataset here")
+    dataset = parse_dataset(document, store.path_of(FILE_NAME))
+    letters = axes(dataset.dimensions, axis_names(document, len(dataset.dimensions)))
+    return N5Volume(trusting(store, FILE_NAME), "", dataset, letters, opened=look(store.path_of(FILE_NAME)) if store.is_local else None)
 
 
 def open_n5_layer(url: str | os.PathLike[str], name: str | None = None) -> LeveledLayer:

@@ -25,7 +25,7 @@ from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.zarr_volume import ZarrVolume
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.geometry.mag import Vec3
 
@@ -195,15 +195,14 @@ def _of_array(item: Any, location: str, name: str) -> LeveledLayer:
     return LeveledLayer(FORMAT, location, name, (_level(item, letters, location, "", mag, lengths, offset),), "")
 
 
-def open_zarr_volume(location: str, axes: str) -> ZarrVolume:
-    """Open one array, with the usual names of its axes where it names none; errors as for :func:`find_zarr_layers`."""
+def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> ZarrVolume:
+    """Open one array, whose axes are those that a function makes of its shape and the names that it has; errors as for :func:`find_zarr_layers`."""
     if is_remote(location):
         raise UnsupportedError(f"{location}: only local paths can be opened")
     item = _open(location)
     if item is None or not hasattr(item, "shape"):
         raise MissingError(f"{location}: no Zarr array here")
-    names = names_of(item) or list(axes if len(axes) == len(item.shape) else "cxyz"[-len(item.shape) :])
-    level = _level(item, axes_of(item.shape, names, location), location, "", MAG_1, None, (0, 0, 0))
+    level = _level(item, axes(item.shape, names_of(item)), location, "", MAG_1, None, (0, 0, 0))
     volume = level.open().volume
     assert isinstance(volume, ZarrVolume)
     return volume

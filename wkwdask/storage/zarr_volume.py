@@ -63,6 +63,8 @@ class ZarrVolume(Blocked):
     """What was there when it was opened; None for a remote one."""
     part: BoundingBox | None = None
     """The part of it that counts; None for all."""
+    channels: tuple[int, int] | None = None
+    """The first channel that counts, and their number; None for all."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -102,7 +104,7 @@ class ZarrVolume(Blocked):
     @property
     def token(self) -> tuple[Any, ...]:
         """Values that change when the array is another one."""
-        return ("zarr", self.url, self.shape, self.stored, self.chunks, self.shards, self.axes, self.box, self.opened)
+        return ("zarr", self.url, self.shape, self.stored, self.chunks, self.shards, self.axes, self.box, self.channels, self.opened)
 
     def is_still_described(self) -> bool:
         """Tell whether the file that describes it still says the same of how the array is stored; its attributes may change."""
@@ -145,6 +147,7 @@ class ZarrVolume(Blocked):
         asked = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.mag)
         inside = asked.intersection(self.extent)
         is_whole = inside == asked
+        first_channel += self.first_channel
         found = self._read(inside, range(first_channel, first_channel + len(out))) if not inside.is_empty else None
         if found is None or is_zero(found):
             if fill_zeros:

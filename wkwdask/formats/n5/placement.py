@@ -91,13 +91,18 @@ def axes_of(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> s
         It has an axis longer than 1 that is neither space nor channels.
     """
     rank = len(dataset.dimensions)
-    names = _named(attributes.get("axes"), rank) or _transform_axes(attributes, rank) or list(_DEFAULT_AXES[:rank].ljust(rank, "-"))
+    names = axis_names(attributes, rank) or list(_DEFAULT_AXES[:rank].ljust(rank, "-"))
     letters = [name if name in ("x", "y", "z") else "c" if name in _CHANNELS else "-" for name in names]
     odd = [n for n, letter in enumerate(letters) if (letter == "-" or letter in letters[:n]) and dataset.dimensions[n] != 1]
     if odd or "x" not in letters:
         what = f"an axis {names[odd[0]]!r} of length {dataset.dimensions[odd[0]]}" if odd else "no axis x"
         raise UnsupportedError(f"{source}: has {what}; datasets are read that have the axes x, y, z and c")
     return "".join("-" if letter in letters[:n] else letter for n, letter in enumerate(letters))
+
+
+def axis_names(attributes: Mapping[str, Any], rank: int) -> list[str] | None:
+    """Read the names of the axes of a dataset, first to last, None where its attributes have none."""
+    return _named(attributes.get("axes"), rank) or _transform_axes(attributes, rank)
 
 
 def _named(value: Any, rank: int) -> list[str] | None:
