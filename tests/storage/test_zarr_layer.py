@@ -161,7 +161,7 @@ def image(scales, centres=None, units="nanometer", **others):
 
 
 def placed(attributes, shapes):
-    found = parse_image(attributes)
+    found = parse_image(attributes, "em")
     return [(place.mag, place.lengths_nm, place.offset) for place in place_levels(found, ["zyx"] * len(shapes), shapes)]
 
 
@@ -189,7 +189,7 @@ def test_places(attributes, finest_nm, first, coarser_nm, second):
 def test_levels_that_are_listed_coarsest_first(tmp_path):
     """The finest one is told by its voxels, or where nobody says how large these are, by its length."""
     scales = [[40, 8, 8], [40, 4, 4]]
-    found = parse_image(image(scales, [[80, 42, 50], [80, 40, 48]]))
+    found = parse_image(image(scales, [[80, 42, 50], [80, 40, 48]]), "em")
     assert [level.path for level in found.levels] == ["1", "0"]
     assert [(place.mag, place.offset) for place in place_levels(found, ["zyx"] * 2, SHAPES)] == [(Mag(1, 1, 1), (12, 10, 2)), (Mag(2, 2, 1), (6, 5, 2))]
     unscaled = {"multiscales": [{"datasets": [{"path": "0"}, {"path": "1"}]}]}
@@ -209,8 +209,8 @@ def test_levels_that_are_listed_coarsest_first(tmp_path):
 
 def test_other_attributes():
     for attributes in ({}, {"ome": {"multiscales": []}}, {"multiscales": 5}, {"multiscales": [{"axes": ["x"]}]}, {"ome": {"plate": {}}}):
-        assert parse_image(attributes) is None
-    assert parse_image({"ome": {"image-label": {}, "multiscales": [{"axes": list("zyx"), "datasets": [{"path": "0"}]}]}}).is_labels
+        assert parse_image(attributes, "em") is None
+    assert parse_image({"ome": {"image-label": {}, "multiscales": [{"axes": list("zyx"), "datasets": [{"path": "0"}]}]}}, "em").is_labels
     assert placed(image([[1, 1, 1], [1, 3, 3]]), SHAPES)[1][0] is None
 
 
@@ -299,7 +299,7 @@ JSON = st.recursive(
 def test_any_attributes(first, steps):
     """Whatever a group says: it is an image whose arrays are placed somewhere, or none."""
     for document in (first, {**first, "datasets": [{"path": "0", "coordinateTransformations": steps}, {"path": "1"}]}):
-        found = parse_image({"ome": {"multiscales": [document]}})
+        found = parse_image({"ome": {"multiscales": [document]}}, "em")
         if found is not None:
             shapes = [(30, 40, 50)] * len(found.levels)
             assert len(place_levels(found, ["zyx"] * len(shapes), shapes)) == len(shapes)

@@ -1,9 +1,10 @@
-"""What OME-NGFF metadata say of the arrays of a group: axes, voxel sizes, places. Versions 0.1 to 0.5; reading is tolerant. Opens nothing."""
+"""What OME-NGFF metadata say of the arrays of a group: axes, voxel sizes, places. Versions 0.1 to 0.5; others are refused, reading is tolerant. Opens nothing."""
 
 from __future__ import annotations
 
 import contextlib
 import math
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _OLD_AXES = "tczyx"  # of versions that name none
 _DEFAULT_AXES = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}
+_KNOWN_VERSION = re.compile(r"0\.[1-5](\D.*)?")
 _CHANNELS = ("c", "channel", "ch")
 
 
@@ -48,14 +50,60 @@ class NgffImage:
     """Whether its values are labels."""
 
 
-def parse_image(attributes: Mapping[str, Any]) -> NgffImage | None:
+def check_version(attributes: Mapping[str, Any], source: str) -> None:
+    """Refuse an image of a version that is not known here, or with coordinate systems, as version 0.6 has them.
+
+    Parameters
+    ----------
+    attributes : dict
+        Of a group of Zarr version 2 or 3.
+    source : str
+        The group, for errors.
+
+    Raises
+    ------
+    UnsupportedError
+        It is such an image; the message says how to open its array without place and voxel size.
+    """
+    inner = attributes.get("ome")
+    ome = inner if isinstance(inner, dict) else attributes
+    listed = ome.get("multiscales")
+    images = [image for image in listed if isinstance(image, dict)] if isinstance(listed, list) else []
+    if not images:
+        return
+    found = [str(one["version"]) for one in (ome, *images) if one.get("version") is not None]
+    odd = next((version for version in found if not _KNOWN_VERSION.fullmatch(version)), None)
+    if odd is not None:
+        what = f"version {odd!r}"
+    elif any("coordinateSystems" in one for one in (ome, *images)):
+        what = "coordinateSystems"
+    else:
+        return
+    path = "ARRAY"
+    with contextlib.suppress(LookupError, TypeError):
+        path = str(images[0]["datasets"][0]["path"])
+    raise UnsupportedError(
+        f"{source}: found an OME-NGFF image with {what}, expected one of version 0.1 to 0.5; "
+        f"zarr://{source}/{path} opens one of its arrays, without voxel size and position"
+    )
+
+
+def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
     """Read the attributes of a group, None where they describe no image.
 
     Parameters
     ----------
     attributes : dict
         Of a group of Zarr version 2 or 3.
+    source : str
+        The group, for errors.
+
+    Raises
+    ------
+    UnsupportedError
+        They describe an image of a version that is not known here.
     """
+    check_version(attributes, source)
     ome = attributes.get("ome", attributes)
     try:
         first = ome["multiscales"][0]

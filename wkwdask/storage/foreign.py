@@ -18,7 +18,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.extras import need
-from wkwdask.formats.ngff import parse_image
+from wkwdask.formats.ngff import check_version, parse_image
 from wkwdask.formats.units import length_nm
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
@@ -421,11 +421,12 @@ def _open_zarr(path: str, placing: Placing) -> Foreign:
 def _ome_zarr(group: Any, path: str) -> tuple[str, str | None, VoxelSize | None]:
     """Read what an OME-Zarr group says of its finest array: key, axes and voxel size."""
     attributes = dict(group.attrs)
+    check_version(attributes, path)
     multiscales = attributes.get("ome", attributes).get("multiscales")
     try:
         first = multiscales[0]
         axes = [axis if isinstance(axis, dict) else {"name": axis} for axis in first.get("axes", [])]
-        image = parse_image(attributes)
+        image = parse_image(attributes, path)
         finest = first["datasets"][0]["path"] if image is None else image.levels[0].path
         entry = next(entry for entry in first["datasets"] if str(entry["path"]) == str(finest))
         steps = [*entry.get("coordinateTransformations", []), *first.get("coordinateTransformations", [])]  # the second ones are for all arrays

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.json_text import parse_object
+from wkwdask.formats.ngff import check_version
 from wkwdask.formats.ngff_image import image_attributes, label_attributes, with_entries
 from wkwdask.formats.zarr3.documents import FILE_NAME, format_document, group_document
 from wkwdask.storage.local import publish_bytes, remove_temporaries
@@ -70,7 +71,10 @@ def image_of(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, An
     ------
     CorruptError
         ``multiscales`` is something else than a list of objects.
+    UnsupportedError
+        They describe an image of a version that is not known here.
     """
+    check_version(attributes, folder)
     ome = attributes.get("ome")
     inner = ome if isinstance(ome, dict) else attributes
     if "multiscales" not in inner:

@@ -12,7 +12,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.extras import need
 from wkwdask.formats.levels import Lengths, mag_of
-from wkwdask.formats.ngff import NgffImage, axes_of, parse_image, place_levels
+from wkwdask.formats.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.storage.block_files import Naming
@@ -57,8 +57,9 @@ def is_plain_zarr(url: object) -> bool:
 
 def is_image(path: str | os.PathLike[str]) -> bool:
     """Tell whether a local Zarr group says that it is an OME-NGFF image, and along which axes its arrays lie."""
-    group = _open(location_of(path))
-    image = None if group is None or hasattr(group, "shape") else parse_image(dict(group.attrs))
+    location = location_of(path)
+    group = _open(location)
+    image = None if group is None or hasattr(group, "shape") else parse_image(dict(group.attrs), location)
     return image is not None and {"x", "y", "z"} <= set(image.axes)
 
 
@@ -130,15 +131,21 @@ def _image_above(location: str) -> LeveledLayer | None:
         return None
     try:
         group = _open(folder)
-    except CorruptError:
+        image = None if group is None or hasattr(group, "shape") else parse_image(dict(group.attrs), folder)
+    except (CorruptError, UnsupportedError):
         return None
-    image = None if group is None or hasattr(group, "shape") else parse_image(dict(group.attrs))
     return None if image is None else _of_image(group, image, folder, os.path.basename(folder))
 
 
 def _of_group(group: Any, location: str, name: str, depth: int) -> Iterator[LeveledLayer]:
     """Go through the layers of a group."""
-    image = parse_image(dict(group.attrs))
+    try:
+        image = parse_image(dict(group.attrs), location)
+    except UnsupportedError as error:
+        if not depth:
+            raise
+        yield LeveledLayer(FORMAT, location, name, (Level("", None, problem=str(error), error=UnsupportedError),))
+        return
     if image is not None:
         yield _of_image(group, image, location, name)
         return
@@ -201,6 +208,7 @@ def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str]
         raise UnsupportedError(f"{location}: only local paths can be opened")
     item = _open(location)
     if item is None or not hasattr(item, "shape"):
+        check_version({} if item is None else dict(item.attrs), location)
         raise MissingError(f"{location}: no Zarr array here")
     level = _level(item, axes(item.shape, names_of(item)), location, "", MAG_1, None, (0, 0, 0))
     volume = level.open().volume
