@@ -1,4 +1,4 @@
-"""What OME-NGFF metadata say of the arrays of a group: axes, voxel sizes, places. Versions 0.1 to 0.5; others are refused, reading is tolerant. Opens nothing."""
+"""What OME-NGFF metadata say of the arrays of a group: axes, voxel sizes, places. Reads versions 0.1 to 0.5 and refuses others. Opens nothing."""
 
 from __future__ import annotations
 
