@@ -117,12 +117,12 @@ def test_kubernetes_manifests_by_their_schemas():
     import kubernetes_validate
 
     documents = list(yaml.safe_load_all(render(load_config("kubernetes"))))
-    assert [document["kind"] for document in documents] == ["PersistentVolumeClaim", "Service", "Deployment", "Deployment", "Job"]
+    assert [document["kind"] for document in documents] == ["PersistentVolumeClaim", "Service", "NetworkPolicy", "Deployment", "Deployment", "Job"]
     for document in documents:
         kubernetes_validate.validate(document, "1.31", strict=True)
-    documents[2]["spec"]["replicas"] = "one"
+    documents[3]["spec"]["replicas"] = "one"
     with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(documents[2], "1.31", strict=True)
+        kubernetes_validate.validate(documents[3], "1.31", strict=True)
 
 
 def test_kubernetes_manifests_belong_together(tmp_path):

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from wkwdask.jobs.report import Report
 
-_CLOSE_SECONDS = 30
-
 
 @click.command(short_help="Show what is in a dataset, layer or mag, in a precomputed volume, N5 or Zarr.")
 @click.argument("path")
@@ -208,19 +206,12 @@ what is in there:      wkwdask info {folder}"""
 
 
 def _on_local_cluster(workers: int, folder: Path) -> list[Report]:
-    from contextlib import suppress
-
-    from distributed import Client, LocalCluster
-
+    from wkwdask.clusters.config import load_config
+    from wkwdask.clusters.connect import local_client
     from wkwdask.viewer.demo import make_demo
 
-    cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0")
-    try:
-        with Client(cluster):
-            return make_demo(folder)
-    finally:
-        with suppress(TimeoutError):  # a worker that does not answer is ended with this process
-            cluster.close(timeout=_CLOSE_SECONDS)
+    with local_client(load_config({"kind": "local", "workers": workers})):
+        return make_demo(folder)
 
 
 COMMANDS = (info, pyramid, upsample, preview, demo)

@@ -30,6 +30,15 @@ def expected_size(config: ClusterConfig) -> dict[str, Any]:
     }
 
 
+def link_settings(config: ClusterConfig) -> dict[str, str]:
+    """Return dask's template of dashboard links with the host on which the dashboard of a cluster listens, where the configuration names one."""
+    import dask.config
+    import distributed.config  # noqa: F401 - has the default template
+
+    host = config.values.get("dashboard-address", "").rpartition(":")[0]
+    return {"distributed.dashboard.link": dask.config.get("distributed.dashboard.link").replace("{host}", host)} if host else {}
+
+
 def announce(config: ClusterConfig, client: Any) -> None:
     """Tell on standard error what was started or found."""
     click.echo(f"dask cluster {config.name}: {_size(config, client)} at {client.scheduler.address}{_dashboard(client)}", err=True)
@@ -59,5 +68,7 @@ def _dashboard(client: Any) -> str:
     if not link:
         return ""
     port = urlsplit(link).port
+    if port is None:  # behind a proxy
+        return f"\ndashboard {link}"
     host = socket.gethostname()
     return f"\ndashboard {link}; from outside: ssh -L {port}:{urlsplit(link).hostname}:{port} {getpass.getuser()}@{host}, then http://localhost:{port}/status"

@@ -91,11 +91,11 @@ def _entered(stack: ExitStack, config: ClusterConfig, report: Any) -> Any:
     """Start a cluster and everything around it, in the order in which it has to end."""
     import dask
 
-    from wkwdask.clusters.announce import announce, expected_size
+    from wkwdask.clusters.announce import announce, expected_size, link_settings
 
     starter = _STARTERS.get(config.kind, _not_inside)
     stack.enter_context(ended_by_signal())
-    stack.enter_context(dask.config.set({**config.dask_settings, **expected_size(config)}))
+    stack.enter_context(dask.config.set({**link_settings(config), **config.dask_settings, **expected_size(config)}))
     client = stack.enter_context(starter(config))
     announce(config, client)
     if report is not None:
@@ -112,7 +112,8 @@ def _not_inside(config: ClusterConfig) -> AbstractContextManager[Any]:
 
 
 @contextmanager
-def _local_client(config: ClusterConfig) -> Iterator[Any]:
+def local_client(config: ClusterConfig) -> Iterator[Any]:
+    """Start worker processes on this machine, and end them."""
     from distributed import Client, LocalCluster
 
     cluster = LocalCluster(**local_arguments(config.values))
@@ -161,4 +162,4 @@ def _jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
         yield client
 
 
-_STARTERS = {"local": _local_client, "scheduler": _scheduler_client, "jobqueue": _jobqueue_client}
+_STARTERS = {"local": local_client, "scheduler": _scheduler_client, "jobqueue": _jobqueue_client}

@@ -9,7 +9,7 @@ import threading
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.clusters.keys import job_keys
+from wkwdask.clusters.keys import LOOPBACK, job_keys
 from wkwdask.errors import TaskFailedError
 from wkwdask.formats.extras import need
 
@@ -36,9 +36,12 @@ def job_arguments(config: ClusterConfig) -> dict[str, Any]:
         "processes": values["processes"] or values["cores"],
         "memory": str(values["memory"]),
         "death_timeout": f"{values['death-timeout']:g}",
-        "worker_extra_args": [*lifetime, *stagger, *values["worker-extra-args"]],
+        "worker_extra_args": ["--dashboard-address", LOOPBACK, *lifetime, *stagger, *values["worker-extra-args"]],
         "job_script_prologue": [*exports(config.dask_settings), *values["job-script-prologue"]],
-        "scheduler_options": {"dashboard_address": ":0", **{name.replace("-", "_"): value for name, value in values["scheduler-options"].items()}},
+        "scheduler_options": {
+            "dashboard_address": values["dashboard-address"],
+            **{name.replace("-", "_"): value for name, value in values["scheduler-options"].items()},
+        },
     }
 
 

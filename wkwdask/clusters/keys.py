@@ -11,6 +11,8 @@ from dask.utils import parse_bytes, parse_timedelta
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+LOOPBACK = "127.0.0.1:0"
+"""Where dashboards listen by default: anyone who reaches one sees everything, and it asks for no password."""
 CLASSES = ("SLURMCluster", "PBSCluster", "LSFCluster", "SGECluster", "OARCluster", "MoabCluster", "HTCondorCluster")
 _WALLTIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
@@ -127,18 +129,18 @@ def walltime_seconds(walltime: str, class_name: str) -> int:
 
 
 _COMMON = {"kind": Key(_text, required=True), "dask": Key(_mapping, {})}
+_STARTED = {**_COMMON, "dashboard-address": Key(_text, LOOPBACK)}
 _LOCAL = {
-    **_COMMON,
+    **_STARTED,
     "workers": Key(_count),
     "threads-per-worker": Key(_count, 1),
     "memory-limit": Key(_nbytes),
     "interface": Key(_text),
     "local-directory": Key(_text),
-    "dashboard-address": Key(_text, ":0"),
 }
 _SCHEDULER = {**_COMMON, "address": Key(_text), "scheduler-file": Key(_text), "timeout": Key(_seconds, 60.0)}
 _JOBQUEUE = {
-    **_COMMON,
+    **_STARTED,
     "class": Key(_one_of(*CLASSES), required=True),
     "jobs": Key(_count),
     "adaptive": Key(_mapping),
