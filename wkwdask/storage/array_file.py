@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, MissingError, TruncatedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError
 from wkwdask.formats.extras import need
+from wkwdask.formats.parsing import reading
 from wkwdask.geometry.grid import cell_range
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
@@ -293,7 +294,7 @@ def default_axes(shape: tuple[int, ...], name: str) -> str:
 
     Raises
     ------
-    ValueError
+    FormatError
         There are too many, or too few.
     """
     known = {2: "yx", 3: "zyx", 4: "czyx"}
@@ -301,7 +302,7 @@ def default_axes(shape: tuple[int, ...], name: str) -> str:
     if extra > 0 and shape[:extra] == (1,) * extra:
         return "-" * extra + known[4]
     if len(shape) not in known:
-        raise ValueError(f"{name}: an array of shape {shape}: name its axes with axes=, such as zyx")
+        raise FormatError(f"{name}: an array of shape {shape}: name its axes with axes=, such as zyx")
     return known[len(shape)]
 
 
@@ -321,15 +322,15 @@ def npy_ref(path: str) -> tuple[ArrayRef, bool]:
         It is shorter than its header says.
     """
     with open(path, "rb") as file:
-        try:
+        with reading(path, ".npy file"):
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
             shape, is_fortran, dtype = read(file)
-        except (ValueError, SyntaxError, EOFError) as error:
-            raise CorruptError(f"{path}: no .npy file: {error}") from None
         offset = file.tell()
     if dtype.hasobject or dtype.fields is not None:
         raise CorruptError(f"{path}: holds {dtype}, expected plain numbers")
+    if min(shape, default=0) < 0:
+        raise CorruptError(f"{path}: holds an array of shape {shape}")
     return bytes_ref(path, shape[::-1] if is_fortran else shape, dtype, offset), is_fortran
 
 

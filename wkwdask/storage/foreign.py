@@ -19,15 +19,16 @@ import numpy as np
 from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.extras import need
 from wkwdask.formats.ngff import check_version, parse_image
+from wkwdask.formats.parsing import reading
 from wkwdask.formats.units import length_nm
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
 from wkwdask.storage.image_stack import ImageStack
 from wkwdask.storage.images import IMAGE_SUFFIXES, slices_of
-from wkwdask.storage.local import local_path
+from wkwdask.storage.local import check_regular, local_path
 from wkwdask.storage.opening import open_stored
 from wkwdask.storage.slices import Slice, file_stamp
-from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_tiff, series_axes, series_of, series_slices
+from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_checked_tiff, series_axes, series_of, series_slices
 from wkwdask.storage.zarr_layer import is_plain_zarr
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         raise MissingError(f"{path}: no such file or folder")
     if os.path.isdir(path):
         return _open_folder(path, placing)
+    check_regular(path)
     suffix = os.path.splitext(path)[1].lower()
     if suffix in TIFF_SUFFIXES:
         return _open_tiff(path, placing)
@@ -280,28 +282,29 @@ def _stack(slices: list[Slice], name: str, placing: Placing, notes: list[str]) -
 
 def _open_tiff(path: str, placing: Placing) -> Foreign:
     """Open one TIFF file: its pages are sections, or its bytes lie behind each other."""
-    try:
-        tiff = open_tiff(path)
-    except (MemoryError, ModuleNotFoundError, FileNotFoundError):
-        raise
-    except Exception as error:
-        raise CorruptError(f"{path}: no TIFF file that can be read: {error or type(error).__name__}") from error
-    with tiff:
-        voxel_size = _tiff_voxel_size(tiff)
-        described = tiff.is_ome or tiff.is_imagej or tiff.is_shaped
-        if not described and placing.axes is None:
+    with open_checked_tiff(path) as tiff:
+        with reading(path, "TIFF file"):
+            voxel_size = _tiff_voxel_size(tiff)
+            described = tiff.is_ome or tiff.is_imagej or tiff.is_shaped
+            series = series_of(tiff, path) if described or placing.axes is not None else []
+            first = series[0] if series else None
+            is_one_block = first is not None and len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim
+            offset = first.dataoffset if first is not None and is_one_block else None
+        if first is None:
             foreign = _stack(slices_of(path), path, placing, [])
             return Foreign(foreign.volume, voxel_size, foreign.notes)
-        series = series_of(tiff, path)
-        first = series[0]
-        if len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim and first.dataoffset is not None:
-            letters = check_axes(series_axes(first, path, placing.axes), first.shape, path)
-            ref = bytes_ref(path, first.shape, first.dtype.newbyteorder(tiff.byteorder), first.dataoffset)
-            return _array(ref, letters, placing, voxel_size)
         axes = placing.axes
+        if offset is not None:
+            letters = check_axes(series_axes(first, path, axes), first.shape, path)
+            with reading(path, "TIFF file"):
+                ref = bytes_ref(path, first.shape, first.dtype.newbyteorder(tiff.byteorder), offset)
+            return _array(ref, letters, placing, voxel_size)
         if axes is not None and len(series) > 1 and len(axes) == len(first.shape) + 1:
             axes = axes.removeprefix("z")  # a user counts the series as an axis
-        foreign = _stack(series_slices(series, path, None if axes is None else check_axes(axes, first.shape, path)), path, placing, [])
+        letters = series_axes(first, path, None if axes is None else check_axes(axes, first.shape, path))
+        with reading(path, "TIFF file"):
+            slices = series_slices(series, path, letters)
+        foreign = _stack(slices, path, placing, [])
         return Foreign(foreign.volume, voxel_size, foreign.notes)
 
 

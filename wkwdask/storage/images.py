@@ -5,13 +5,16 @@ Pixels are given as they are stored: indices where an image has a palette, 0 and
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.extras import need
-from wkwdask.storage.slices import Format, Page, Slice, stored_dtype
+from wkwdask.formats.parsing import reason_of
+from wkwdask.storage.local import check_regular
+from wkwdask.storage.slices import Format, Page, Slice, check_plausible, stored_dtype
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices
 
 if TYPE_CHECKING:
@@ -45,15 +48,16 @@ def slices_of(path: str) -> list[Slice]:
     ModuleNotFoundError
         A package is not installed.
     """
+    check_regular(path)
     try:
         return tiff_slices(path) if is_tiff(path) else [_image_slice(path)]
     except FileNotFoundError:
         raise MissingError(f"{path}: not found") from None
-    except (MemoryError, ModuleNotFoundError):
+    except ModuleNotFoundError:
         raise
     except Exception as error:
         _raise_if_of_the_system(error)
-        return [Slice((Page(path),), problem=_reason(error))]
+        return [Slice((Page(path),), problem=reason_of(error).removeprefix(f"{path}: "))]
 
 
 def read_pixels(slice_: Slice, columns: slice, rows: slice) -> npt.NDArray[Any]:
@@ -92,17 +96,13 @@ def _read_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
         raise
     except Exception as error:
         _raise_if_of_the_system(error)
-        raise CorruptError(f"{page.name}: cannot be decoded: {_reason(error)}") from error
+        raise CorruptError(f"{page.name}: cannot be decoded: {reason_of(error)}") from error
 
 
 def _raise_if_of_the_system(error: Exception) -> None:
     """Tell a disk or system that fails from a file that is broken: the first says nothing about the file."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
 
 
 # ------------------------------------------------------------------------------------------------ PNG and JPEG
@@ -133,6 +133,9 @@ def _image_slice(path: str) -> Slice:
         if known is None:
             raise UnsupportedError(f"pixels of the kind {image.mode}")
         dtype, channels = known
+        if min(image.size) < 1:
+            raise CorruptError(f"holds {image.width} x {image.height} pixels")
+        check_plausible(image.width * image.height * channels * np.dtype(dtype).itemsize, os.fstat(file.fileno()).st_size, "the header")
         return Slice((Page(path),), Format(image.width, image.height, channels, dtype), (image.width, image.height))
 
 

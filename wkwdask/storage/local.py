@@ -12,12 +12,13 @@ import filecmp
 import os
 import secrets
 import shutil
+import stat
 import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.errors import TruncatedError, UnsupportedError
+from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -68,6 +69,24 @@ def local_path(url: str | os.PathLike[str]) -> str:
         real = os.path.realpath(text)
         return path if real == os.path.realpath(path) else real  # ".." behind a link is the folder above what the link leads to
     return path
+
+
+def check_regular(path: str) -> None:
+    """Make sure that something is a file whose end is reached by reading it: no pipe, no device.
+
+    Raises
+    ------
+    CorruptError
+        It is something else.
+    MissingError
+        There is nothing.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError(f"{path}: not found") from None
+    if not stat.S_ISREG(mode):
+        raise CorruptError(f"{path}: is no regular file")
 
 
 def is_remote(url: str) -> bool:

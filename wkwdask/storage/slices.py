@@ -8,6 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from wkwdask.errors import CorruptError
+
+_SMALL_NBYTES = 64 << 20
+_MOST_EXPANDED = 1 << 16
+"""Bytes that one stored byte may become; only zeros and other constants come near."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -68,6 +74,18 @@ def stored_dtype(dtype: Any) -> np.dtype[Any]:
     native = np.dtype(dtype).newbyteorder("=")
     wider = {"bool": "uint8", "float16": "float32"}.get(native.name)
     return native if wider is None else np.dtype(wider)
+
+
+def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:
+    """Make sure that some bytes can become as many voxels as a header claims, before memory is taken for them.
+
+    Raises
+    ------
+    CorruptError
+        They cannot.
+    """
+    if nbytes > _SMALL_NBYTES + _MOST_EXPANDED * stored_nbytes:
+        raise CorruptError(f"{what} claims {nbytes} bytes of pixels, which {stored_nbytes} stored bytes cannot hold")
 
 
 def file_stamp(path: str) -> tuple[int, int]:

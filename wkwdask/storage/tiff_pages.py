@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.extras import need
-from wkwdask.storage.slices import Format, Page, Slice, stored_dtype
+from wkwdask.formats.parsing import reading
+from wkwdask.storage.slices import Format, Page, Slice, check_plausible, stored_dtype
+from wkwdask.storage.tiff_directories import smallest_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,6 +22,9 @@ if TYPE_CHECKING:
 
 TIFF_SUFFIXES = (".tif", ".tiff")
 _TOLD = 5  # how many series an error lists
+_BYTE_COUNTS = (279, 325, 514)
+_ESTIMATED = (2, 3, 4)  # compressions of fax machines, whose byte counts tifffile estimates
+_MOST_PLANES = 1 << 20
 
 
 def is_tiff(path: str) -> bool:
@@ -35,8 +42,62 @@ def open_tiff(path: str) -> Any:
     return need("tifffile", path).TiffFile(path)
 
 
+def open_checked_tiff(path: str) -> Any:
+    """Open a TIFF file whose pages are going to be listed.
+
+    Returns
+    -------
+    tifffile.TiffFile
+
+    Raises
+    ------
+    CorruptError
+        Its directories form a loop, or claim what the file cannot hold.
+    UnsupportedError
+        It is one of a set of OME-TIFFs, and names a file in another folder.
+    """
+    smallest = smallest_page(path)
+    with reading(path, "TIFF file"):
+        tiff = open_tiff(path)
+    try:
+        with reading(path, "OME-TIFF"):
+            if tiff.is_ome:
+                _check_ome(tiff.ome_metadata, path, smallest)
+    except BaseException:
+        tiff.close()
+        raise
+    return tiff
+
+
+def _check_ome(text: str, path: str, smallest: int) -> None:
+    """Make sure that an OME description claims a number of planes that a list can hold, in files of this folder alone."""
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError:
+        return  # tifffile does not use it either
+    folder, seen = os.path.dirname(os.path.realpath(path)), {os.path.realpath(path)}
+    claimed = 0.0
+    for element in root.iter():
+        kind, values = element.tag.rpartition("}")[2], element.attrib
+        if kind == "UUID" and "FileName" in values:
+            other = os.path.realpath(os.path.join(os.path.dirname(path), values["FileName"]))
+            if os.path.dirname(other) != folder:
+                raise UnsupportedError(f"{path}: names {other} as one of its files, which lies outside of its folder; put all files of the set into one folder")
+            if other not in seen and os.path.isfile(other):
+                smallest = min(smallest, smallest_page(other))
+            seen.add(other)
+        elif kind == "Pixels":
+            claimed += math.prod(int(values[f"Size{axis}"]) for axis in values["DimensionOrder"]) / smallest
+        elif kind == "TiffData":
+            claimed += int(values.get("PlaneCount", values.get("NumPlanes", 0)))
+        elif kind.startswith("ModuloAlong") and "Start" in values:
+            claimed += abs((float(values["End"]) - float(values["Start"])) / float(values.get("Step", 1)))
+    if not claimed <= _MOST_PLANES:
+        raise CorruptError(f"{path}: its OME description claims {claimed:.0f} planes, expected at most {_MOST_PLANES}")
+
+
 def tiff_slices(path: str) -> list[Slice]:
-    with open_tiff(path) as tiff:
+    with open_checked_tiff(path) as tiff:
         # In a set of OME-TIFFs each file describes all of them: in a folder, each gives its own pages.
         described = tiff.series if tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
         if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
@@ -68,7 +129,13 @@ def series_of(tiff: Any, path: str) -> list[Any]:
     ------
     UnsupportedError
         They differ, or are several stacks of an OME-TIFF.
+    CorruptError
+        The file describes more sections than it holds.
     """
+    if tiff.is_imagej and tiff.series and tiff.series[0].kind in ("generic", "uniform"):  # tifffile does not believe the description
+        claimed, stored = tiff.imagej_metadata.get("images", 1), len(tiff.pages)
+        if claimed > stored:
+            raise CorruptError(f"{path}: its ImageJ description claims {claimed} sections, which the file cannot hold: it has {stored} pages")
     series = [one for one in tiff.series if not one.keyframe.is_reduced] if len(tiff.series) > 1 else []
     if len(series) < 2:
         return series or list(tiff.series[:1])
@@ -93,6 +160,8 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
 
     Raises
     ------
+    FormatError
+        The file does not say which axes are c, z, y and x.
     ValueError
         The axes do not fit.
     """
@@ -103,10 +172,12 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
     letters = ""
     for letter, length in zip(series.axes.lower(), series.shape, strict=True):
         known = {"s": "c", "i": "z", "q": "z"}.get(letter, letter)
+        if length == 1 and letter in "iq" and "x" in letters:
+            known = "-"  # no depth, but an axis that the array had behind its columns
         letters += known if known in "xyzc" and known not in letters else "-" if length == 1 else letter
     unknown = [letter for letter in letters if letter not in "xyzc-"]
     if unknown:
-        raise ValueError(f"{path}: axes {series.axes} of shape {series.shape}: say with axes= which of them are c, z, y and x")
+        raise FormatError(f"{path}: axes {series.axes} of shape {series.shape}: say with axes= which of them are c, z, y and x")
     return letters
 
 
@@ -134,8 +205,9 @@ def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Sl
     first = series[0]
     letters = series_axes(first, path, axes)
     pages = [page for one in series for page in one.pages]
-    inner = pages[0].ndim if pages and pages[0] is not None else 2
-    outer = letters[: len(letters) - inner]
+    size = math.prod(first.keyframe.shape)
+    within = (n for n in range(2, len(letters) + 1) if math.prod(first.shape[-n:]) == size and {"y", "x"} <= set(letters[-n:]))
+    outer = letters[: len(letters) - next(within, 2)]
     shape = (len(series), *first.shape[: len(outer)])
     if "y" in outer or "x" in outer or math.prod(shape) != len(pages):
         raise UnsupportedError(f"{path}: {len(pages)} pages with the axes {letters} of the whole {first.shape}: the pages are no sections")
@@ -156,6 +228,10 @@ def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
     _, depth, height, width, _ = frame.shaped
     if depth != 1 or frame.dtype is None:
         return Slice(found, problem=f"a page of depth {depth}" if depth != 1 else "values of a type that is not known")
+    try:
+        _check_segments(frame)
+    except CorruptError as error:
+        return Slice(found, problem=str(error))
     channels = sum(page.keyframe.shaped[0] * page.keyframe.shaped[4] for page, _ in pages)
     piece = (width, 1) if _is_plain(frame) else _segment_shape(frame)
     return Slice(found, Format(width, height, channels, stored_dtype(frame.dtype).name), piece)
@@ -169,6 +245,7 @@ def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
         file.seek(page.offset or tiff.pages[0].offset)
         frame = tifffile.TiffPage(tiff, 0)
         _, _, height, width, _ = frame.shaped
+        _check_segments(frame)
         columns, rows = (slice(*part.indices(length)[:2]) for part, length in ((columns, width), (rows, height)))
         if _is_plain(frame):
             return _read_rows(file, frame, columns, rows)
@@ -177,7 +254,39 @@ def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
 
 def _is_plain(frame: Any) -> bool:
     """Tell whether the rows of a page lie in the file one behind the other."""
-    return bool(frame.is_memmappable) and frame.shaped[0] == 1
+    is_stored = bool(frame.dataoffsets) and frame.dataoffsets[0] > 0 and sum(frame.databytecounts) >= frame.nbytes
+    return is_stored and bool(frame.is_memmappable) and frame.shaped[0] == 1
+
+
+def _check_segments(frame: Any) -> None:
+    """Make sure that each strip or tile of a page is stored, or is left out as a sparse file does: with offset 0 and a count of 0 bytes.
+
+    Raises
+    ------
+    CorruptError
+        One is neither, or could not be as large as it must be.
+    """
+    separate, _, height, width, samples = frame.shaped
+    tile_width, tile_height = _segment_shape(frame)
+    if min(frame.shaped) < 1 or min(tile_width, tile_height) < 1:
+        raise CorruptError(f"holds {width} x {height} pixels of {samples} values, in strips or tiles of {tile_width} x {tile_height}")
+    if _is_plain(frame):
+        end = frame.dataoffsets[0] + frame.nbytes
+        if end > frame.parent.filehandle.size:
+            raise CorruptError(f"its rows reach to byte {end}, and the file has {frame.parent.filehandle.size}")
+        return
+    if frame.compression not in _ESTIMATED and not any(tag in frame.tags for tag in _BYTE_COUNTS):
+        raise CorruptError("has no byte counts of its strips or tiles (tag 279 or 325)")
+    offsets, counts = np.asarray(frame.dataoffsets), np.asarray(frame.databytecounts)
+    expected = separate * -(-height // tile_height) * -(-width // tile_width)
+    if not len(offsets) == len(counts) == expected:
+        raise CorruptError(f"has {len(offsets)} offsets and {len(counts)} byte counts, expected {expected} of each, one for each strip or tile")
+    odd = np.flatnonzero((offsets == 0) != (counts == 0))
+    if len(odd):
+        raise CorruptError(
+            f"strip or tile {odd[0]} has offset {offsets[odd[0]]} and a count of {counts[odd[0]]} bytes, expected both, or 0 and 0 where it is left out"
+        )
+    check_plausible(tile_width * tile_height * samples * frame.dtype.itemsize, int(counts.min()), "a strip or tile")
 
 
 def _read_rows(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArray[Any]:
@@ -199,10 +308,9 @@ def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.ND
     separate, _, _, _, samples = frame.shaped
     out = np.zeros((separate, rows.stop - rows.start, columns.stop - columns.start, samples), stored_dtype(frame.dtype))
     for index in _segments(frame, columns, rows):
-        nbytes = frame.databytecounts[index] if index < len(frame.databytecounts) else 0
+        start, nbytes = frame.dataoffsets[index], frame.databytecounts[index]
         if not nbytes:
             continue  # a sparse file leaves out what is zero
-        start = frame.dataoffsets[index]
         file.seek(start)
         data = file.read(nbytes)
         if len(data) < nbytes:
