@@ -24,7 +24,7 @@ from wkwdask.jobs.n5_write import N5Encoding
 from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.taken import Taken
 from wkwdask.jobs.wkw_convert import ImportOptions
-from wkwdask.jobs.wkw_export import ExportOptions, stage_export
+from wkwdask.jobs.wkw_export import ExportOptions, check_suffix, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.storage.dataset import Layer, read_datasource
@@ -94,7 +94,7 @@ def convert(
         A dataset, layer or mag (``DATASET/LAYER/MAG``), new or not; a new dataset gets a ``datasource-properties.json``. For an export ``.ome.tif``,
         ``.tif``, ``.npy`` or ``.zarr``; ``precomputed://PATH`` is a precomputed volume, ``.ome.zarr`` or ``zarr://PATH`` an OME-NGFF image of all mags,
         ``n5://PATH`` an N5 group in which ``s0``, ``s1``... appear;
-        any other name becomes a folder with one TIFF for each section, named by its z.
+        a name without a suffix, or with ``/`` at its end, becomes a folder with one TIFF for each section, named by its z.
     layer : str, optional
         The layer of the dataset; for a new one by default ``color`` or ``segmentation``.
     mag : Mag, str, int or sequence of 3 int, optional
@@ -256,6 +256,7 @@ def convert(
         return merge_reports([report, build_pyramid(finest, existing=existing)])
     if any(part.lower().endswith(".n5") for part in os.fspath(target).split("/")) and not _is_export(target) and read_datasource(local_path(target)) is None:
         raise ValueError(f"{target}: is named as N5, which n5://{target} writes; give what becomes WKW or images another name")
+    check_suffix(target)
     found = find_layers(source, whole_images=whole_images)
     chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)
     if found is not None and (isinstance(chosen, Layer) or _is_export(target)):

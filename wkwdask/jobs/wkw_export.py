@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 _COMMAND = "export"
 _SECTIONS_NOTE = "a folder with one TIFF for each section, named by its z; names that end with .ome.tif, .tif, .npy or .zarr make something else"
 _SETTINGS_NAME = "settings.json"
+_TARGETS = "give .tif, .ome.tif, .npy, .zarr, .ome.zarr, precomputed://PATH, n5://PATH, or a folder of TIFFs (with / at the end if its name has a dot)"
+_UNKNOWN = re.compile(r"\.[A-Za-z][A-Za-z0-9_]*(:.*)?$")
+_WRITTEN = (*TIFF_SUFFIXES, ".npy", ".zarr")
 _READ_ONLY = {*IMAGE_SUFFIXES, *HDF5_SUFFIXES, *MRC_SUFFIXES} - {*TIFF_SUFFIXES}
 _OME_SUFFIXES = tuple(f".ome{suffix}" for suffix in TIFF_SUFFIXES)
 
@@ -222,7 +226,14 @@ def stage_export(mag: StoredVolume, target: str | os.PathLike[str], options: Exp
     """
     check_existing(existing, EXISTING)
     path = local_path(target)
-    _check_kind(path)
+    check_suffix(target)
+    if not os.path.isdir(path) and not os.fspath(target).endswith("/"):
+        suffix = _UNKNOWN.search(os.path.basename(path))
+        if suffix is not None and not path.lower().endswith(_WRITTEN):
+            raise UnsupportedError(f"{path}: nothing is written as {suffix[0]}; {_TARGETS}")
+    with contextlib.suppress(ValueError):
+        Mag.parse(os.path.basename(path))
+        raise UnsupportedError(f"{path}: is a mag's folder, and the source is WKW too: rechunk stores a mag anew somewhere else")
     box = mag.box if options.box is None else options.box.in_mag(mag.box.mag).intersection(mag.box)
     if box.is_empty:
         raise BoundsError(
@@ -241,15 +252,19 @@ def stage_export(mag: StoredVolume, target: str | os.PathLike[str], options: Exp
     return StagedExport(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
 
 
-def _check_kind(path: str) -> None:
-    """Refuse what would become a folder of TIFFs though its name promises something else."""
-    suffix = os.path.splitext(path)[1].lower()
-    if suffix in _READ_ONLY:
-        raise UnsupportedError(f"{path}: {suffix} is read but not written; export to .ome.tif, .tif, .npy, .zarr, or a folder of TIFFs")
-    name = os.path.basename(path)
-    with contextlib.suppress(ValueError):
-        Mag.parse(name)
-        raise UnsupportedError(f"{path}: is a mag's folder, and the source is WKW too: rechunk stores a mag anew somewhere else")
+def check_suffix(target: str | os.PathLike[str]) -> None:
+    """Refuse a target that is named as a file of a format that is only read, such as ``out.h5`` or ``out.h5:/raw``.
+
+    Raises
+    ------
+    UnsupportedError
+        It is named so.
+    """
+    text = os.fspath(target)
+    for end in (*(match.start() for match in re.finditer(":", text)), len(text.rstrip("/"))):
+        suffix = os.path.splitext(text[:end])[1].lower()
+        if suffix in _READ_ONLY and not os.path.isdir(local_path(text)):
+            raise UnsupportedError(f"{text}: {suffix} is read but not written; {_TARGETS}")
 
 
 def _compression(path: str, asked: str | None) -> str:
