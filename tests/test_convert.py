@@ -271,9 +271,10 @@ def test_the_pyramid_in_the_same_call(tmp_path, sections):
 
 def test_patterns_and_lists(tmp_path, sections):
     array = voxels()
-    with pytest.warns(SectionWarning, match=r"sections seem to be missing: 12; "):
+    with pytest.raises(MissingError, match=r"sections seem to be missing: 12; "):
         wkwdask.convert(f"{sections}/s1[013].png", tmp_path / "ds", layer="two", **OPTIONS)
-    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="two")[0].T, array[[10, 11, 13]])
+    wkwdask.convert(f"{sections}/s1[036].png", tmp_path / "ds", layer="two", **OPTIONS)
+    np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="two")[0].T, array[[10, 13, 16]])
     wkwdask.convert([sections / "s3.png", sections / "s1.png"], tmp_path / "ds", layer="list", **OPTIONS)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="list")[0].T, array[[3, 1]])
 
@@ -288,8 +289,12 @@ def test_missing_and_bad_sections(tmp_path, sections):
     with pytest.raises(CorruptError, match=r"s2\.png: has 5 x 5 pixels of uint8, expected 41 x 30 pixels of uint8 as most of the others"):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
     Image.fromarray(array[2]).save(sections / "s2.png")
-    with pytest.warns(SectionWarning, match="missing: 4"), pytest.raises(CorruptError, match=r"s9\.png: cannot be decoded"):
+    with pytest.raises(MissingError, match=r"sections: sections seem to be missing: 4; "):
         wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    Image.fromarray(array[4]).save(sections / "s4.png")
+    with pytest.raises(CorruptError, match=r"s9\.png: cannot be decoded"):
+        wkwdask.convert(sections, tmp_path / "ds", **OPTIONS)
+    (sections / "s4.png").unlink()
     assert not (tmp_path / "ds" / "color" / "1").exists()
     Image.fromarray(voxels((5, 5))).save(sections / "s2.png")
     with imports_of(8), pytest.warns(SectionWarning) as caught:
@@ -570,8 +575,13 @@ def test_command(tmp_path):
 
 def test_command_tells_of_gaps(tmp_path, sections):
     (sections / "s3.png").unlink()
-    done = run("convert", sections, tmp_path / "ds", "--voxel-size", "4,4,35")
-    assert "warning: sections seem to be missing: 3" in done.output
+    for options in ((), ("--dry-run",), ("--pyramid",)):
+        done = CliRunner().invoke(cli, ["convert", str(sections), str(tmp_path / "ds"), "--voxel-size", "4,4,35", *options])
+        assert isinstance(done.exception, MissingError)
+        assert "sections seem to be missing: 3; " in str(done.exception)
+        assert not (tmp_path / "ds").exists()
+    done = run("convert", sections, tmp_path / "ds", "--voxel-size", "4,4,35", "--on-error", "fill")
+    assert "warning: sections that are missing, filled with zeros: 3" in done.output
     done = run("convert", sections / "s0.png", sections / "s1.png", tmp_path / "ds", "--layer", "two")
     assert wkwdask.read(tmp_path / "ds", layer="two").shape == (1, 41, 30, 2)
 

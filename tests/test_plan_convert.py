@@ -97,10 +97,12 @@ def test_what_holds_nothing_is_named(tmp_path):
 
 def test_command(tmp_path, sections):
     (sections / "s7.png").unlink()
-    done = CliRunner().invoke(cli, ["convert", str(sections), f"precomputed://{tmp_path}/em", "--voxel-size", "4,4,35", "--dry-run", "--pyramid"])
+    done = CliRunner().invoke(
+        cli, ["convert", str(sections), f"precomputed://{tmp_path}/em", "--voxel-size", "4,4,35", "--dry-run", "--pyramid", "--on-error", "fill"]
+    )
     assert done.exit_code == 0, done.output
-    for text in ("4_4_35: 150 x 130 x 19 voxels, ", "reads ", "writes ", "memory ", "time ", "then the pyramid of", "sections seem to be missing: 7"):
+    for text in ("4_4_35: 150 x 130 x 20 voxels, ", "reads ", "writes ", "memory ", "time ", "then the pyramid of", "filled with zeros: 7"):
         assert text in done.output
     assert not (tmp_path / "em").exists()
     with pytest.warns(SectionWarning):
-        wkwdask.plan_convert(sections, tmp_path / "ds", voxel_size=(4, 4, 35))
+        wkwdask.plan_convert(sections, tmp_path / "ds", voxel_size=(4, 4, 35), on_error="fill")

@@ -145,8 +145,8 @@ def convert(
     pyramid : bool
         Build the coarser mags too, see :func:`build_pyramid`.
     on_error : {"fail", "fill"}
-        Whether a slice of another size or type, one that cannot be decoded, or a gap in the numbers of sections becomes zeros, which the report names. By
-        default such a slice is an error that names it; over a gap, sections become neighbours, with a warning.
+        Whether a slice of another size or type, one that cannot be decoded, or a gap in the numbers of sections is an error that names it, or becomes zeros,
+        which the report names.
     existing : {"error", "resume", "overwrite"}
         What to do where the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew; of folders, an export
         replaces only those that an export made.
@@ -168,7 +168,7 @@ def convert(
     LockedError
         Another job writes the target.
     MissingError
-        There is no such source, layer or mag.
+        There is no such source, layer or mag, or sections are missing between others.
     ModuleNotFoundError
         A package that reads the format is not installed: it comes with ``pip install 'wkwdask[convert]'``.
     ResumeError

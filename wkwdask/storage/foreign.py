@@ -94,7 +94,7 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
     BoundsError
         It holds no voxels.
     MissingError
-        There is nothing.
+        There is nothing, or sections are missing between others.
     CorruptError
         A slice is bad, or the file is broken; the message names it.
     ModuleNotFoundError
@@ -199,9 +199,13 @@ def _open_images(paths: list[str], name: str, placing: Placing) -> Foreign:
     if missing and placing.fill:
         of_files = _with_gaps(paths, of_files, missing)
         notes.append(f"sections that are missing, filled with zeros: {_ranges(missing)}")
-    elif missing:
-        notes.append(f'sections seem to be missing: {_ranges(missing)}; those around them became neighbours (on_error="fill" leaves zeros for them)')
-    return _stack([slice_ for slices in of_files for slice_ in slices], name, placing, notes)
+    stack = _stack([slice_ for slices in of_files for slice_ in slices], name, placing, notes)
+    if missing and not placing.fill:
+        raise MissingError(
+            f'{name}: sections seem to be missing: {_ranges(missing)}; on_error="fill" (--on-error fill) leaves zeros for them; '
+            "if none is missing, number the files (or links to them) without a gap"
+        )
+    return stack
 
 
 def _section_numbers(paths: Sequence[str]) -> list[int]:
@@ -273,7 +277,7 @@ def _stack(slices: list[Slice], name: str, placing: Placing, notes: list[str]) -
     ]
     if problems and not placing.fill:
         more = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
-        raise CorruptError("; ".join(problems[:_TOLD]) + more + ' (on_error="fill" puts zeros in their place)')
+        raise CorruptError("; ".join(problems[:_TOLD]) + more + ' (on_error="fill" (--on-error fill) puts zeros in their place)')
     notes += [f"filled with zeros: {problem}" for problem in problems]
     good = next(slice_ for slice_ in slices if slice_.format == expected)
     box = BoundingBox(placing.corner, (expected.width, expected.height, len(slices)), placing.mag)
