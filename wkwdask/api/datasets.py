@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.layers import Layer, layer_of, odd_layer
 from wkwdask.errors import ExistsError, MissingError
 from wkwdask.formats.coordinates import same_lengths
-from wkwdask.formats.datasource import FILE_NAME, LayerRecord, format_segment_id, new_document
+from wkwdask.formats.datasource import FILE_NAME, LayerRecord, check_layer_name, format_segment_id, new_document
 from wkwdask.formats.datasource_edits import with_box, with_largest_id, with_layer, with_mags, with_scale, with_view_configuration, without_layer, without_mags
 from wkwdask.formats.layer_views import view_of
 from wkwdask.formats.units import length_nm
@@ -20,7 +21,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import default_category
 from wkwdask.storage.dataset import Layer as StoredLayer
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
-from wkwdask.storage.dataset_edit import check_idle, datasource_of, list_layer, reference_entry, rename_layer, stored_layer
+from wkwdask.storage.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
 from wkwdask.storage.local import local_path
 
 if TYPE_CHECKING:
@@ -153,7 +154,10 @@ class Dataset:
             There is a layer of that name.
         MissingError
             No mag is there.
+        ValueError
+            A layer cannot have that name.
         """
+        check_layer_name(name)
         folder = f"{self.path}/{name}"
         stored = StoredLayer(folder, name)
         mags = stored.mags if os.path.isdir(folder) else {}
@@ -256,9 +260,9 @@ class Dataset:
             rm(self.path, layer=name, allow_external=allow_external)
             if name not in self.refreshed().layers:
                 return self.refreshed()
-        elif all(odd.name != name for odd in datasource_of(self.path).odd):
-            check_idle(stored_layer(self.path, name))
-        return self._edited(lambda document: without_layer(document, name))
+        odd = any(odd.name == name for odd in datasource_of(self.path).odd)
+        with contextlib.nullcontext() if odd or delete_files else kept_idle(stored_layer(self.path, name)):
+            return self._edited(lambda document: without_layer(document, name))
 
     # ------------------------------------------------------------------------- mags
 
@@ -312,8 +316,8 @@ class Dataset:
 
             rm(self.path, layer=layer, mags=[wanted], allow_external=allow_external)
             return self.refreshed()
-        check_idle(stored)
-        return self._edited(lambda document: without_mags(document, layer, [wanted]))
+        with kept_idle(stored):
+            return self._edited(lambda document: without_mags(document, layer, [wanted]))
 
     # ------------------------------------------------------------------------- what the JSON says
 

@@ -25,6 +25,7 @@ _ATTRIBUTES = ("largestSegmentId", "defaultViewConfiguration", "adminViewConfigu
 _JAVASCRIPT_INTEGER = (1 << 53) - 1
 _CHANNELS = {"uint24": 3}  # the one class of several channels that files without numChannels have
 _LAYER_NAME = re.compile(r"[A-Za-z0-9_$@\-]+[A-Za-z0-9_$@\-.]*")  # WEBKNOSSOS's rule
+_NO_PATH = re.compile("[\0\ud800-\udfff]")  # what no file system takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ def parse_datasource(text: str, source: str) -> DataSource:
 
 def _name_of(entry: Any) -> str | None:
     name = entry.get("name") if isinstance(entry, dict) else None
-    return name if isinstance(name, str) and name else None
+    return name if isinstance(name, str) and name and not _NO_PATH.search(name) else None
 
 
 def format_datasource(document: dict[str, Any]) -> str:
@@ -258,6 +259,8 @@ def _layer(entry: Any, path: str, problems: Problems) -> LayerRecord | None:
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         problems.add(f"{path}.name", "a name", name)
+    elif not is_folder_name(name):
+        problems.add(f"{path}.name", "a name that a folder in the dataset can have", name)
     category = entry.get("category", "color")
     if category not in ("color", "segmentation"):
         problems.add(f"{path}.category", '"color" or "segmentation"', category)
@@ -266,6 +269,7 @@ def _layer(entry: Any, path: str, problems: Problems) -> LayerRecord | None:
     if not isinstance(channels, int) or channels < 1:
         problems.add(f"{path}.numChannels", "a positive number", channels)
     mags = tuple(_mags(entry, path, problems))
+    _check_attachments(entry.get("attachments"), f"{path}.attachments", problems)
     if len(problems.found) > before or box is None:
         return None
     return LayerRecord(
@@ -273,6 +277,18 @@ def _layer(entry: Any, path: str, problems: Problems) -> LayerRecord | None:
         tuple(sorted(mags, key=lambda record: (record.mag.maximum, record.mag.factors))),
         {key: entry[key] for key in _ATTRIBUTES if key in entry}, entry,
     )  # fmt: skip
+
+
+def is_folder_name(name: str) -> bool:
+    """Check whether a name is that of one folder in another: the folders of layers are found by their names."""
+    return name not in ("", ".", "..") and "/" not in name and not _NO_PATH.search(name)
+
+
+def _check_attachments(groups: Any, path: str, problems: Problems) -> None:
+    for kind, group in groups.items() if isinstance(groups, dict) else ():
+        for item in group if isinstance(group, list) else [group]:
+            if isinstance(item, dict) and isinstance(item.get("path"), str) and _NO_PATH.search(item["path"]):
+                problems.add(f"{path}.{kind}", "a path", item["path"])
 
 
 def _box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
@@ -291,7 +307,7 @@ def _mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagR
         return
     for index, item in enumerate(items):
         try:
-            if not isinstance(item.get("path"), (str, type(None))):
+            if not isinstance(item.get("path"), (str, type(None))) or _NO_PATH.search(item.get("path") or ""):
                 problems.add(f"{path}.{key}[{index}].path", "a path", item["path"])
             edge = item.get("cubeLength")
             yield MagRecord(Mag.parse(item[mag_key]), item.get("path"), edge if isinstance(edge, int) else None)
@@ -318,7 +334,7 @@ def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
     for entry in named:
         if entry.get("name") == name:
             return entry
-    raise MissingError(f"no layer {name!r} in {FILE_NAME}; there are {', '.join(str(entry.get('name')) for entry in named) or 'none'}")
+    raise MissingError(f"no layer {name!r} in {FILE_NAME}; there are {', '.join(filter(None, map(_name_of, named))) or 'none'}")
 
 
 def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:

@@ -325,15 +325,15 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
         if not keeps_name:
             check_layer_name(layer.name)
         return LayerEdit(layer.dataset_folder, layer.name, mags, (category or default_category(header), own_box, elements, header.num_channels))
+    listed = LayerEdit(layer.dataset_folder, layer.name, mags, is_listed=True)
     stays = [entry.mag for entry in record.mags if entry.mag != place.mag]
     if not stays:
-        return LayerEdit(layer.dataset_folder, layer.name, mags, (record.category, own_box, elements, header.num_channels))
+        return replace(listed, new_layer=(record.category, own_box, elements, header.num_channels))
     if (record.element_class, record.num_channels) != (elements, header.num_channels):
         raise ValueError(
             f"{layer.folder}: the layer holds {record.element_class} in {record.num_channels} channels, "
             f"the array is {elements} in {header.num_channels}; cast it, or write to another layer"
         )
     if record.bounding_box.in_mag(place.mag).contains(box):
-        return LayerEdit(layer.dataset_folder, layer.name, mags)
-    grown = record.bounding_box.union(own_box)
-    return LayerEdit(layer.dataset_folder, layer.name, mags, (record.category, grown, elements, header.num_channels))
+        return listed
+    return replace(listed, new_layer=(record.category, record.bounding_box.union(own_box), elements, header.num_channels))

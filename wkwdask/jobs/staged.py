@@ -122,6 +122,8 @@ class StagedMags:
         ------
         LockedError, ExistsError, PermissionError
             As for :meth:`check_free`.
+        MissingError
+            The layer was renamed or removed meanwhile.
         ResumeError
             What is there is of a job with other settings.
         """
@@ -137,9 +139,21 @@ class StagedMags:
             return self._finished_before()
         if finished is not None:
             return Report.from_json(finished["report"], _FINISHED_NOTE)
+        self._check_current()
         for target in self.targets:
             target.prepare()
         return None
+
+    def _check_current(self) -> None:
+        """Make sure, now that the mags are locked, that the metadata is still that for which the job was planned; else nothing of it stays."""
+        try:
+            if self.edit is not None:
+                self.edit.check_current()
+        except BaseException:
+            if not self._job_folder().leave():
+                with contextlib.suppress(OSError):  # it is not empty
+                    os.rmdir(self.parent)
+            raise
 
     def done(self) -> Report | None:
         """Give the report of an equal job that was finished before, where that is asked for; else None."""

@@ -219,7 +219,7 @@ def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], header: W
     if dataset is None or layer.record is None:
         return None
     listed = tuple((mag, json_path(layer, mag, folder), header.file_len_vx) for mag, folder in zip(mags, folders, strict=True))
-    return LayerEdit(dataset, layer.name, listed)
+    return LayerEdit(dataset, layer.name, listed, is_listed=True)
 
 
 def check_apart(layer: Layer, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:

@@ -48,7 +48,7 @@ class StagedRegion(StagedMags):
     def check_free(self) -> None:
         """Make sure that the folder can be written; who else writes is found out at the start."""
         (target,) = self.targets
-        if not os.access(target.folder, os.W_OK):
+        if os.path.isdir(target.folder) and not os.access(target.folder, os.W_OK):
             raise PermissionError(13, "the mag cannot be written", target.folder)
 
     def start(self) -> Report | None:
@@ -64,7 +64,12 @@ class StagedRegion(StagedMags):
         self.check_free()
         self._job_folder().start("update", self.settings)
         (target,) = self.targets
-        if isinstance(target, WkwTarget) and read_header(target.folder) != target.header:
+        try:
+            is_same = not isinstance(target, WkwTarget) or read_header(target.folder) == target.header
+        except BaseException:
+            self.discard()
+            raise
+        if not is_same:
             self.discard()
             raise IncompleteWriteError(f"{target.folder}: was replaced just now; start again")
         target.prepare()

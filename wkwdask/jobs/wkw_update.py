@@ -67,7 +67,7 @@ class StagedUpdate:
             A mag cannot be written.
         """
         for mag in self.mags:
-            if not os.access(mag.target.folder, os.W_OK):
+            if os.path.isdir(mag.target.folder) and not os.access(mag.target.folder, os.W_OK):
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
         self.folder.start("update", {"command": "update"})
         try:

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME, layer_entry
+from wkwdask.formats.datasource import FILE_NAME, is_folder_name, layer_entry
 from wkwdask.formats.datasource_edits import path_holders, with_entry, with_explicit_paths, with_new_name, with_paths
 from wkwdask.storage.dataset import Layer, read_datasource, update_datasource
 from wkwdask.storage.job_records import JobState, job_states
@@ -19,7 +19,7 @@ from wkwdask.storage.local import exchange, fsync_folder, is_remote
 from wkwdask.storage.locks import GUARD_NAME, guarded, lock_holder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from wkwdask.formats.datasource import DataSource
     from wkwdask.geometry.mag import Mag
@@ -58,16 +58,31 @@ def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) 
     return Layer(f"{dataset}/{name}", name, dataset, datasource)
 
 
-def check_idle(layer: Layer) -> None:
-    """Make sure that no job works in a layer or can go on there: it would not find it again.
+@contextlib.contextmanager
+def kept_idle(layer: Layer) -> Iterator[None]:
+    """Keep jobs from starting in a layer; a job that works or can resume there would not find it again.
 
     Raises
     ------
     LockedError
-        One does.
+        There is such a job.
     """
-    folders = {layer.folder} | {os.path.dirname(folder) for folder in layer.mags.values() if not is_remote(folder)}
-    for folder in sorted(folders):
+    _check_idle(layer)
+    with contextlib.ExitStack() as guards:
+        for folder in sorted({os.path.realpath(folder) for folder in _folders_of(layer)}):
+            if os.path.isdir(folder) and os.access(folder, os.W_OK):
+                guards.enter_context(guarded(folder))
+        _check_idle(layer)
+        yield
+
+
+def _folders_of(layer: Layer) -> list[str]:
+    """List the folders in which jobs on a layer work."""
+    return sorted({layer.folder} | {os.path.dirname(folder) for folder in layer.mags.values() if not is_remote(folder)})
+
+
+def _check_idle(layer: Layer) -> None:
+    for folder in _folders_of(layer):
         for root, state in job_states(folder) if os.path.isdir(folder) else ():
             if state is not JobState.DEAD:
                 raise LockedError(f"{root}: a job works in this layer, or can go on ({state.value}); let it end, or let repair remove what it left")
@@ -115,25 +130,24 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
     """
     datasource = datasource_of(dataset)
     here, there = f"{dataset}/{old}", f"{dataset}/{new}"
-    if datasource.layer(old) is None and datasource.layer(new) is not None and (_leads_to(there, old) or _leads_to(here, old)):
+    if is_folder_name(old) and datasource.layer(old) is None and datasource.layer(new) is not None and (_leads_to(there, old) or _leads_to(here, old)):
         _swap(dataset, old, new)
         return
     layer = stored_layer(dataset, old, datasource)
     with_new_name(datasource.document, old, new, str)  # says what is wrong before anything changes
-    check_idle(layer)
-    if not os.path.lexists(here):
-        update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
-        return
-    if os.path.lexists(there) and not _leads_to(there, old):
-        raise ExistsError(f"{there}: is there already; it is no layer of the JSON, so move it away or choose another name")
-    with guarded(here) if os.path.isdir(here) and os.access(here, os.W_OK) else contextlib.nullcontext():
-        check_idle(layer)
+    with kept_idle(layer):
+        if not os.path.isdir(here):
+            update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
+            return
+        if os.path.lexists(there) and not _leads_to(there, old):
+            raise ExistsError(f"{there}: is there already; it is no layer of the JSON, so move it away or choose another name")
         if not os.path.lexists(there):
             os.symlink(old, there)
         update_datasource(dataset, lambda document: with_new_name(document, old, new, _mover(dataset, old, new)))
         _swap(dataset, old, new)
-        with contextlib.suppress(OSError):
-            os.unlink(f"{there}/{GUARD_NAME}")
+        for folder in _folders_of(stored_layer(dataset, new)):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{folder}/{GUARD_NAME}")
 
 
 def _leads_to(path: str, target: str) -> bool:

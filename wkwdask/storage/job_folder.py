@@ -108,7 +108,8 @@ class JobFolder:
         ResumeError
             Another job that writes one of them was interrupted and can go on.
         """
-        os.makedirs(self.parent, exist_ok=True)
+        if existing != "update":  # else it would be made again where the layer was renamed
+            os.makedirs(self.parent, exist_ok=True)
         try:
             with guarded(self.parent):
                 done = self._take_over(existing, settings)

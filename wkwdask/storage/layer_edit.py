@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from wkwdask.errors import MissingError
 from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document, parse_datasource
 from wkwdask.formats.datasource_edits import with_layer, with_mags, without_mags
@@ -32,6 +33,8 @@ class LayerEdit:
     """What else a new layer says about itself."""
     voxel_size_nm: tuple[float, float, float] | None = None
     """Edge lengths of a voxel of mag 1 [nm], for a JSON that is made where there is none yet."""
+    is_listed: bool = False
+    """Whether the JSON listed the layer when the job was planned."""
 
     def apply(self) -> None:
         """Change the JSON."""
@@ -50,14 +53,20 @@ class LayerEdit:
         check_datasource_writable(self.dataset_folder)
 
     def check_current(self) -> None:
-        """Make sure that nobody made the dataset meanwhile with voxels of another size.
+        """Make sure that the JSON still lists the layer, and that nobody made the dataset meanwhile with voxels of another size.
 
         Raises
         ------
+        MissingError
+            The layer was renamed or removed.
         ValueError
-            Somebody did.
+            The voxels have another size.
         """
-        source = None if self.voxel_size_nm is None else read_datasource(self.dataset_folder)
+        source = read_datasource(self.dataset_folder) if self.is_listed or self.voxel_size_nm is not None else None
+        if self.is_listed and (source is None or source.layer(self.layer) is None):
+            raise MissingError(
+                f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed meanwhile; use its present name"
+            )
         if self.voxel_size_nm is None or source is None or source.voxel_size_nm is None:
             return
         if not same_lengths(self.voxel_size_nm, source.voxel_size_nm):
@@ -88,6 +97,7 @@ class LayerEdit:
             "new_layer": new_layer,
             "attributes": self.attributes,
             "voxel_size_nm": self.voxel_size_nm,
+            "is_listed": self.is_listed,
         }
 
     @classmethod
@@ -99,7 +109,8 @@ class LayerEdit:
             new_layer = (category, BoundingBox.parse(numbers), element_class, num_channels)
         mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
         size = value.get("voxel_size_nm")
-        return cls(value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}), None if size is None else (size[0], size[1], size[2]))
+        voxel_size = None if size is None else (size[0], size[1], size[2])
+        return cls(value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}), voxel_size, value.get("is_listed", False))
 
 
 @dataclass(frozen=True, slots=True)

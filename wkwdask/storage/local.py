@@ -55,10 +55,14 @@ def local_path(url: str | os.PathLike[str]) -> str:
     ------
     UnsupportedError
         The URL is of another kind, such as ``s3://``.
+    ValueError
+        The path is empty, or no path.
     """
     text = os.fspath(url)
     if not text:
         raise ValueError("a path is empty")  # it would mean the current folder
+    if not _is_path(text):
+        raise ValueError(f"{text!r}: no path: it holds a NUL byte or half of a character")
     if text.startswith(_OTHER_FORMATS):
         raise UnsupportedError(f"{text}: this works on WKW; convert() (wkwdask convert) makes WKW of other formats")
     if is_remote(text):
@@ -87,6 +91,13 @@ def check_regular(path: str) -> None:
         raise MissingError(f"{path}: not found") from None
     if not stat.S_ISREG(mode):
         raise CorruptError(f"{path}: is no regular file")
+
+
+def _is_path(text: str) -> bool:
+    try:
+        return b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
 
 
 def is_remote(url: str) -> bool:

@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import LockedError
+from wkwdask.errors import LockedError, MissingError
 from wkwdask.geometry.mag import vec3
 from wkwdask.storage.local import TEMPORARY_SUFFIX, publish_bytes, remove_temporaries
 from wkwdask.storage.owner import Owner
@@ -366,10 +366,18 @@ def guarded(folder: str) -> Iterator[None]:
     """Let one process at a time look at locks and take them, where the file system can do that.
 
     A file is locked that is open for writing, which NFS asks for. It goes with the last who holds it.
+
+    Raises
+    ------
+    MissingError
+        The folder was renamed or removed.
     """
     path = f"{folder}/{GUARD_NAME}"
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingError(f"{folder}: the folder was renamed or removed just now; look where it is and start again") from None
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_EX)
         try:

@@ -1,0 +1,136 @@
+"""A layer is renamed while a job writes it, or a job starts while it is renamed: one of the two is refused, and no mag gets lost."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+
+import dask
+import numpy as np
+import pytest
+from file_events import Meanwhile, counting
+
+import wkwdask
+
+OPTIONS = {"block_len": 8, "file_len": 2}
+COARSE = np.full((8, 8, 8), 7, np.uint8)
+FINE = np.full((16, 16, 16), 3, np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def _without_flushing(monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
+    wkwdask.to_wkw(FINE, tmp_path / "ds" / "em" / "1", **OPTIONS)
+    return tmp_path / "ds"
+
+
+def fresh(dataset, number):
+    """A dataset like the first one, for one more round."""
+    folder = dataset.parent / f"ds{number}"
+    wkwdask.create_dataset(folder, (4, 4, 4))
+    wkwdask.to_wkw(FINE, folder / "em" / "1", **OPTIONS)
+    return folder
+
+
+def write_mag(folder):
+    return wkwdask.to_wkw(COARSE, folder / "em" / "2", **OPTIONS)
+
+
+def write_region(folder):
+    return wkwdask.to_wkw(COARSE, folder / "em" / "1", region=((0, 0, 0), (8, 8, 8)))
+
+
+def build(folder):
+    with dask.config.set(scheduler="synchronous"):
+        return wkwdask.build_pyramid(folder, mags=[2])
+
+
+def rename(folder):
+    return wkwdask.open_dataset(folder).rename_layer("em", "raw")
+
+
+WRITERS = {"mag": write_mag, "region": write_region, "pyramid": build}
+
+
+def check(folder, writer, written, renamed):
+    """One of the two was done, or both one after the other; every mag on disk is listed, and holds what was written."""
+    is_between_swap_and_unlink = isinstance(written, OSError) and written.errno == errno.ELOOP
+    assert written is None or is_between_swap_and_unlink or isinstance(written, (wkwdask.LockedError, wkwdask.MissingError)), written
+    assert renamed is None or isinstance(renamed, wkwdask.LockedError), renamed
+    layers = wkwdask.open_dataset(folder).layers
+    assert {name: sorted(os.listdir(folder / name)) for name in os.listdir(folder) if name != "datasource-properties.json"} == {
+        layer.name: sorted(str(mag) for mag in layer.mags) for layer in layers.values()
+    }
+    names = ["em"] if renamed is not None else ["raw"]
+    assert list(layers) in (names, ["raw", "em"] if written is None and writer is write_mag else names)  # the writer began when the renaming had ended
+    assert layers[names[0]].read(mag=1).min() == 3
+    found = [(str(mag), int(layer.read(mag=mag).max())) for layer in layers.values() for mag in layer.mags]
+    fine, coarse = (7, None) if writer is write_region else (3, 7 if writer is write_mag else 3)
+    assert found == ([("1", 3)] if written is not None else [("1", fine)] + [("2", coarse)] * (coarse is not None))
+
+
+def outcome(function, folder):
+    try:
+        function(folder)
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+def test_a_layer_is_renamed_at_any_moment_of_a_writer(dataset, name):
+    writer = WRITERS[name]
+    with counting(dataset) as counter:
+        writer(dataset)
+    assert counter.count > 20
+    for number in range(1, counter.count + 1, max(1, counter.count // 10)):
+        folder = fresh(dataset, number)
+        other = Meanwhile(lambda folder=folder: rename(folder), seconds=0.1)
+        with counting(folder, number, other):
+            written = outcome(writer, folder)
+        other.end()
+        check(folder, writer, written, other.error)
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+def test_a_writer_starts_at_any_moment_of_a_renaming(dataset, name):
+    writer = WRITERS[name]
+    with counting(dataset) as counter:
+        rename(dataset)
+    assert counter.count > 10
+    for number in range(1, counter.count + 1, max(1, counter.count // 8)):
+        folder = fresh(dataset, number)
+        other = Meanwhile(lambda folder=folder: writer(folder), seconds=0.1)
+        with counting(folder, number, other):
+            renamed = outcome(rename, folder)
+        other.end()
+        check(folder, writer, other.error, renamed)
+
+
+def test_a_layer_that_is_being_written_is_not_renamed(dataset):
+    errors = []
+
+    def seen(voxels):
+        errors.append(outcome(rename, dataset))
+        return voxels
+
+    with dask.config.set(scheduler="synchronous"):
+        wkwdask.to_wkw(dask.array.from_array(COARSE, chunks=8).map_blocks(seen, meta=COARSE[:0, :0, :0]), dataset / "em" / "2", **OPTIONS)
+    assert errors
+    assert all(isinstance(error, wkwdask.LockedError) for error in errors)
+    assert [str(mag) for mag in wkwdask.open_dataset(dataset)["em"].mags] == ["1", "2"]
+
+
+def test_a_name_that_is_that_of_a_file_moves_no_file(dataset):
+    path = dataset / "datasource-properties.json"
+    document = json.loads(path.read_text())
+    document["dataLayers"][0]["name"] = path.name
+    path.write_text(json.dumps(document))
+    wkwdask.open_dataset(dataset).rename_layer(path.name, "raw")
+    assert [layer.name for layer in wkwdask.open_dataset(dataset)] == ["raw"]
