@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError
@@ -15,34 +16,35 @@ _XZ_MEMORY_NBYTES = 256 << 20
 
 
 def decompress_bzip2(data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decompress one bzip2 stream, see :func:`to_end`."""
-    stream = bz2.BZ2Decompressor()
-    return to_end(stream, lambda: stream.decompress(data, nbytes + 1), (OSError, ValueError), "bzip2", data, nbytes, source, offset)
+    """Decompress bzip2, see :func:`decompress_streams`."""
+    return decompress_streams(bz2.BZ2Decompressor, (OSError, ValueError), "bzip2", data, nbytes, source, offset)
 
 
 def decompress_xz(data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    """Decompress one xz stream, see :func:`to_end`."""
-    stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_NBYTES)
-    return to_end(stream, lambda: stream.decompress(data, nbytes + 1), lzma.LZMAError, "xz", data, nbytes, source, offset)
+    """Decompress xz, see :func:`decompress_streams`."""
+    return decompress_streams(lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, _XZ_MEMORY_NBYTES), lzma.LZMAError, "xz", data, nbytes, source, offset)
 
 
-def to_end(
-    stream: Any, decompress: Callable[[], bytes], errors: Any, name: str, data: bytes | memoryview, nbytes: int, source: str, offset: int
+def decompress_zlib(data: bytes | memoryview, nbytes: int, source: str, offset: int) -> bytes:
+    """Decompress zlib, see :func:`decompress_streams`."""
+    return decompress_streams(zlib.decompressobj, zlib.error, "zlib", data, nbytes, source, offset)
+
+
+def decompress_streams(
+    start: Callable[[], Any], errors: Any, name: str, data: bytes | memoryview, nbytes: int, source: str, offset: int
 ) -> bytes:  # fmt: skip
-    """Take all that a stream gives, up to one byte more than expected.
+    """Take all that a stream gives, and streams that follow it, up to one byte more than expected.
 
     Parameters
     ----------
-    stream : object
-        A decompressor with ``eof``.
-    decompress : callable
-        Lets it decompress up to ``nbytes + 1`` bytes.
+    start : callable
+        Makes a decompressor with ``decompress(data, most)``, ``eof`` and ``unused_data``.
     errors : type or tuple of type
         What it raises of broken data.
     name : str
         What kind of stream it is.
     data : bytes or memoryview
-        The stream.
+        The streams; other bytes behind them are ignored.
     nbytes : int
         How many bytes are expected, at most.
     source : str
@@ -62,10 +64,18 @@ def to_end(
     TruncatedError
         It ends too early.
     """
-    try:
-        out = decompress()
-    except errors as error:
-        raise CorruptError(f"{source}: byte {offset}: expected a {name} stream of {len(data)} bytes: {error}") from None
-    if not stream.eof and len(out) <= nbytes:
-        raise TruncatedError(f"{source}: byte {offset}: a {name} stream of {len(data)} bytes is cut off")
-    return out
+    parts: list[bytes] = []
+    rest, room = data, nbytes + 1
+    while room and (len(rest) or not parts):
+        stream = start()
+        try:
+            parts.append(stream.decompress(rest, room))
+        except errors as error:
+            if parts:
+                break
+            raise CorruptError(f"{source}: byte {offset}: expected a {name} stream of {len(data)} bytes: {error}") from None
+        room -= len(parts[-1])
+        if not stream.eof and room:
+            raise TruncatedError(f"{source}: byte {offset}: a {name} stream of {len(data)} bytes is cut off")
+        rest = stream.unused_data
+    return parts[0] if len(parts) == 1 else b"".join(parts)

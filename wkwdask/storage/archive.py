@@ -11,11 +11,11 @@ import os
 import shutil
 import tempfile
 import zipfile
-import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
+from wkwdask.formats.parsing import reading
 from wkwdask.storage.lru import Lru
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _OPEN_ZIPS = 16
 _MEMORY_NBYTES = 64 << 20  # what a packed inner zip may take of memory before it goes to a temporary file
 _LOCAL_HEADER_NBYTES = 30
-_DAMAGES = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError)
+_MOST_RATIO = 200  # blocks and skeletons are packed to a hundredth at best; beyond _MEMORY_NBYTES, more is an attack
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Zip:
         self._unpacked: Any = None
         self._fd = -1
         self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
-        with self._damages_told(file.path):
+        with _reading(file.path):
             self._zip = zipfile.ZipFile(_Section(self._fd, 0, os.fstat(self._fd).st_size))
             if file.member is not None:
                 self._zip = zipfile.ZipFile(self._inner(self._zip.getinfo(file.member)))
@@ -126,6 +126,7 @@ class Zip:
             head = os.pread(self._fd, _LOCAL_HEADER_NBYTES, info.header_offset)
             skipped = _LOCAL_HEADER_NBYTES + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
             return _Section(self._fd, info.header_offset + skipped, info.file_size)
+        self._check_ratio(info)
         self._unpacked = tempfile.SpooledTemporaryFile(max_size=_MEMORY_NBYTES)  # noqa: SIM115 - lives as long as this object
         with self._zip.open(info) as packed:
             shutil.copyfileobj(packed, self._unpacked, 1 << 20)
@@ -143,17 +144,26 @@ class Zip:
         CorruptError
             The zip is damaged there, or packed in a way that is not known.
         """
-        with self._damages_told(f"{self._file.name}:{name}"), self._zip.open(name) as file:
+        with _reading(f"{self._file.name}:{name}"), self._zip.open(name) as file:
+            if most > _MEMORY_NBYTES:
+                self._check_ratio(self._zip.getinfo(name))
             return file.read(most + 1)
 
-    @contextlib.contextmanager
-    def _damages_told(self, name: str) -> Iterator[None]:
+    def _check_ratio(self, info: zipfile.ZipInfo) -> None:
+        """Refuse a file that says it unpacks to far more than it is packed to."""
+        most = _MEMORY_NBYTES + _MOST_RATIO * info.compress_size
+        if info.file_size > most:
+            raise CorruptError(f"{self._file.path}:{info.filename}: unpacks to {info.file_size} bytes from {info.compress_size}, expected at most {most}")
+
+
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Turn what damage raises into errors with the name; a file that the zip does not list is missing."""
+    with reading(name, "zip"):
         try:
             yield
         except KeyError as error:
             raise MissingError(f"{name}: {error.args[0]}") from None
-        except _DAMAGES as error:
-            raise CorruptError(f"{name}: a zip that cannot be read: {error}") from None
 
 
 class _Section(io.RawIOBase):

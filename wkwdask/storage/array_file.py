@@ -22,6 +22,7 @@ from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.slices import file_stamp, stored_dtype
 from wkwdask.storage.states import file_states
+from wkwdask.storage.zarr_volume import open_array
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -112,10 +113,8 @@ def _opened(ref: ArrayRef) -> Any:
     key = (os.getpid(), ref.kind, ref.path, ref.key, ref.stamp)
     array = _open_files.get(key)
     if array is None:
-        if ref.kind == "hdf5":
-            array = need("h5py", ref.path).File(ref.path, "r", rdcc_nbytes=_HDF5_CACHE_NBYTES)[ref.key]
-        else:
-            array = need("zarr", ref.path).open_array(ref.name, mode="r")
+        is_hdf5 = ref.kind == "hdf5"
+        array = need("h5py", ref.path).File(ref.path, "r", rdcc_nbytes=_HDF5_CACHE_NBYTES)[ref.key] if is_hdf5 else open_array(ref.name)
         _open_files.put(key, array)
     return array
 

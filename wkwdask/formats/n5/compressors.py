@@ -9,7 +9,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
-from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_xz, to_end
+from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_xz, decompress_zlib
 from wkwdask.formats.extras import need
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
 
@@ -69,11 +69,6 @@ def _raw(data: memoryview, nbytes: int, source: str, offset: int) -> memoryview:
 
 def _gzip(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
     return decompress_gzip(bytes(data), nbytes, source, offset)
-
-
-def _zlib(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
-    stream = zlib.decompressobj()
-    return to_end(stream, lambda: stream.decompress(data, nbytes + 1), zlib.error, "zlib", data, nbytes, source, offset)
 
 
 def _zstd(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
@@ -136,7 +131,7 @@ def _lz4(data: memoryview, nbytes: int, source: str, offset: int) -> bytes:
 
 
 _DECODERS: dict[str, Callable[[memoryview, int, str, int], bytes | memoryview]] = {
-    "raw": _raw, "gzip": _gzip, "zlib": _zlib, "bzip2": decompress_bzip2, "xz": decompress_xz, "lz4": _lz4, "zstd": _zstd, "blosc": _blosc,
+    "raw": _raw, "gzip": _gzip, "zlib": decompress_zlib, "bzip2": decompress_bzip2, "xz": decompress_xz, "lz4": _lz4, "zstd": _zstd, "blosc": _blosc,
 }  # fmt: skip
 
 

@@ -7,9 +7,11 @@ import zlib
 from functools import cache
 from typing import Any
 
-from wkwdask.errors import CorruptError, TruncatedError
+from wkwdask.errors import CorruptError
+from wkwdask.formats.bounded_streams import decompress_streams
 
 _SHORTEST = 18
+_MEMBER = b"\x1f\x8b\x08"  # so does each further stream of a file begin
 _IMAGE_LEVEL = 1
 _ISAL_LEVEL = 3
 _LITTLE = 3  # what was compressed to more than a third isal decompresses faster than libdeflate, and the rest slower
@@ -66,7 +68,7 @@ def _imagecodecs() -> Any:
 
 
 def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> bytes:
-    """Decompress one gzip stream.
+    """Decompress a gzip stream, and streams that follow it.
 
     Parameters
     ----------
@@ -91,7 +93,7 @@ def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> byte
         It ends too early.
     """
     isal, imagecodecs, said = _isal(), _imagecodecs(), int.from_bytes(data[-4:], "little")  # a stream ends with the length of what was compressed
-    if len(data) >= _SHORTEST and said <= largest:  # where these fail, zlib says what is wrong
+    if len(data) >= _SHORTEST and said <= largest and data.find(_MEMBER, 1) < 0:  # where these fail, zlib says what is wrong
         if isal is not None and said < _LITTLE * len(data):
             stream = isal.decompressobj(31)
             with contextlib.suppress(isal.IsalError):
@@ -108,13 +110,7 @@ def decompress_gzip(data: bytes, largest: int, source: str, offset: int) -> byte
 
 def _decompress_slowly(data: bytes, largest: int, source: str, offset: int) -> bytes:
     """Decompress a stream by zlib, which knows where a broken one breaks."""
-    stream = zlib.decompressobj(31)
-    try:
-        out = stream.decompress(data, largest + 1)
-    except zlib.error as error:
-        raise CorruptError(f"{source}: byte {offset}: expected a gzip stream of {len(data)} bytes: {error}") from None
+    out = decompress_streams(lambda: zlib.decompressobj(31), zlib.error, "gzip", data, largest, source, offset)
     if len(out) > largest:
-        raise CorruptError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes gives more than the {largest} bytes that were expected")
-    if not stream.eof:
-        raise TruncatedError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes is cut off")
+        raise CorruptError(f"{source}: byte {offset}: a gzip stream of {len(data)} bytes gives more bytes, expected at most {largest}")
     return out
