@@ -151,7 +151,8 @@ def convert(
         What to do where the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew; of folders, an export
         replaces only those that an export made.
     allow_external : bool
-        Write where paths or links lead out of the dataset; by default that is refused.
+        Write where paths or links lead out of the dataset, and read what links, external storage and virtual datasets of an HDF5 file take from outside of its
+        folder; by default both are refused.
 
     Returns
     -------
@@ -176,7 +177,8 @@ def convert(
     TypeError
         WKW has no voxel type for the values.
     UnsupportedError
-        The source is of a kind that is not read, or not converted to the target in one step; or the layer is not stored as WKW.
+        The source is of a kind that is not read, takes data from outside of its folder, or is not converted to the target in one step; the target is of a kind
+        that is not written; or the layer is not stored as WKW.
     ValueError
         An option makes no sense, axes do not fit, the voxel size of a new dataset is not known, or a new layer cannot have its name.
 
@@ -217,7 +219,7 @@ def convert(
     def take(*, finest_only: bool = False) -> Taken:
         return Taken(None if mag is None else (Mag.parse(mag),), finest_only, box, vec3(offset, "offset"), its_channels, dtype, range_)
 
-    as_images = SourceOptions(vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, on_error == "fill")
+    as_images = SourceOptions(vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, on_error == "fill", allow_external)
     whole_images = not any(of_images.values())
     if is_named_n5(target):
         no_blocks = {name: value for name, value in of_scales.items() if name != "chunk_size"}

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace the target where it is there already; forget an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
-@external_option
+@click.option(
+    "--allow-external", is_flag=True, help="Write where paths or links lead out of the dataset; read HDF5 data outside of the file's folder. Default: refused."
+)
 @cluster_options
 def convert(
     source: tuple[str, ...], target: str, resume: bool, overwrite: bool, dry_run: bool, cluster: AbstractContextManager[Any], **options: Any

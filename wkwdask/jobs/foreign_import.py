@@ -50,6 +50,8 @@ class SourceOptions:
     """Which part [voxels of mag 1]."""
     fill: bool = False
     """Whether bad slices become zeros."""
+    allow_external: bool = False
+    """Whether HDF5 data outside of the folder of the file are read."""
 
     @property
     def on_error(self) -> str:
@@ -108,7 +110,7 @@ def open_source(source: Any, options: SourceOptions, mag: Mag) -> tuple[Source, 
     ValueError
         An option makes no sense.
     """
-    foreign = open_foreign(source, Placing(options.offset, mag, options.axes, options.fill))
+    foreign = open_foreign(source, Placing(options.offset, mag, options.axes, options.fill, options.allow_external))
     volume = converted(foreign.volume, options.channels, options.dtype, options.value_range)
     if options.box is not None:
         box = options.box.in_mag(mag).intersection(volume.box)

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, WkwDaskError
 from wkwdask.formats.extras import need
 from wkwdask.formats.parsing import reading
 from wkwdask.geometry.grid import cell_range
+from wkwdask.storage.hdf5_file import open_hdf5
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.slices import file_stamp, stored_dtype
@@ -95,7 +96,7 @@ class ArrayRef:
             array: npt.NDArray[Any] = np.asarray(_opened(self)[where])
         except FileNotFoundError:
             raise MissingError(f"{self.name}: is gone") from None
-        except (MemoryError, ModuleNotFoundError):
+        except (MemoryError, ModuleNotFoundError, WkwDaskError):
             raise
         except Exception as error:
             box = ", ".join(f"{part.start}:{part.stop}" for part in where)
@@ -114,7 +115,7 @@ def _opened(ref: ArrayRef) -> Any:
     array = _open_files.get(key)
     if array is None:
         is_hdf5 = ref.kind == "hdf5"
-        array = need("h5py", ref.path).File(ref.path, "r", rdcc_nbytes=_HDF5_CACHE_NBYTES)[ref.key] if is_hdf5 else open_array(ref.name)
+        array = open_hdf5(ref.path, rdcc_nbytes=_HDF5_CACHE_NBYTES)[ref.key] if is_hdf5 else open_array(ref.name)
         _open_files.put(key, array)
     return array
 

@@ -23,6 +23,7 @@ from wkwdask.formats.parsing import reading
 from wkwdask.formats.units import length_nm
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
+from wkwdask.storage.hdf5_file import find_item, open_hdf5
 from wkwdask.storage.image_stack import ImageStack
 from wkwdask.storage.images import IMAGE_SUFFIXES, slices_of
 from wkwdask.storage.local import check_regular, local_path
@@ -72,6 +73,8 @@ class Placing:
     """Order of the axes, where a user says so."""
     fill: bool = False
     """Whether bad and missing slices become zeros."""
+    allow_external: bool = False
+    """Whether HDF5 data outside of the folder of the file are read."""
 
 
 def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], placing: Placing) -> Foreign:
@@ -358,37 +361,24 @@ def _open_npy(path: str, placing: Placing) -> Foreign:
 
 def _open_hdf5(path: str, key: str, placing: Placing) -> Foreign:
     """Open a dataset of an HDF5 file; its name may be left out where there is one."""
-    if not os.path.exists(path):
-        raise MissingError(f"{path}: no such file")
-    h5py = need("h5py", path)
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise CorruptError(f"{path}: no HDF5 file that can be read: {error}") from None
-    with file:
-        known: list[str] = []
-        file.visititems(lambda name, item: known.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
+    with open_hdf5(path) as file:
+        h5py, known = need("h5py", path), list[str]()
+        with reading(path, "HDF5 file"):
+            file.visititems(lambda name, item: known.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
         key = key or (known[0] if len(known) == 1 else "")
-        data = _linked(file, key)
+        data = find_item(file, key, allow_external=placing.allow_external) if key else None
         if not isinstance(data, h5py.Dataset) or data.ndim < 2:
             names = ", ".join(f"{path}:/{name}" for name in known)
             raise MissingError(
                 f"{path}: {f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: name one: {names or 'there is none'}"
             )
-        ref = ArrayRef(
-            "hdf5", path, key, tuple(data.shape), data.dtype.str, tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1])), 0, file_stamp(path)
-        )
-        labels = "".join(dim.label.lower() if len(dim.label) == 1 else "?" for dim in data.dims)
+        with reading(f"{path}:/{key}", "HDF5 dataset"):
+            chunks = tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1]))
+            ref = ArrayRef("hdf5", path, key, tuple(data.shape), data.dtype.str, chunks, 0, file_stamp(path))
+            labels = "".join(dim.label.lower() if len(dim.label) == 1 else "?" for dim in data.dims)
+            voxel_size = _hdf5_voxel_size(data)
         axes = _axes_of(placing, ref.shape, ref.name, labels if {"x", "y"} <= set(labels) <= set("xyzc") else None)
-        return _array(ref, axes, placing, _hdf5_voxel_size(data))
-
-
-def _linked(file: Any, key: str) -> Any:
-    """Follow a name, which may be a link, None where it leads nowhere."""
-    try:
-        return file[key] if key else None
-    except (KeyError, OSError):
-        return None
+        return _array(ref, axes, placing, voxel_size)
 
 
 def _hdf5_voxel_size(data: Any) -> VoxelSize | None:

@@ -15,6 +15,8 @@ import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.extras import need
+from wkwdask.formats.parsing import reading
+from wkwdask.storage.hdf5_file import find_item, open_hdf5
 from wkwdask.storage.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
 from wkwdask.storage.local import local_path, publish_bytes
 from wkwdask.storage.table_file import SUFFIXES as TABLE_SUFFIXES
@@ -287,13 +289,8 @@ class AgglomerateFile(_File):
         FormatError
             It is no such file.
         """
-        h5py = need("h5py", self.path, "analysis")
-        try:
-            file = h5py.File(self.path, "r")
-        except OSError as error:
-            raise FormatError(f"{self.path}: no HDF5 file that can be read: {error}") from None
-        with file:
-            found = file.get(AGGLOMERATE_DATASET)
+        with open_hdf5(self.path, "analysis") as file, reading(self.path, "agglomerate file"):
+            h5py, found = need("h5py", self.path, "analysis"), find_item(file, AGGLOMERATE_DATASET)
             if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind not in "iu":
                 raise FormatError(
                     f"{self.path}: has no list of integers {AGGLOMERATE_DATASET}, as agglomerate files have; it holds {', '.join(file) or 'nothing'}"
