@@ -90,7 +90,7 @@ def pyramid_job(folder, array, method="max", workers=4, **options):
     for target in targets_of(folder, array):
         getattr(store_of(target.folder), "arrays", {}).clear()
         target.prepare()
-    passes = plan_passes(LAYER_BOX, MAGS, CHUNK_SHAPE, SHARD_SHAPE, array.shape[0] * array.itemsize, workers)
+    passes = plan_passes(LAYER_BOX, MAGS, CHUNK_SHAPE, [SHARD_SHAPE] * len(MAGS), array.shape[0] * array.itemsize, workers)
     return PyramidJob(make_volume(f"{folder}source", array, OFFSET), targets_of(folder, array, **options), passes, method)
 
 

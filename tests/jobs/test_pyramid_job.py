@@ -72,7 +72,7 @@ class Case:
         name = f"pyramid-job-{next(_names)}"
         self.source = make_volume(name, self.labels, box.topleft, chunk_shape=source_chunk, shard_shape=source_shard)
         self.targets = [MemoryTarget(f"{name}-{mag.long_name}", "uint64", 1, box.in_mag(mag), chunk, shard) for mag in mags]
-        self.passes = plan_passes(box, mags, chunk, shard, 8, workers)
+        self.passes = plan_passes(box, mags, chunk, [shard] * len(mags), 8, workers)
         for target in self.targets:
             target.prepare()
 

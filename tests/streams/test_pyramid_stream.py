@@ -81,7 +81,7 @@ def _coarser(array, box, mag, method, *, ignore_zero=False):
 
 
 def _passes(box, steps, chunk, workers=1000):
-    return plan_passes(box, _mags(steps)[1:], (chunk,) * 3, (chunk * 2,) * 3, 1, workers)
+    return plan_passes(box, _mags(steps)[1:], (chunk,) * 3, [(chunk * 2,) * 3] * len(steps), 1, workers)
 
 
 def _plan(box, steps, chunk, workers=1000):

@@ -270,7 +270,7 @@ def to_wkw(
     block_len : int, optional
         Edge of a block [voxels], a power of two up to 128; 32 by default.
     file_len : int, optional
-        Edge of a file [blocks], a power of two up to 128; 32 by default.
+        Edge of a file [blocks], a power of two up to 128; by default the one up to 32 that suits the box: few files, and little stored around it.
     compression : {"lz4hc", "lz4", "raw"}, optional
         How blocks are encoded; LZ4HC by default.
     level : int, optional
@@ -322,8 +322,7 @@ def to_wkw(
     voxels, named = plain_array(array, offset if region is None else (0, 0, 0))
     content = content_of(voxels, token)
     if region is None:
-        lengths = (32 if block_len is None else block_len, 32 if file_len is None else file_len)
-        encoding = WkwEncoding(*lengths, compression or "lz4hc", DEFAULT_LEVEL if level is None else level, any_length)
+        encoding = WkwEncoding(32 if block_len is None else block_len, file_len, compression or "lz4hc", DEFAULT_LEVEL if level is None else level, any_length)
         staged = stage_write(url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, allow_external=allow_external)
     else:
         _check_region_options(offset=offset, block_len=block_len, file_len=file_len, compression=compression, category=category)
@@ -345,7 +344,7 @@ def create(
     *,
     num_channels: int = 1,
     block_len: int = 32,
-    file_len: int = 32,
+    file_len: int | None = None,
     compression: str = "lz4hc",
     existing: Literal["error", "overwrite"] = "error",
     category: Literal["color", "segmentation"] | None = None,
@@ -363,8 +362,10 @@ def create(
         Type of one channel.
     num_channels : int
         Values per voxel.
-    block_len, file_len : int
-        Edge of a block [voxels] and of a file [blocks], powers of two up to 128.
+    block_len : int
+        Edge of a block [voxels], a power of two up to 128.
+    file_len : int, optional
+        Edge of a file [blocks], a power of two up to 128; by default the one up to 32 that suits the box.
     compression : {"lz4hc", "lz4", "raw"}
         How blocks are encoded.
     existing : {"error", "overwrite"}

@@ -61,7 +61,7 @@ def convert(
     offset: Sequence[int] = (0, 0, 0),
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     block_len: int = _LENGTH,
-    file_len: int = _LENGTH,
+    file_len: int | None = None,
     compression: str | None = None,
     level: int = DEFAULT_LEVEL,
     encoding: str | None = None,
@@ -118,8 +118,10 @@ def convert(
         Below 0 there are no voxels of WKW.
     bounding_box : BoundingBox, str or sequence, optional
         What is taken over, in mag-1 voxels of the dataset.
-    block_len, file_len : int
-        Edge of a block [voxels] and of a file [blocks], powers of two up to 128.
+    block_len : int
+        Edge of a block [voxels], a power of two up to 128.
+    file_len : int, optional
+        Edge of a file [blocks], a power of two up to 128; by default, of each mag, the one up to 32 that suits its box.
     compression : str, optional
         ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``; for an OME-NGFF
         image ``"zstd"``, ``"blosc"``, ``"gzip"`` or ``"raw"``, see :func:`to_zarr`; for N5 ``"gzip"`` (the default) or another one that :func:`to_n5` writes.
@@ -209,7 +211,7 @@ def convert(
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
     of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
     of_images = {"axes": axes, "on_error": on_error == "fill"}
-    of_wkw = {"block_len": block_len != _LENGTH, "file_len": file_len != _LENGTH}
+    of_wkw = {"block_len": block_len != _LENGTH, "file_len": file_len is not None}
     its_channels, size = None if channels is None else tuple(channels), _lengths_nm(voxel_size, unit)
     its_level = None if level == DEFAULT_LEVEL else level
 

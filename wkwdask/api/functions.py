@@ -75,8 +75,10 @@ def apply(
         Type of one channel of the result; by default that of the first source. Results are only cast where nothing can be lost.
     channels : int
         Channels of the result.
-    block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks]; by default as in the first source.
+    block_len : int, optional
+        Edge of a block [voxels]; by default as in the first source.
+    file_len : int, optional
+        Edge of a file [blocks]; by default the one that suits the box, at most that of the first source, 32 where that is no WKW.
     compression : {"lz4hc", "lz4", "raw"}, optional
         How blocks are encoded; by default as in the first source, LZ4HC if that is raw.
     level : int
@@ -155,7 +157,7 @@ def apply(
     if options.halo != (0, 0, 0) or mask is not None:
         raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
     volumes, mask_volume = open_sources(urls, options)
-    application = make_application(function, volumes, mask_volume, options, header_for(volumes[0], options), volumes[0].box.mag, num_workers())
+    application = make_application(function, volumes, mask_volume, options, header_for(volumes[0], options, volumes[0].box), volumes[0].box.mag, num_workers())
     return build.reduce(application, combine, most_failures=most_failures)
 
 

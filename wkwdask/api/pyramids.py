@@ -81,9 +81,11 @@ def build_pyramid(
         How blocks are encoded; by default as in the finest mag, LZ4HC if that is raw.
     level : int, optional
         LZ4HC level, 1..12; 5 by default.
-    block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the finest mag, but where that has a
-        file for each block, as WEBKNOSSOS exports annotations, files of 8 blocks along an edge.
+    block_len : int, optional
+        Edge of a block of the new mags [voxels], a power of two up to 128; by default as in the finest mag.
+    file_len : int, optional
+        Edge of a file of the new mags [blocks], a power of two up to 128; by default the one that suits the box of each mag, at most that of the finest mag,
+        or 8 where that has a file for each block, as WEBKNOSSOS exports annotations.
     encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
         How chunks of a precomputed volume are encoded; by default as in the finest scale.
     sharded : bool or Sharding, optional
@@ -238,9 +240,11 @@ def upsample(
         How blocks are encoded; by default as in the source, LZ4HC if that is raw.
     level : int
         LZ4HC level, 1..12.
-    block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks] of the new mags, powers of two up to 128; by default as in the source, but where that has a file
-        for each block, files of 8 blocks along an edge.
+    block_len : int, optional
+        Edge of a block of the new mags [voxels], a power of two up to 128; by default as in the source.
+    file_len : int, optional
+        Edge of a file of the new mags [blocks], a power of two up to 128; by default the one up to 32 that suits the box of each mag, at most 8 where the
+        source has a file for each block.
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.

@@ -58,7 +58,8 @@ def rechunk(
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags, by default all of each layer.
     block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks], powers of two up to 128; by default as they are.
+        Edge of a block [voxels] and of a file [blocks], powers of two up to 128; by default as they are. With ``bounding_box``, files are at
+        most as long, and suit the box.
     compression : {"lz4hc", "lz4", "raw"}, optional
         How blocks are encoded; by default as they are.
     level : int, optional

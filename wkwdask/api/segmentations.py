@@ -70,8 +70,10 @@ def connected_components(
         What is labelled: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero, and joins nothing.
     dtype : dtype_like, optional
         Type of the ids; by default uint32, or uint64 where there are more than 2^32 - 1 components.
-    block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks]; by default as in the source.
+    block_len : int, optional
+        Edge of a block [voxels]; by default as in the source.
+    file_len : int, optional
+        Edge of a file [blocks]; by default the one that suits the box, at most that of the source, 32 where that is no WKW.
     compression : {"lz4hc", "lz4", "raw"}, optional
         How blocks are encoded; by default as in the source, LZ4HC if that is raw.
     level : int
@@ -184,8 +186,10 @@ def remap(
         What is mapped: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
-    block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks]; by default as in the source.
+    block_len : int, optional
+        Edge of a block [voxels]; by default as in the source.
+    file_len : int, optional
+        Edge of a file [blocks]; by default the one that suits the box, at most that of the source, 32 where that is no WKW.
     compression : {"lz4hc", "lz4", "raw"}, optional
         How blocks are encoded; by default as in the source, LZ4HC if that is raw.
     level : int

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--dtype", help="Type of the result. Default: as in the first source.")
 @click.option("--channels", type=click.IntRange(1), default=1, show_default=True, help="Channels of the result.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the first source.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the first source.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits the box, at most as in the first source.")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the first source, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by its type.")

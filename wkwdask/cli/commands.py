@@ -64,7 +64,7 @@ def info(path: str, as_json: bool) -> None:
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the finest mag, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level, 5 by default; 9 makes the smallest usual files, slowly.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the finest mag.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the finest mag, 8 if that is 1.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits each mag, at most as in the finest, 8 if that is 1.")
 @scale_options
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
@@ -129,7 +129,7 @@ def _all_layers(path: str) -> list[str]:
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the coarse mag, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level; 9 makes the smallest usual files, slowly.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the coarse mag.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the coarse mag, 8 if that is 1.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits each mag, at most 32, or 8 if the coarse mag has 1.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
 @external_option

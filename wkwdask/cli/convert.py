@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.option("--offset", metavar="X,Y,Z", default="0,0,0", show_default=True, help="Voxel that the first one of the source becomes.")
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to take over [voxels of mag 1 of the dataset].")
 @click.option("--block-len", type=int, default=32, show_default=True, metavar="VOXELS", help="Edge of a block.")
-@click.option("--file-len", type=int, default=32, show_default=True, metavar="BLOCKS", help="Edge of a file.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits the box, at most 32.")
 @click.option(
     "--compression",
     help="lz4hc (default), lz4 or raw; TIFF: zlib (default), lzw, zstd, raw; OME-NGFF: zstd, blosc, gzip, raw; N5: gzip (default), zstd, blosc...",

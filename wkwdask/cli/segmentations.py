@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @click.option("--where", metavar="X,Y,Z,W,H,D", help="What to label [voxels of mag 1]; everything else becomes zero.")
 @click.option("--dtype", help="Type of the ids. Default: uint32, uint64 where there are too many.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the source.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the source.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits the box, at most as in the source.")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the source, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @resume_option
@@ -82,7 +82,7 @@ def _number(text: str) -> float:
 @click.option("--where", metavar="X,Y,Z,W,H,D", help="What to map [voxels of mag 1]; everything else becomes zero.")
 @click.option("--dtype", help="Type of the new ids. Default: as in the source.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the source.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in the source.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits the box, at most as in the source.")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the source, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @resume_option

@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
-from wkwdask.formats.wkw.header import BlockType, make_header
+from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.aligned import is_finer
 from wkwdask.jobs.apply import Application, ApplyJob, function_name
@@ -18,8 +18,9 @@ from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import edit_for, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, source_token
-from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
+from wkwdask.jobs.wkw_write import check_level, new_header, staged_target, stored_settings
 from wkwdask.plans.apply import plan_bricks
+from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.storage.foreign import open_any
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import WkwVolume
@@ -138,8 +139,8 @@ def make_application(
     return Application(function, volumes, plan, options.halo, mask, where, options.skips_empty, 1 + options.retries)
 
 
-def header_for(first: Volume, options: ApplyOptions) -> WkwHeader:
-    """Choose how a result is stored: what is not given as in the first source where that is WKW.
+def header_for(first: Volume, options: ApplyOptions, box: BoundingBox) -> WkwHeader:
+    """Choose how a result is stored: what is not given as in the first source where that is WKW, with files as long as suits the box of the result.
 
     Raises
     ------
@@ -150,12 +151,12 @@ def header_for(first: Volume, options: ApplyOptions) -> WkwHeader:
     """
     like = first.header if isinstance(first, WkwVolume) else None
     block_len = options.block_len or (32 if like is None else like.block_len)
-    file_len = options.file_len or (32 if like is None else like.file_len)
+    largest = LARGEST_FILE_LEN if like is None else like.file_len
     block_type = BlockType.LZ4HC if like is None or not like.is_compressed else like.block_type
     if options.compression is not None:
         block_type = BlockType.parse(options.compression)
     dtype = first.dtype if options.dtype is None else np.dtype(options.dtype)
-    return make_header(dtype, options.num_channels, block_len=block_len, file_len=file_len, block_type=block_type)
+    return new_header(dtype, options.num_channels, block_len, options.file_len, block_type, box, largest)
 
 
 def stage_apply(
@@ -190,9 +191,9 @@ def stage_apply(
     check_existing(existing, EXISTING)
     check_level(options.level)
     volumes, mask = open_sources(sources, options)
-    header = header_for(volumes[0], options)
     place = place_of(target, allow_external=options.allow_external)
     parent, box = place.layer.folder, volumes[0].box.in_mag(place.mag)
+    header = header_for(volumes[0], options, box)
     given = {
         "halo": ",".join(map(str, options.halo)),
         "mask": None if mask is None else mask.name,

@@ -198,7 +198,7 @@ def stage_components(
     if dtype.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {dtype.name}")
     stored = ApplyOptions(dtype=dtype, block_len=options.block_len, file_len=options.file_len, compression=options.compression)
-    header = header_for(source, stored)
+    header = header_for(source, stored, box)
     settings = settings_of(
         _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
         connectivity=options.connectivity, min_voxels=options.min_voxels, dtype="auto" if options.dtype is None else dtype.name,

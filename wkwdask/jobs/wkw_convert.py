@@ -139,7 +139,7 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     """
     check_existing(existing, EXISTING)
     check_category(options.category)
-    header = options.encoding.header(source.dtype, source.num_channels)
+    header = options.encoding.header(source.dtype, source.num_channels, source.box)
     place = place_of(url, allow_external=options.allow_external)
     box = source.box
     token = token_of(source)

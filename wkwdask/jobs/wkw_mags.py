@@ -12,9 +12,9 @@ import numpy as np
 
 from wkwdask.errors import IncompleteWriteError, MissingError, ResumeError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
-from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
+from wkwdask.formats.wkw.header import BlockType, WkwHeader
 from wkwdask.jobs.places import check_inside_dataset, json_path, real_folder
-from wkwdask.jobs.wkw_write import check_level
+from wkwdask.jobs.wkw_write import check_level, new_header
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote
@@ -193,8 +193,19 @@ def mag_folder(layer: Layer, mag: Mag) -> str:
     return real_folder(layer, folder)
 
 
-def header_like(source: WkwVolume, compression: str | None, block_len: int | None, file_len: int | None) -> WkwHeader:
-    """Choose how new mags are stored: what is not given as in the mag that they are made from, but raw becomes LZ4HC, and files of one block larger ones.
+def header_like(source: WkwVolume, options: NewMagsOptions, box: BoundingBox, largest: int = 1) -> WkwHeader:
+    """Choose how a new mag is stored: what is not given as in the mag that it is made from, but raw becomes LZ4HC.
+
+    Parameters
+    ----------
+    source : WkwVolume
+        The mag that it is made from.
+    options : NewMagsOptions
+        What a user chose.
+    box : BoundingBox
+        Where the new mag has data. Its files are as long as suits the box.
+    largest : int
+        How long they may be even where those of the source are shorter [blocks]. Files of one block become larger ones in any case.
 
     Raises
     ------
@@ -203,22 +214,20 @@ def header_like(source: WkwVolume, compression: str | None, block_len: int | Non
     """
     before = source.header
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
-    if compression is not None:
-        block_type = BlockType.parse(compression)
-    block_len = before.block_len if block_len is None else block_len
-    if file_len is None:
-        file_len = before.file_len if before.file_len > 1 else _FILE_LEN_AFTER_SINGLE_BLOCKS
-    if (block_len, file_len) == (before.block_len, before.file_len):
-        return before.with_block_type(block_type)
-    return make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len, block_type=block_type)
+    if options.compression is not None:
+        block_type = BlockType.parse(options.compression)
+    block_len = before.block_len if options.block_len is None else options.block_len
+    largest = max(largest, before.file_len) if before.file_len > 1 else _FILE_LEN_AFTER_SINGLE_BLOCKS
+    is_as_before = (block_len, options.file_len or before.file_len) == (before.block_len, before.file_len)
+    return new_header(before.dtype, before.num_channels, block_len, options.file_len, block_type, box, largest, any_length=is_as_before)
 
 
-def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], header: WkwHeader) -> LayerEdit | None:
+def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], headers: Sequence[WkwHeader]) -> LayerEdit | None:
     """Say what the JSON is to list once the mags are there, None without a JSON."""
     dataset = layer.dataset_folder
     if dataset is None or layer.record is None:
         return None
-    listed = tuple((mag, json_path(layer, mag, folder), header.file_len_vx) for mag, folder in zip(mags, folders, strict=True))
+    listed = tuple((mag, json_path(layer, mag, folder), header.file_len_vx) for mag, folder, header in zip(mags, folders, headers, strict=True))
     return LayerEdit(dataset, layer.name, listed, is_listed=True)
 
 

@@ -39,6 +39,7 @@ from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.storage.dataset import Layer
@@ -142,31 +143,33 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     folders = tuple(mag_folder(layer, mag) for mag in mags)
     check_apart(layer, source, mags, folders)
     parent = parent_of(layer, folders)
-    header = header_like(source, options.compression, options.block_len, options.file_len)
+    headers = [header_like(source, options, source.box.in_mag(mag)) for mag in mags]
+    header = headers[0] if headers else header_like(source, options, source.box)
     settings = settings_of(
         "build_pyramid", source=source.box.mag, box=box_setting(source.box), mags=",".join(mag.name for mag in mags),
-        method=method, ignore_zero=options.ignore_zero, **stored_settings(header, level_of(header, level)), input=source_token(source),
+        method=method, ignore_zero=options.ignore_zero, **stored_settings(header, level_of(header, level), *headers[1:]), input=source_token(source),
     )  # fmt: skip
     interrupted = find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(f"build_pyramid of {layer.folder}", interrupted.job if interrupted is not None else None)
-    targets = tuple(staged_target(owner, parent, header, level, source.box.in_mag(mag)) for mag in mags)
+    targets = tuple(staged_target(owner, parent, header, level, source.box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
     regions = None if interrupted is None else [vec3(shape) for shape in interrupted.plan["regions"]]
-    edge = header.file_len_vx
-    passes = tuple(plan_passes(source.box, mags, (header.block_len,) * 3, (edge,) * 3, header.voxel_nbytes, workers, regions))
-    edit = edit_of(layer, mags, folders, header)
+    files = [target.shard_shape for target in targets]
+    passes = tuple(plan_passes(source.box, mags, (header.block_len,) * 3, files, header.voxel_nbytes, workers, regions))
+    edit = edit_of(layer, mags, folders, headers)
     plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": presence(source, [one.source_region_shape for one in passes[:1]])}
     if interrupted is not None:
         check_presence(source, plan, interrupted.plan)
     nbytes_in = source.box.volume * header.voxel_nbytes
     task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True, task_nbytes=task_nbytes)
-    return StagedWkwPyramid(source, method, options.ignore_zero, passes, staged, _described(header, level), level)
+    return StagedWkwPyramid(source, method, options.ignore_zero, passes, staged, _described(header, headers, level), level)
 
 
-def _described(header: WkwHeader, level: int) -> str:
+def _described(header: WkwHeader, headers: Sequence[WkwHeader], level: int) -> str:
     """Say how mags are stored, for people."""
     compression = header.block_type.label + (f" level {level}" if header.block_type is BlockType.LZ4HC else "")
-    return f"{compression}, blocks of {header.block_len}^3 and files of {header.file_len_vx}^3 voxels"
+    lengths = [f"{length}^3" for length in dict.fromkeys(one.file_len_vx for one in headers or [header])]
+    return f"{compression}, blocks of {header.block_len}^3 and files of {' then '.join(lengths)} voxels"
 
 
 def choose_mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.datasource_edits import with_name
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
-from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
+from wkwdask.formats.wkw.header import BlockType, WkwHeader
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
 from wkwdask.jobs.rechunk import StagedRechunk
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, edit_of, presence, source_token
-from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
+from wkwdask.jobs.wkw_write import check_level, new_header, staged_target, stored_settings
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
@@ -214,13 +214,13 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
         finish_what_was_left(parent, real, options.command)  # before the source is looked at: it may be replaced here
     source = replace(_with_all_files(_source_of(move, options)), folder=real) if in_place else _source_of(move, options)
     volume = _translated(source, options.translate)
-    header = header_of(source, options)
+    header = header_of(source, options, None if options.box is None else volume.box)
     if move.folder is None:
         if options.box is not None:
             raise ValueError("a bounding box in place would lose what lies outside it: give another place")
         if options.level is None and header == source.header.with_block_type(source.header.block_type) and _is_stored_alike(source):
             return None
-        folder, edit = source.folder, edit_of(move.layer, [move.mag], [source.folder], header)
+        folder, edit = source.folder, edit_of(move.layer, [move.mag], [source.folder], [header])
     else:
         place = place_of(move.folder, allow_external=options.allow_external)
         folder, parent = place.folder, os.path.dirname(place.folder)
@@ -395,8 +395,8 @@ def _translated(source: WkwVolume, by: Vec3) -> WkwVolume | TranslatedVolume[Wkw
     return volume
 
 
-def header_of(source: WkwVolume, options: RechunkOptions) -> WkwHeader:
-    """Choose how a mag is stored: what is not given as it is.
+def header_of(source: WkwVolume, options: RechunkOptions, box: BoundingBox | None = None) -> WkwHeader:
+    """Choose how a mag is stored: what is not given as it is. Files of a part of a mag are as long as suits its box, where that is given.
 
     Raises
     ------
@@ -407,11 +407,12 @@ def header_of(source: WkwVolume, options: RechunkOptions) -> WkwHeader:
     block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
     if options.level is not None and block_type is not BlockType.LZ4HC:
         raise ValueError(f"level is for LZ4HC, but {source.folder} is to be stored as {block_type.label}")
-    if options.block_len is None and options.file_len is None:
-        return before.with_block_type(block_type)
     block_len = before.block_len if options.block_len is None else options.block_len
-    file_len = before.file_len if options.file_len is None else options.file_len
-    return make_header(before.dtype, before.num_channels, block_len=block_len, file_len=file_len, block_type=block_type)
+    file_len = before.file_len if options.file_len is None and box is None else options.file_len
+    if (block_len, file_len) == (before.block_len, before.file_len):
+        return before.with_block_type(block_type)
+    is_as_before = (block_len, file_len) == (before.block_len, None)
+    return new_header(before.dtype, before.num_channels, block_len, file_len, block_type, box or source.box, before.file_len, any_length=is_as_before)
 
 
 def _edit_elsewhere(move: Move, place: Place, box: BoundingBox, header: WkwHeader, options: RechunkOptions) -> LayerEdit | None:

@@ -175,7 +175,8 @@ def stage_remap(
     area = None if options.where is None else options.where.in_mag(box.mag).intersection(box)
     if area is not None and area.is_empty:
         raise BoundsError(f"{source.name}: where={options.where} holds nothing of it, its box is {box}")
-    header = header_for(source, ApplyOptions(dtype=dtype, block_len=options.block_len, file_len=options.file_len, compression=options.compression))
+    stored = ApplyOptions(dtype=dtype, block_len=options.block_len, file_len=options.file_len, compression=options.compression)
+    header = header_for(source, stored, box)
     settings = settings_of(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
         default=options.default, dtype=header.dtype.name, **stored_settings(header, options.level), input=token_of(source),

@@ -81,7 +81,7 @@ def stage_store(copy: Copy, url: str, options: StoreOptions, existing: str, work
     source = copy.source
     box = source.box
     check_not_below_zero(source)
-    header = options.encoding.header(source.dtype, source.num_channels)
+    header = options.encoding.header(source.dtype, source.num_channels, box)
     place = place_of(url, allow_external=options.allow_external)
     settings = convert_settings(place, header, box, options.encoding.level) | copy.input
     place, edit = placed(place, header, box, options.category, None, options.voxel_size_nm)

@@ -29,6 +29,7 @@ from wkwdask.jobs.wkw_mags import (
     source_token,
 )
 from wkwdask.jobs.wkw_write import level_of, staged_target, stored_settings
+from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.storage.dataset import is_readable
@@ -131,25 +132,25 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     folders = tuple(mag_folder(layer, mag) for mag in mags)
     check_apart(layer, source, mags, folders)
     parent = parent_of(layer, folders)
-    header = header_like(source, options.compression, options.block_len, options.file_len)
+    headers = [header_like(source, options, box.in_mag(mag), LARGEST_FILE_LEN) for mag in mags]
     settings = settings_of(
         _COMMAND, source=source.box.mag, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags),
-        **stored_settings(header, level_of(header, level)), input=source_token(source),
+        **stored_settings(headers[0], level_of(headers[0], level), *headers[1:]), input=source_token(source),
     )  # fmt: skip
     interrupted = find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(f"{_COMMAND} of {layer.folder}", interrupted.job if interrupted is not None else None)
-    targets = tuple(staged_target(owner, parent, header, level, box.in_mag(mag)) for mag in mags)
+    targets = tuple(staged_target(owner, parent, header, level, box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
     regions = [None if interrupted is None else vec3(interrupted.plan["regions"][n]) for n in range(len(mags))]
     plans = tuple(
-        plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+        plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, target.header.voxel_nbytes, workers, region)
         for target, region in zip(targets, regions, strict=True)
     )
     plan = {"regions": [one.region_shape for one in plans], "presence": presence(source, [one.source_cell_shape for one in plans])}
     if interrupted is not None:
         check_presence(source, plan, interrupted.plan)
-    nbytes_in = len(mags) * source.box.volume * header.voxel_nbytes
-    task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) for one in plans), default=0)
-    edit = edit_of(layer, mags, folders, header)
+    nbytes_in = len(mags) * source.box.volume * source.header.voxel_nbytes
+    task_nbytes = max((one.memory_nbytes(source.header.voxel_nbytes) for one in plans), default=0)
+    edit = edit_of(layer, mags, folders, headers)
     staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, task_nbytes=task_nbytes)
     return StagedUpsample(source, plans, staged)
 

@@ -10,6 +10,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.places import dataset_of_lengths, edit_for, in_new_dataset, is_room_for_dataset, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
+from wkwdask.plans.file_len import LARGEST_FILE_LEN, suitable_file_len
 from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class WkwEncoding:
 
     block_len: int
     """Edge of a block [voxels]."""
-    file_len: int
-    """Edge of a file [blocks]."""
+    file_len: int | None
+    """Edge of a file [blocks]; None for the length that suits the box of the mag."""
     compression: str
     """``"lz4hc"``, ``"lz4"`` or ``"raw"``."""
     level: int
@@ -37,8 +38,8 @@ class WkwEncoding:
     any_length: bool = False
     """Allow lengths that the reference library cannot read."""
 
-    def header(self, dtype: Any, num_channels: int) -> WkwHeader:
-        """Make the header of a mag of some type.
+    def header(self, dtype: Any, num_channels: int, box: BoundingBox) -> WkwHeader:
+        """Make the header of a mag of some type that has data in a box.
 
         Raises
         ------
@@ -49,12 +50,33 @@ class WkwEncoding:
         """
         check_level(self.level)
         block_type = BlockType.parse(self.compression)
-        return make_header(dtype, num_channels, block_len=self.block_len, file_len=self.file_len, block_type=block_type, any_length=self.any_length)
+        return new_header(dtype, num_channels, self.block_len, self.file_len, block_type, box, any_length=self.any_length)
 
 
-def stored_settings(header: WkwHeader, level: int) -> dict[str, Any]:
-    """Write down how files are stored."""
-    return {"block_len": header.block_len, "file_len": header.file_len, "compression": header.block_type.label, "level": level}
+def new_header(
+    dtype: Any, num_channels: int, block_len: int, file_len: int | None, block_type: BlockType, box: BoundingBox, largest: int = LARGEST_FILE_LEN,
+    *, any_length: bool = False,
+) -> WkwHeader:  # fmt: skip
+    """Make the header of a mag that has data in a box; without ``file_len`` its files are as long as suits the box, at most ``largest`` blocks.
+
+    Raises
+    ------
+    TypeError, ValueError, UnsupportedError
+        As for :func:`wkwdask.formats.wkw.header.make_header`.
+    """
+    length = 1 if file_len is None else file_len
+    header = make_header(dtype, num_channels, block_len=block_len, file_len=length, block_type=block_type, any_length=any_length)
+    if file_len is not None:
+        return header
+    suitable = suitable_file_len(box, block_len, header.voxel_nbytes, is_compressed=header.is_compressed, largest=largest)
+    return replace(header, file_len=suitable)
+
+
+def stored_settings(header: WkwHeader, level: int, *others: WkwHeader) -> dict[str, Any]:
+    """Write down how files are stored, of several mags that differ in the length of files alone."""
+    lengths = [one.file_len for one in (header, *others)]
+    file_len = lengths[0] if len(set(lengths)) == 1 else ",".join(map(str, lengths))
+    return {"block_len": header.block_len, "file_len": file_len, "compression": header.block_type.label, "level": level}
 
 
 def level_of(header: WkwHeader, level: int) -> int:
@@ -128,16 +150,16 @@ def stage_write(
     """
     check_existing(existing, EXISTING)
     check_category(category)
-    header = encoding.header(content.dtype, content.shape[0])
     is_room = lengths_nm is not None and is_room_for_dataset(url)
     place = place_of(url, allow_external=allow_external)
     voxel_size = None if lengths_nm is None else dataset_of_lengths(place, lengths_nm, is_room=is_room)
     if voxel_size is not None:
         place = in_new_dataset(place, voxel_size)
     box = BoundingBox(topleft, content.shape[1:], place.mag)
+    header = encoding.header(content.dtype, content.shape[0], box)
     settings = {
         **settings_of(
-            _COMMAND, folder=place.folder, box=box, block_len=encoding.block_len, file_len=encoding.file_len, compression=encoding.compression,
+            _COMMAND, folder=place.folder, box=box, block_len=header.block_len, file_len=header.file_len, compression=encoding.compression,
             level=encoding.level,
         ),
         **content.settings,

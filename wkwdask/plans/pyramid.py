@@ -148,7 +148,7 @@ def plan_passes(
     source_box: BoundingBox,
     mags: Sequence[Mag],
     chunk_shape: Vec3,
-    shard_shape: Vec3,
+    shard_shapes: Sequence[Vec3],
     voxel_nbytes: int,
     workers: int,
     region_shapes: Sequence[Vec3] | None = None,
@@ -161,8 +161,10 @@ def plan_passes(
         Where the finest mag has data [voxels of its mag]; that of a coarser mag is its outward alignment.
     mags : sequence of Mag
         The mags to make, finest first.
-    chunk_shape, shard_shape : tuple of 3 int
-        Chunk and shard of all mags [voxels]; the shard is the chunk times powers of two.
+    chunk_shape : tuple of 3 int
+        Chunk of all mags [voxels].
+    shard_shapes : sequence of (int, int, int)
+        Shard of each mag [voxels]; the chunk times powers of two.
     voxel_nbytes : int
         Bytes of one voxel with all channels.
     workers : int
@@ -188,7 +190,7 @@ def plan_passes(
         if region_shapes is not None:
             region_shape = region_shapes[len(passes)]
         else:
-            region_shape = choose_region(first_box, factors[0], chunk_shape, shard_shape, voxel_nbytes, workers)
+            region_shape = choose_region(first_box, factors[0], chunk_shape, shard_shapes[done], voxel_nbytes, workers)
         passes.append(plan_pass(source_box, mags[done:], chunk_shape, voxel_nbytes, region_shape))
         done += len(passes[-1].levels)
         source_box = passes[-1].levels[-1].box
@@ -243,7 +245,7 @@ def plan_framed_passes(
         frame = _times(origins[first + 1], finer.step_to(mags[first]))
         box = _moved(source_box.in_mag(finer), frame)
         shapes = None if region_shapes is None else region_shapes[len(passes) :]
-        found = plan_passes(box, mags[first:last], chunk_shape, shard_shapes[first], voxel_nbytes, workers, shapes)
+        found = plan_passes(box, mags[first:last], chunk_shape, shard_shapes[first:last], voxel_nbytes, workers, shapes)
         x, y, z = (a - b for a, b in zip(origins[first], frame, strict=True))
         passes += [replace(found[0], source_shift=(x, y, z)), *found[1:]]
         first = last

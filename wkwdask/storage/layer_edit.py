@@ -64,9 +64,7 @@ class LayerEdit:
         """
         source = read_datasource(self.dataset_folder) if self.is_listed or self.voxel_size_nm is not None else None
         if self.is_listed and (source is None or source.layer(self.layer) is None):
-            raise MissingError(
-                f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed meanwhile; use its present name"
-            )
+            raise MissingError(f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed meanwhile; use its present name")
         if self.voxel_size_nm is None or source is None or source.voxel_size_nm is None:
             return
         if not same_lengths(self.voxel_size_nm, source.voxel_size_nm):

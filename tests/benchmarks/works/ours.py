@@ -135,7 +135,8 @@ class Pyramid(Work):
             dask.config.set(scheduler="threads", num_workers=threads)
         self._copy = DatasetCopy(source, layer, folder)
         self._size = size
-        self._options = {"method": method, "compression": compression} | ({} if level is None else {"level": level})
+        length = open_volume(source, layer).header.file_len  # the other tools write files as long as those of the source, too
+        self._options = {"method": method, "compression": compression, "file_len": length if length > 1 else 8} | ({} if level is None else {"level": level})
         self.nbytes = nbytes
 
     def prepare(self) -> None:
