@@ -178,7 +178,7 @@ OTHERS = {
     "compression": ({"compression": "raw"}, "compression was lz4, is raw"),
     "level": ({"compression": "lz4hc", "level": 9}, "compression was lz4, is lz4hc; level was 0, is 9"),
     "block_len": ({"block_len": 16}, "block_len was 8, is 16"),
-    "file_len": ({"file_len": 8}, "file_len was 4, is 8"),
+    "file_len": ({"file_len": 8}, "file_len was 4,4,4,2, is 8"),
 }
 
 
@@ -409,11 +409,11 @@ def test_two_interrupted_jobs(folder, known):
     other = ("32-32-16", "64-64-32")
     done = interrupt(folder)
     with stopping(folder.parent / "other.log", 1, StopError), pytest.raises(StopError):
-        wkwdask.build_pyramid(folder, "seg", mags=other)
+        wkwdask.build_pyramid(folder, "seg", mags=other, file_len=4)
     assert len(job_folders(folder)) == 2
     assert go_on(folder)[1] == known.tasks - done
     assert len(job_folders(folder)) == 1
-    report = wkwdask.build_pyramid(folder, "seg", mags=other)
+    report = wkwdask.build_pyramid(folder, "seg", mags=other, file_len=4)
     assert len(report.mags) == 2
     assert leftovers(folder) == []
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
 from wkwdask.api.options import WriteOptions
 from wkwdask.errors import BoundsError, ReplacedError
+from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.places import place_of
@@ -23,7 +26,6 @@ from wkwdask.storage.precomputed_summary import VolumeSummary, summarize_precomp
 from wkwdask.storage.summary import DatasetSummary, summarize
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     import dask.array as da
@@ -211,6 +213,7 @@ class WkwOptions(WriteOptions, total=False):
     """What :func:`to_wkw` takes."""
 
     region: BoundingBox | Sequence[Sequence[int]] | None
+    voxel_size: Sequence[float] | None
     block_len: int | None
     file_len: int | None
     compression: str | None
@@ -238,6 +241,7 @@ def to_wkw(
     *,
     offset: Sequence[int] | None = None,
     region: BoundingBox | Sequence[Sequence[int]] | None = None,
+    voxel_size: Sequence[float] | None = None,
     block_len: int | None = None,
     file_len: int | None = None,
     compression: str | None = None,
@@ -259,14 +263,17 @@ def to_wkw(
     array : dask.array.Array, ndarray or xarray.DataArray, shape (x, y, z) or (c, x, y, z)
         The voxels, in any chunks, of a type that WKW has. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
-        The mag's folder, such as ``dataset/layer/1``. A ``datasource-properties.json`` in the dataset is brought up to date; without one the
-        mag keeps no box and opens as whole files.
+        The mag's folder, such as ``dataset/layer/1``. A ``datasource-properties.json`` in the dataset is brought up to date. Without one, ``voxel_size``
+        makes the dataset; else a warning says so, and only the mag itself keeps its box.
     offset : sequence of 3 int, optional
         Absolute voxel of the mag that element 0 goes to. By default 0, or what the coordinates x, y, z of a DataArray say: numbers of voxels, or with
         ``units`` lengths of the corners or centres of voxels.
     region : BoundingBox or pair of corners, optional
         Write into the mag that is there: the lowest corner and the one beyond the highest, absolute voxels of the mag, as :func:`read` takes them. Jobs that
         write other files of the mag can run at the same time; where files overlap, the second one is refused. Voxels there are replaced.
+    voxel_size : sequence of 3 float, optional
+        Edge lengths of a voxel of mag 1 along x, y, z [nm]: where there is no ``datasource-properties.json``, one is made. A dataset that is there must have
+        the same.
     block_len : int, optional
         Edge of a block [voxels], a power of two up to 128; 32 by default.
     file_len : int, optional
@@ -316,19 +323,32 @@ def to_wkw(
     Memory is bounded by the chunks of the array and by parts of files of at most 128 MB. Chunks such as wide sections, of which a part of a file touches more
     than fit into memory, are cut up into scratch files beside the target first; the report says so.
     """
-    from wkwdask.api.array_input import content_of, plain_array
+    from wkwdask.api.array_input import content_of, plain_array, positive_lengths
     from wkwdask.graphs.build import write_now_or_later
 
     voxels, named = plain_array(array, offset if region is None else (0, 0, 0))
     content = content_of(voxels, token)
     if region is None:
         encoding = WkwEncoding(32 if block_len is None else block_len, file_len, compression or "lz4hc", DEFAULT_LEVEL if level is None else level, any_length)
-        staged = stage_write(url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, allow_external=allow_external)
+        size = None if voxel_size is None else positive_lengths(voxel_size)
+        staged = stage_write(url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, size, allow_external=allow_external)
+        if staged.edit is None:
+            _warn_of_no_dataset(staged.folders[0])
     else:
-        _check_region_options(offset=offset, block_len=block_len, file_len=file_len, compression=compression, category=category)
+        _check_region_options(offset=offset, voxel_size=voxel_size, block_len=block_len, file_len=file_len, compression=compression, category=category)
         staged = stage_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing, allow_external=allow_external)
     written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
     return written
+
+
+def _warn_of_no_dataset(folder: str) -> None:
+    """Say that a mag is in no dataset, and the two ways out."""
+    dataset = os.path.dirname(os.path.dirname(folder))
+    warnings.warn(
+        f"{folder}: belongs to no dataset, since there is no {dataset}/{FILE_NAME}: only the mag itself keeps its box. "
+        f"Give voxel_size=(x, y, z) in nm to make the dataset, or make it before with wkwdask.create_dataset({dataset!r}, (x, y, z))",
+        stacklevel=3,
+    )
 
 
 def _check_region_options(**options: Any) -> None:
@@ -343,6 +363,7 @@ def create(
     dtype: npt.DTypeLike,
     *,
     num_channels: int = 1,
+    voxel_size: Sequence[float] | None = None,
     block_len: int = 32,
     file_len: int | None = None,
     compression: str = "lz4hc",
@@ -362,6 +383,8 @@ def create(
         Type of one channel.
     num_channels : int
         Values per voxel.
+    voxel_size : sequence of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm], for a new dataset, as for :func:`to_wkw`.
     block_len : int
         Edge of a block [voxels], a power of two up to 128.
     file_len : int, optional
@@ -402,6 +425,7 @@ def create(
     >>> int(wkwdask.read(url, region).sum())
     3500
     """
+    from wkwdask.api.array_input import positive_lengths
     from wkwdask.graphs import build
     from wkwdask.jobs.content import Content
 
@@ -410,7 +434,11 @@ def create(
     asked = _voxel_box(box, place_of(url, allow_external=allow_external).mag)
     content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
     encoding = WkwEncoding(block_len, file_len, compression, DEFAULT_LEVEL)
-    return build.create(stage_write(url, asked.topleft, content, encoding, existing, category, allow_external=allow_external))
+    size = None if voxel_size is None else positive_lengths(voxel_size)
+    staged = stage_write(url, asked.topleft, content, encoding, existing, category, None, size, allow_external=allow_external)
+    if staged.edit is None:
+        _warn_of_no_dataset(staged.folders[0])
+    return build.create(staged)
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray[Any], **options: Any) -> Report:

@@ -24,6 +24,7 @@ def merge(
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
+    volume_layer: str | None = None,
     relabel: bool | int = False,
     block_len: int | None = None,
     file_len: int | None = None,
@@ -49,6 +50,9 @@ def merge(
         The layer of the base; may be omitted where there is one, or one segmentation.
     mag : Mag, str, int or sequence of 3 int, optional
         Which mag; by default that of the path, else the finest that an annotation holds blocks of.
+    volume_layer : str, optional
+        Which volume layer of annotations that have several, by its name or that of its ``data*.zip``; by default the one that was made on the layer. The
+        report lists the others.
     relabel : bool or int
         Give each annotation ids of its own for its new segments. New is every id above the largest id of the base, as its JSON states it or as the number
         given here. New ids of the first annotation stay, those of each further one are raised by as much as all ids of the annotations before it take:
@@ -103,7 +107,7 @@ def merge(
     urls = [annotations] if isinstance(annotations, (str, os.PathLike)) else list(annotations)
     if not urls:
         raise ValueError("name at least one annotation")
-    found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel)
+    found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel, volume_layer)
     prepare_dataset(base, target)
     staged = stage_merge(found, RechunkOptions(block_len, file_len, compression, command="merge", allow_external=allow_external), existing, num_workers())
     report = build.rechunk(staged, verify=verify)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 @click.argument("target")
 @click.option("--layer", help="The layer of BASE. Default: the only one, or the only segmentation.")
 @click.option("--mag", help="The mag. Default: the finest that an annotation holds blocks of.")
+@click.option("--volume-layer", metavar="NAME", help="The volume layer of annotations with several. Default: the one that was made on the layer.")
 @click.option("--relabel", is_flag=True, help="Give each annotation ids of its own for its new segments.")
 @click.option("--largest-id", type=int, metavar="ID", help="The largest id of BASE, with --relabel. Default: what its JSON states.")
 @click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in BASE.")

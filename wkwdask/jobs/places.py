@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
-from wkwdask.formats.levels import lengths_in, ratio_of
+from wkwdask.formats.levels import Lengths, lengths_in, ratio_of
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, dataset_above, layer_in, read_datasource, with_external
@@ -39,6 +39,11 @@ class Place:
     """The layer, with its record where a JSON is above the mag."""
     named: str = ""
     """The folder as a user names it, where links lead to another one."""
+
+    @property
+    def is_named_as_mag(self) -> bool:
+        """Whether the folder has the name of the mag."""
+        return os.path.basename(self.named or self.folder) in (self.mag.name, self.mag.long_name)
 
     def coarser_mags(self) -> tuple[Mag, ...]:
         """List the mags that could have been made from this one."""
@@ -176,9 +181,39 @@ def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float], *, 
                 "write to the mag that they are of, or give offset="
             )
         return None
-    if place.mag.name != os.path.basename(place.folder) and place.mag.long_name != os.path.basename(place.folder):
+    return size if is_room and place.is_named_as_mag else None
+
+
+def voxel_size_of_new(place: Place, found: Lengths | None, given: Lengths | None) -> Lengths | None:
+    """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same.
+
+    Parameters
+    ----------
+    place : Place
+        Where the mag goes.
+    found : tuple of 3 float, optional
+        Edge lengths of a voxel of the mag along x, y, z, as the source says [nm].
+    given : tuple of 3 float, optional
+        Those of a voxel of mag 1, as a user says [nm].
+
+    Raises
+    ------
+    ValueError
+        The voxel size is not known, or is another one.
+    """
+    dataset = os.path.dirname(os.path.dirname(place.named or place.folder))
+    datasource = read_datasource(dataset)
+    if datasource is not None:
+        known = datasource.voxel_size_nm
+        if given is not None and known is not None and not same_lengths(given, known):
+            raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
         return None
-    return size if is_room else None
+    size = given or (None if found is None else ratio_of(found, place.mag.factors))
+    if size is None:
+        raise ValueError(
+            f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) (--voxel-size 4,4,35) in nm"
+        )
+    return size
 
 
 def other_layers_with(layer: Layer, folder: str) -> list[str]:

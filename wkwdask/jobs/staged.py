@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
@@ -22,10 +22,12 @@ from wkwdask.storage.owner import Owner
 from wkwdask.storage.provenance import PROVENANCE_NAME, read_provenance
 from wkwdask.storage.records import RECORD_NAME, write_record
 from wkwdask.storage.replaceable import check_targets, is_taken
+from wkwdask.storage.translated import moved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.journaled import ResumableJob
     from wkwdask.jobs.tally import ShardTally
@@ -72,6 +74,8 @@ class StagedMags:
     """Settings that may differ where a job goes on."""
     task_nbytes: int = 256 << 20
     """Memory of one task, about."""
+    box: BoundingBox | None = None
+    """Where the one mag has data, where its files are taken over with what they hold around that box."""
 
     @staticmethod
     def staged_folder(owner: Owner, parent: str, name: str) -> str:
@@ -224,8 +228,15 @@ class StagedMags:
         job_folder = self._job_folder()
         keep_progress(job_folder.root, tallies[0].target.folder)
         seconds = time.time() - job_folder.started_at()
-        report = Report(tuple(tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)), self.nbytes_in, seconds, note)
-        new_mags = [NewMag(os.path.basename(target.folder), folder) for target, folder in zip(self.targets, self.folders, strict=True)]
+        reports = [tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)]
+        if self.box is not None:
+            reports = [replace(one, voxels=self.box.volume) for one in reports]
+        report = Report(tuple(reports), self.nbytes_in, seconds, note)
+        boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
+        new_mags = [
+            NewMag(os.path.basename(target.folder), folder, (*box.topleft, *box.size))
+            for target, folder, box in zip(self.targets, self.folders, boxes, strict=True)
+        ]
         job_folder.publish(new_mags, self.edit, {"settings": self.settings, "report": report.to_json(), **({"made": self.made} if self.made else {})})
         return report
 

@@ -6,13 +6,11 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.coordinates import same_lengths
-from wkwdask.formats.datasource import FILE_NAME, check_layer_name
-from wkwdask.formats.levels import ratio_of
+from wkwdask.formats.datasource import check_layer_name
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.foreign_import import SourceOptions, StagedImport, staged_import, token_of
-from wkwdask.jobs.places import Place, edit_for, in_new_dataset, place_of
+from wkwdask.jobs.places import Place, edit_for, in_new_dataset, place_of, voxel_size_of_new
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target, stored_settings
@@ -164,41 +162,9 @@ def convert_settings(place: Place, header: WkwHeader, box: BoundingBox, level: i
 def placed(
     place: Place, header: WkwHeader, box: BoundingBox, category: str | None, found: VoxelSize | None, given: VoxelSize | None
 ) -> tuple[Place, LayerEdit | None]:
-    """Say where a mag goes, in a new dataset where there is none, and what the JSON says of it then; voxel sizes and errors as for the function below."""
-    size = _voxel_size_of_new(place, found, given)
+    """Say where a mag goes, in a new dataset where there is none, and what the JSON says of it then; errors as for :func:`voxel_size_of_new`."""
+    size = voxel_size_of_new(place, found, given)
     if size is not None:
         place = in_new_dataset(place, size)
     edit = edit_for(place, header, box, category)
     return place, edit if edit is None else replace(edit, voxel_size_nm=size)
-
-
-def _voxel_size_of_new(place: Place, found: VoxelSize | None, given: VoxelSize | None) -> VoxelSize | None:
-    """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same.
-
-    Parameters
-    ----------
-    place : Place
-        Where the mag goes.
-    found : tuple of 3 float, optional
-        Edge lengths of a voxel of the mag along x, y, z, as the source says [nm].
-    given : tuple of 3 float, optional
-        Those of a voxel of mag 1, as a user says [nm].
-
-    Raises
-    ------
-    ValueError
-        The voxel size is not known, or is another one.
-    """
-    dataset = os.path.dirname(os.path.dirname(place.named or place.folder))
-    datasource = read_datasource(dataset)
-    if datasource is not None:
-        known = datasource.voxel_size_nm
-        if given is not None and known is not None and not same_lengths(given, known):
-            raise ValueError(f"{dataset}/{FILE_NAME}: the voxel size is {known} nm, not {given} nm; leave it out, or correct it there")
-        return None
-    size = given or (None if found is None else ratio_of(found, place.mag.factors))
-    if size is None:
-        raise ValueError(
-            f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) (--voxel-size 4,4,35) in nm"
-        )
-    return size

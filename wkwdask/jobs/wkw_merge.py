@@ -72,6 +72,7 @@ def find_merge(
     layer: str | None,
     mag: Mag | None,
     relabel: bool | int,
+    volume_layer: str | None = None,
 ) -> Merge:
     """Find the mag and the annotations that a user means, read all of their blocks once, and choose ids.
 
@@ -89,6 +90,8 @@ def find_merge(
         By default that of the path, else the finest that an annotation holds blocks of.
     relabel : bool or int
         Whether new ids are moved so that each annotation has its own; a number is the largest id of the base, where its JSON does not say.
+    volume_layer : str, optional
+        Which volume layer of the annotations; by default the one that was made on the layer.
 
     Raises
     ------
@@ -106,14 +109,16 @@ def find_merge(
         labels = [one.name for one in located.layers if one.record is not None and one.record.category == "segmentation"]
         layer = labels[0] if len(labels) == 1 else None
     chosen = choose_layer(located, layer)
-    opened = [open_annotation(url, chosen.name) for url in annotations]
+    found_layers = [open_annotation(url, chosen.name, volume_layer) for url in annotations]
+    opened = [mags for mags, _ in found_layers]
     mags = sorted((found.mag for mags in opened for found in mags), key=lambda found: (found.maximum, found.factors))
     wanted = mag or located.mag or (mags[0] if mags else None)
     if wanted is None:
         raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: there is nothing to merge")
     (move,) = find_moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
     taken = [(check_not_missing(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
-    return _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], relabel)
+    merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], relabel)
+    return replace(merge, notes=(*(note for _, note in found_layers if note), *merge.notes))
 
 
 def _with_ids(move: Move, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:

@@ -212,7 +212,8 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
         real = real_folder(move.layer, listed)
         parent = parent_of(move.layer, [real])
         finish_what_was_left(parent, real, options.command)  # before the source is looked at: it may be replaced here
-    source = replace(_with_all_files(_source_of(move, options)), folder=real) if in_place else _source_of(move, options)
+    shown = _source_of(move, options)
+    source = replace(_with_all_files(shown), folder=real) if in_place else shown
     volume = _translated(source, options.translate)
     header = header_of(source, options, None if options.box is None else volume.box)
     if move.folder is None:
@@ -225,7 +226,10 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
         place = place_of(move.folder, allow_external=options.allow_external)
         folder, parent = place.folder, os.path.dirname(place.folder)
         edit = _edit_elsewhere(move, place, volume.box, header, options)
-    return lay_out(source, volume, header, options, (folder, parent, edit), existing, workers)
+    staged = lay_out(source, volume, header, options, (folder, parent, edit), existing, workers)
+    if not in_place:
+        return staged
+    return replace(staged, staged=replace(staged.staged, box=shown.box, nbytes_in=shown.box.volume * header.voxel_nbytes))
 
 
 def lay_out(

@@ -106,7 +106,9 @@ class StagedUpdate:
             if origin == self.source.box.mag:
                 now["input"] = source_token(self.source)
             if now != settings:
-                changed = {"made": {**provenance["made"], "settings": now}} if "made" in provenance else {"settings": now}
+                changed: dict[str, Any] = {"made": {**provenance["made"], "settings": now}} if "made" in provenance else {"settings": now}
+                box = mag.target.box
+                changed["box"] = [*box.topleft, *box.size]
                 write_provenance(mag.target.folder, {**provenance, **changed})
 
 

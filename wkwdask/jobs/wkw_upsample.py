@@ -133,9 +133,10 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     check_apart(layer, source, mags, folders)
     parent = parent_of(layer, folders)
     headers = [header_like(source, options, box.in_mag(mag), LARGEST_FILE_LEN) for mag in mags]
+    header = headers[0] if headers else header_like(source, options, source.box)
     settings = settings_of(
         _COMMAND, source=source.box.mag, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags),
-        **stored_settings(headers[0], level_of(headers[0], level), *headers[1:]), input=source_token(source),
+        **stored_settings(header, level_of(header, level), *headers[1:]), input=source_token(source),
     )  # fmt: skip
     interrupted = find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(f"{_COMMAND} of {layer.folder}", interrupted.job if interrupted is not None else None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.content import EXISTING, owner_of
-from wkwdask.jobs.places import dataset_of_lengths, edit_for, in_new_dataset, is_room_for_dataset, place_of
+from wkwdask.jobs.places import dataset_of_lengths, edit_for, in_new_dataset, is_room_for_dataset, place_of, voxel_size_of_new
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.plans.file_len import LARGEST_FILE_LEN, suitable_file_len
 from wkwdask.storage.wkw_target import WkwTarget
@@ -16,6 +16,7 @@ from wkwdask.storage.wkw_target import WkwTarget
 if TYPE_CHECKING:
     import os
 
+    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.content import Content
     from wkwdask.storage.owner import Owner
@@ -110,7 +111,7 @@ def check_category(category: str | None) -> None:
 
 def stage_write(
     url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None,
-    lengths_nm: tuple[float, float, float] | None = None, *, allow_external: bool = False,
+    lengths_nm: Lengths | None = None, voxel_size_nm: Lengths | None = None, *, allow_external: bool = False,
 ) -> StagedMags:  # fmt: skip
     """Check and lay out the writing of an array as one mag.
 
@@ -130,6 +131,8 @@ def stage_write(
         What a new layer is.
     lengths_nm : tuple of 3 float, optional
         Edge lengths of the array's voxels [nm]: where there is no dataset and no other file either, one of that voxel size is made.
+    voxel_size_nm : tuple of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm]: where there is no dataset, one of that voxel size is made.
     allow_external : bool
         Whether links may lead out of the dataset.
 
@@ -152,7 +155,12 @@ def stage_write(
     check_category(category)
     is_room = lengths_nm is not None and is_room_for_dataset(url)
     place = place_of(url, allow_external=allow_external)
-    voxel_size = None if lengths_nm is None else dataset_of_lengths(place, lengths_nm, is_room=is_room)
+    if voxel_size_nm is not None:
+        if not place.is_named_as_mag:
+            raise ValueError(f"{place.folder}: voxel_size= is that of a dataset, whose mags are folders such as {place.folder}/LAYER/1: name one")
+        voxel_size = voxel_size_of_new(place, None, voxel_size_nm)
+    else:
+        voxel_size = None if lengths_nm is None else dataset_of_lengths(place, lengths_nm, is_room=is_room)
     if voxel_size is not None:
         place = in_new_dataset(place, voxel_size)
     box = BoundingBox(topleft, content.shape[1:], place.mag)

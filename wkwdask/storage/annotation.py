@@ -127,8 +127,29 @@ class _Contents:
     indices: npt.NDArray[np.int64]
 
 
-def open_annotation(url: str | os.PathLike[str], fallback: str | None = None) -> list[AnnotationMag]:
-    """Open an annotation.
+@dataclass(frozen=True, slots=True)
+class VolumeLayer:
+    """One volume layer of an annotation."""
+
+    member: str
+    """Its ``data*.zip``."""
+    name: str | None = None
+    """What its NML calls it."""
+    fallback: str | None = None
+    """Layer of the dataset that it was made on, where its NML says so."""
+
+    def is_called(self, name: str) -> bool:
+        """Tell whether a user means this layer: by its name, or by that of its zip."""
+        return name in (self.name, os.path.basename(self.member))
+
+    def __str__(self) -> str:
+        file = os.path.basename(self.member)
+        called = file if self.name is None else f"{self.name} ({file})"
+        return called if self.fallback is None else f"{called}, made on layer {self.fallback}"
+
+
+def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, volume_layer: str | None = None) -> tuple[list[AnnotationMag], str]:
+    """Open one volume layer of an annotation.
 
     Parameters
     ----------
@@ -136,16 +157,20 @@ def open_annotation(url: str | os.PathLike[str], fallback: str | None = None) ->
         A zip or a folder.
     fallback : str, optional
         Of an annotation with several volume layers, the one is opened that was made on this layer.
+    volume_layer : str, optional
+        The volume layer, by its name or that of its ``data*.zip``.
 
     Returns
     -------
     list of AnnotationMag
         The mags that hold blocks, finest first.
+    str
+        Which of several volume layers was opened and which ones were not; empty where there is only one.
 
     Raises
     ------
     MissingError
-        There is no volume annotation in it.
+        There is no volume annotation in it, or none of that name.
     CorruptError
         A zip or a header is broken.
     UnsupportedError
@@ -153,7 +178,7 @@ def open_annotation(url: str | os.PathLike[str], fallback: str | None = None) ->
     ValueError
         Several volume layers could be meant.
     """
-    file = _data_file(ArchiveFile(local_path(url)), fallback)
+    file, note = _data_file(ArchiveFile(local_path(url)), fallback, volume_layer)
     opened = file.open()
     contents = _contents(file, opened)
     mags = []
@@ -163,40 +188,70 @@ def open_annotation(url: str | os.PathLike[str], fallback: str | None = None) ->
             if header.file_len != 1:
                 raise UnsupportedError(f"{file.name}:{folder}: files of {header.file_len}^3 blocks do not tell which blocks were annotated, expected 1")
             mags.append(AnnotationMag(file, folder, stored.mag, header, file.state))
-    return mags
+    return mags, note
 
 
-def _data_file(file: ArchiveFile, fallback: str | None) -> ArchiveFile:
-    """Find what holds the mags."""
+def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None) -> tuple[ArchiveFile, str]:
+    """Find what holds the mags, and say what else there is."""
     opened = file.open()
     names = list(opened.names())
     if any(_BLOCK.fullmatch(name) for name in names):
-        return file
+        if volume_layer is not None:
+            raise ValueError(f"{file.name}: is one volume layer without a name; leave volume_layer= (--volume-layer) out")
+        return file, ""
     inner = sorted(name for name in names if _DATA_ZIP.fullmatch(name))
-    if len(inner) > 1:
-        inner = [name for name in inner if os.path.basename(name) in _locations(opened, names, fallback, file)]
-        if len(inner) != 1:
-            raise ValueError(f"{file.path}: several volume annotations, of which {len(inner)} were made on layer {fallback}; unpack it and name one data*.zip")
+    note = ""
+    if len(inner) > 1 or (inner and volume_layer is not None):
+        layers = _volume_layers(opened, names, inner, file)
+        chosen = _chosen(layers, fallback, volume_layer, file)
+        inner = [chosen.member]
+        left = "; ".join(str(layer) for layer in layers if layer is not chosen)
+        note = f"{file.path}: used volume layer {chosen}; left out {left}" if left else ""
     if not inner:
         what = "its volume data are Zarr, only WKW can be read" if any(name.endswith((".zarray", "zarr.json")) for name in names) else "no volume annotation"
         raise (UnsupportedError if "Zarr" in what else MissingError)(f"{file.name}: {what} (neither 1/z0/y0/x0.wkw nor data*.zip)")
     found = ArchiveFile(f"{file.path}/{inner[0]}") if os.path.isdir(file.path) else ArchiveFile(file.path, inner[0])
     if not any(_BLOCK.fullmatch(name) for name in found.open().names()) and any(True for _ in found.open().names()):
         raise UnsupportedError(f"{found.name}: its data are not WKW, such as 1/z0/y0/x0.wkw; export the annotation as WKW")
-    return found
+    return found, note
 
 
-def _locations(opened: Folder | Zip, names: list[str], fallback: str | None, file: ArchiveFile) -> set[str]:
-    """Read in the NML which data were made on a layer."""
-    found = set()
+def _chosen(layers: list[VolumeLayer], fallback: str | None, volume_layer: str | None, file: ArchiveFile) -> VolumeLayer:
+    """Choose one of several volume layers.
+
+    Raises
+    ------
+    MissingError
+        None has the name.
+    ValueError
+        Several could be meant.
+    """
+    found = [layer for layer in layers if (layer.fallback == fallback if volume_layer is None else layer.is_called(volume_layer))]
+    if len(found) == 1:
+        return found[0]
+    listed = "; ".join(map(str, layers))
+    if volume_layer is None:
+        raise ValueError(
+            f"{file.path}: several volume annotations, of which {len(found)} were made on layer {fallback}; "
+            f"name one with volume_layer= (--volume-layer): {listed}"
+        )
+    if not found:
+        raise MissingError(f"{file.path}: no volume layer {volume_layer!r}; there are {listed}")
+    raise ValueError(f"{file.path}: {len(found)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}")
+
+
+def _volume_layers(opened: Folder | Zip, names: list[str], inner: list[str], file: ArchiveFile) -> list[VolumeLayer]:
+    """List the volume layers, with what an NML says about them."""
+    described = {}
     for name in names:
         if name.endswith(".nml"):
             try:
                 root = ElementTree.fromstring(opened.read(name, _NML_NBYTES))
             except ElementTree.ParseError as error:
                 raise CorruptError(f"{file.name}:{name}: no NML: {error}") from None
-            found |= {str(volume.get("location")) for volume in root.iter("volume") if volume.get("fallbackLayer") == fallback}
-    return found
+            described.update({volume.get("location"): volume for volume in root.iter("volume")})
+    found = [(member, described.get(os.path.basename(member))) for member in inner]
+    return [VolumeLayer(member) if volume is None else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer")) for member, volume in found]
 
 
 def _contents(file: ArchiveFile, opened: Folder | Zip) -> dict[str, _Contents]:

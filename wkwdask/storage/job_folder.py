@@ -54,6 +54,8 @@ class NewMag:
     """Name of its folder inside the job's folder."""
     folder: str
     """Where it is to appear."""
+    box: tuple[int, ...] | None = None
+    """Where it has data, as its provenance keeps it: lowest voxel and size [voxels of the mag]."""
 
 
 class JobFolder:
@@ -153,11 +155,11 @@ class JobFolder:
         marks = {"job": self.owner.job, "publication": publication}
         for mag in mags:
             staged = f"{self.root}/{mag.staged}"
-            write_provenance(staged, {**marks, **provenance})
+            write_provenance(staged, {**marks, **provenance, **({} if mag.box is None else {"box": mag.box})})
             inherit_tree_permissions(staged, mag.folder)
             for folder, _, _ in os.walk(staged, topdown=False):
                 fsync_folder(folder)
-        record = {**marks, "mags": [asdict(mag) for mag in mags], "edit": edit.to_json() if edit is not None else None}
+        record = {**marks, "mags": [{"staged": mag.staged, "folder": mag.folder} for mag in mags], "edit": edit.to_json() if edit is not None else None}
         publish_bytes(f"{self.root}/{RECORD_NAME}", json.dumps(record).encode())
         try:
             finish(self.root)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.storage.local import publish_bytes
 
+if TYPE_CHECKING:
+    from wkwdask.geometry.mag import Mag
+
 PROVENANCE_NAME = ".wkwdask.json"
+_BEYOND = 1 << 31  # no coordinate is as large
 
 
 def read_provenance(folder: str) -> dict[str, Any]:
@@ -26,6 +31,22 @@ def read_making(folder: str) -> dict[str, Any]:
     made = provenance.get("made", provenance)
     settings = made.get("settings", {}) if isinstance(made, dict) else {}
     return settings if isinstance(settings, dict) else {}
+
+
+def read_box(folder: str, mag: Mag) -> BoundingBox | None:
+    """Read where the job that made a mag wrote data, None where nobody knows.
+
+    Parameters
+    ----------
+    folder : str
+        The mag's folder.
+    mag : Mag
+        The mag.
+    """
+    numbers = read_provenance(folder).get("box")
+    if not isinstance(numbers, list) or len(numbers) != 6 or not all(type(number) is int and 0 <= number < _BEYOND for number in numbers):
+        return None
+    return BoundingBox((numbers[0], numbers[1], numbers[2]), (numbers[3], numbers[4], numbers[5]), mag)
 
 
 def write_provenance(folder: str, provenance: dict[str, Any]) -> None:

@@ -24,6 +24,7 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.kernels.blocks_layout import cube_table
 from wkwdask.kernels.blocks_zeros import Zeros
 from wkwdask.storage.local import numbered
+from wkwdask.storage.provenance import read_box
 from wkwdask.storage.states import file_states
 from wkwdask.storage.wkw_file import PAGE_LEN, Reading, check_absence, check_folder, open_if_stored
 from wkwdask.storage.wkw_small_files import read_small_files, small_layout
@@ -183,7 +184,7 @@ class WkwVolume:
         folder : str
             The mag's folder.
         box : BoundingBox, optional
-            Where it has data, in any mag; by default the extent of its files.
+            Where it has data, in any mag; by default what the mag itself keeps, see :func:`own_box`.
         mag : Mag
             The mag.
 
@@ -200,7 +201,7 @@ class WkwVolume:
         """
         header = read_header(folder)
         status = os.stat(f"{folder}/{HEADER_NAME}")
-        extent = box.in_mag(mag) if box is not None else files_box(folder, header, mag)
+        extent = box.in_mag(mag) if box is not None else own_box(folder, header, mag)
         return cls(folder, header, extent, (status.st_ino, status.st_mtime_ns))
 
     @property
@@ -399,6 +400,28 @@ class WkwVolume:
 def _page_number(x: int, y: int, z: int) -> int:
     """Number the page of a jump table by the place of its cube of blocks in the file [cubes]."""
     return int(morton.encode([(x, y, z)])[0])
+
+
+def own_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
+    """Find where a mag has data that no dataset lists: the box in its own record, and the extent of files that lie outside of it or have no record.
+
+    Parameters
+    ----------
+    folder : str
+        The mag's folder.
+    header : WkwHeader
+        What its ``header.wkw`` says.
+    mag : Mag
+        The mag.
+
+    Returns
+    -------
+    BoundingBox
+    """
+    stored, kept = files_box(folder, header, mag), read_box(folder, mag)
+    if kept is None:
+        return stored
+    return kept if kept.aligned((header.file_len_vx,) * 3).contains(stored) else kept.union(stored)
 
 
 def files_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
