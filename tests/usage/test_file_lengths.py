@@ -168,3 +168,26 @@ def test_webknossos_opens_it(dataset):
         np.testing.assert_array_equal(view.read(), wkwdask.read(dataset, mag=mag))
         assert view.info.chunk_shape.to_tuple() == (32, 32, 32)
         assert view.info.shard_shape.to_tuple() == (32 * length,) * 3
+
+
+def test_zeros_around_a_small_volume_are_not_stored_anew_one_by_one(dataset):
+    """Files of 1024^3 around a volume of 50^3: only what holds voxels is read, decoded and encoded."""
+    array = voxels((50, 50, 50))
+    wkwdask.to_wkw(array, dataset / "color" / "1", offset=(1000, 10, 10), file_len=32, compression="lz4")
+    report = wkwdask.compress(dataset)
+    assert (report.files, report.nbytes_in, report.mags[0].voxels) == (2, array.nbytes, array.size)
+    np.testing.assert_array_equal(wkwdask.read(dataset)[0], array)
+    assert wkwdask.info(dataset).layers[0].mags[0].compression == "lz4hc"
+    assert wkwdask.verify(dataset).is_sound
+
+
+def test_what_lies_outside_of_the_box_of_a_layer_is_not_lost(dataset):
+    """Next to the box in a block that it cuts, and far away in the same file."""
+    array = np.zeros((300, 40, 40), np.uint8)
+    array[:20], array[20:24], array[290:] = 1, 2, 3
+    wkwdask.to_wkw(array, dataset / "color" / "1", file_len=32, compression="lz4")
+    wkwdask.open_dataset(dataset).set_bounding_box("color", (0, 0, 0, 20, 40, 40))
+    assert wkwdask.compress(dataset).mags[0].voxels == 20 * 40 * 40
+    assert wkwdask.open(dataset).shape == (1, 20, 40, 40)
+    wkwdask.open_dataset(dataset).set_bounding_box("color", (0, 0, 0, 300, 40, 40))
+    np.testing.assert_array_equal(wkwdask.read(dataset)[0], array)

@@ -27,7 +27,7 @@ from wkwdask.storage.owner import Owner
 from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.replaceable import check_targets, is_taken
 from wkwdask.storage.translated import TranslatedVolume, moved
-from wkwdask.storage.wkw import files_box
+from wkwdask.storage.wkw import files_box, filled_box
 from wkwdask.storage.wkw_file import open_if_stored
 from wkwdask.storage.wkw_splice import can_splice
 
@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from wkwdask.storage.layer_edit import LayerEdit
     from wkwdask.storage.wkw import WkwVolume
     from wkwdask.storage.wkw_splice import Stored
+
+
+_MUCH = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +322,9 @@ def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
 
 def _with_all_files(source: WkwVolume) -> WkwVolume:
     """Give a mag with all that its files hold: what lies outside of the layer's box must not be lost where it is replaced."""
-    return replace(source, box=source.box.union(files_box(source.folder, source.header, source.box.mag)))
+    files = files_box(source.folder, source.header, source.box.mag)
+    is_mostly_outside = files.volume > _MUCH * source.box.volume  # then files are few, and most of their blocks are likely to be zeros
+    return replace(source, box=filled_box(source, DEFAULT_LEVEL) if is_mostly_outside else source.box.union(files))
 
 
 def _is_stored_alike(source: WkwVolume) -> bool:

@@ -20,7 +20,7 @@ from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.kernels.blocks_layout import cube_table
 from wkwdask.kernels.blocks_zeros import Zeros
 from wkwdask.storage.local import numbered
@@ -422,6 +422,38 @@ def own_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
     if kept is None:
         return stored
     return kept if kept.aligned((header.file_len_vx,) * 3).contains(stored) else kept.union(stored)
+
+
+def filled_box(volume: WkwVolume, level: int) -> BoundingBox:
+    """Find where a mag has voxels, whatever its box says: the box, and all blocks outside of it that are not stored as a block of zeros.
+
+    Parameters
+    ----------
+    volume : WkwVolume
+        The mag; only the jump tables of files that reach over its box are read, and no block is decoded.
+    level : int
+        LZ4HC level of the encoder that is known.
+
+    Returns
+    -------
+    BoundingBox
+        Whole blocks, where it is larger than the volume's box.
+
+    Raises
+    ------
+    FormatError
+        A file is broken.
+    """
+    header, filled = volume.header, volume.box
+    for index in list_files(volume.folder):
+        corner = [n * header.file_len for n in index]
+        cube = cell_box(index, volume.shard_shape, volume.box)
+        file = None if filled.contains(cube) else open_if_stored(volume.shard_path(index), header)
+        codes = [] if file is None else file.nonzero_codes(level)
+        if len(codes):
+            blocks = (morton.decode(np.asarray(codes, np.uint64)) + corner) * header.block_len
+            filled = filled.union(BoundingBox.from_corners(blocks.min(axis=0).tolist(), (blocks.max(axis=0) + header.block_len).tolist(), filled.mag))
+    return filled
 
 
 def files_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:

@@ -18,7 +18,7 @@ from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.wkw.block import MAX_LZ4_RATIO
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
-from wkwdask.kernels.blocks import decode_into
+from wkwdask.kernels.blocks import decode_into, zero_encoding
 from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE
 from wkwdask.kernels.locate import Located, locate_blocks, read_ranges
 from wkwdask.storage.local import pread_into
@@ -202,6 +202,28 @@ class WkwFile:
             if (stored.reshape(count, zero.size) != zero).any():
                 return False
         return True
+
+    def nonzero_codes(self, level: int) -> npt.NDArray[np.int64]:
+        """Give the Morton codes of all blocks but those that are stored as the encoder stores a block of zeros; no block is decoded.
+
+        Parameters
+        ----------
+        level : int
+            LZ4HC level of the encoder.
+
+        Raises
+        ------
+        FormatError
+            Table or length of the file is broken.
+        """
+        header, bounds = self.header, self.all_bounds()
+        is_nonzero = np.ones(header.blocks_per_file, np.bool_)
+        if header.is_compressed:
+            zero = zero_encoding(header.block_nbytes, header.block_type, level)
+            candidates = np.flatnonzero(np.diff(bounds) == zero.size)
+            for run in np.split(candidates, np.flatnonzero(np.diff(candidates) != 1) + 1):
+                is_nonzero[run] = len(run) > 0 and not self.is_all_zero(bounds[run[0] : run[-1] + 2], zero)
+        return np.flatnonzero(is_nonzero)
 
     def check_table(self) -> None:
         """Read and check the whole jump table.
