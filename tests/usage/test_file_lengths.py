@@ -125,6 +125,8 @@ def test_all_verbs(dataset, tmp_path):
     wkwdask.convert(source, f"precomputed://{tmp_path}/volume")
     wkwdask.convert(f"precomputed://{tmp_path}/volume", dataset / "converted" / "1")
     np.save(tmp_path / "array.npy", labels)
+    plan = run_here("convert", tmp_path / "array.npy", dataset / "imported" / "1", "--dry-run")
+    assert (plan.returncode, "shards of 64 x 64 x 64" in plan.stdout) == (0, True)
     wkwdask.convert(tmp_path / "array.npy", dataset / "imported" / "1")
     wkwdask.create(dataset / "created" / "1", ((0, 0, 0), (64, 64, 64)), "uint8")
     assert {name: file_len(dataset / name / "1") for name in ("applied", "components", "remapped", "converted", "imported", "created")} == dict.fromkeys(

@@ -57,6 +57,8 @@ class ConvertedMag:
     """Estimate of the time of one thread, from work timed on a sample on this machine; 0 for an export, which is not sampled."""
     notes: tuple[str, ...] = ()
     """What a user should know."""
+    shard_shape: Vec3 | None = None
+    """What one shard or file holds along x, y, z [voxels], None for an export."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +97,9 @@ class ConversionPlan:
         for mag in self.mags:
             size, shape = (" x ".join(map(str, lengths)) for lengths in (mag.size, mag.region_shape))
             joins = f", up to {mag.joins:,} joins" if mag.joins else ""
+            shards = "" if mag.shard_shape is None else f", shards of {' x '.join(map(str, mag.shard_shape))}"
             lines.append(
-                f"{mag.folder}: {size} voxels, {mag.regions:,} regions of {shape}{joins}, up to {mag.files:,} files, about {format_nbytes(mag.nbytes)}"
+                f"{mag.folder}: {size} voxels{shards}, {mag.regions:,} regions of {shape}{joins}, up to {mag.files:,} files, about {format_nbytes(mag.nbytes)}"
             )
         lines.append(f"reads    {format_nbytes(sum(mag.voxel_nbytes_in for mag in self.mags))} of voxels")
         lines.append(f"writes   up to {self.files:,} files, about {format_nbytes(self.nbytes_out)}")
@@ -146,8 +149,9 @@ def _of_job(job: StagedImport | StagedRechunk) -> ConvertedMag:
     notes = (*(job.notes if isinstance(job, StagedImport) else ()), *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *refusals_of(staged))
     seconds = (0 if copies else voxel_nbytes * seconds_per_byte * OVERHEAD) + SECONDS_PER_TASK * made.num_tasks
     return ConvertedMag(
-        staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, voxel_nbytes, BASE_NBYTES + staged.task_nbytes, seconds, notes
-    )
+        staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, voxel_nbytes, BASE_NBYTES + staged.task_nbytes, seconds, notes,
+        target.shard_shape,
+    )  # fmt: skip
 
 
 def _of_export(export: StagedExport) -> ConvertedMag:

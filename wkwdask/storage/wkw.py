@@ -449,9 +449,9 @@ def filled_box(volume: WkwVolume, level: int) -> BoundingBox:
         corner = [n * header.file_len for n in index]
         cube = cell_box(index, volume.shard_shape, volume.box)
         file = None if filled.contains(cube) else open_if_stored(volume.shard_path(index), header)
-        codes = [] if file is None else file.nonzero_codes(level)
+        codes = np.empty(0, np.int64) if file is None else file.nonzero_codes(level)
         if len(codes):
-            blocks = (morton.decode(np.asarray(codes, np.uint64)) + corner) * header.block_len
+            blocks = (morton.decode(codes.astype(np.uint64)) + corner) * header.block_len
             filled = filled.union(BoundingBox.from_corners(blocks.min(axis=0).tolist(), (blocks.max(axis=0) + header.block_len).tolist(), filled.mag))
     return filled
 
