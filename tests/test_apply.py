@@ -210,7 +210,8 @@ def test_where(dataset):
     part = (slice(17, 37), slice(2, 32), slice(0, 15))
     expected[part] = volume()[part]
     np.testing.assert_array_equal(result(dataset / "part" / "1"), expected)
-    assert all(BoundingBox((30, 10, 5), (20, 30, 15)).contains(box) for box in boxes)
+    trial, *boxes = boxes
+    assert all(BoundingBox((30, 10, 5), (20, 30, 15)).contains(box) for box in (trial, *boxes))
     assert sum(box.volume for box in boxes) == 20 * 30 * 15
     with pytest.raises(BoundsError, match="holds nothing of it"):
         wkwdask.apply(note, dataset / "color" / "1", dataset / "none" / "1", where=(300, 10, 0, 20, 30, 20))
@@ -293,7 +294,7 @@ def test_what_fails_is_listed_and_the_rest_is_kept(dataset, small_regions):
     message = str(failed.value)
     assert message.startswith("2 tasks failed; everything that does not depend on what failed is done:")
     assert "(32, 32, 32) + (32, 26, 13) in mag 1, computed by" in message
-    assert "ArithmeticError: no result for (64, 32, 32) (box (64, 32, 32) + (19, 26, 13) in mag 1, tried 3 times)" in message
+    assert "ArithmeticError: no result for (64, 32, 32) (box (64, 32, 32) + (19, 26, 13) in mag 1)" in message
     assert "what was finished is kept" in failed.value.__notes__[-1]
     assert not target.exists()
     calls = []
@@ -304,7 +305,7 @@ def test_what_fails_is_listed_and_the_rest_is_kept(dataset, small_regions):
 
     mended.__qualname__ = broken.__qualname__
     report = wkwdask.apply(mended, dataset / "color" / "1", target, chunks=32)
-    assert sorted(calls) == bad
+    assert sorted(calls[1:]) == bad  # the first call is the trial
     assert "10 tasks had been finished before" in report.note
     np.testing.assert_array_equal(result(target), volume())
     assert not leftovers(dataset)
@@ -337,15 +338,18 @@ def test_another_try_gets_what_the_first_one_got(dataset):
 
 
 def test_what_never_works_ends_soon(dataset, small_regions):
+    """Even where the trial worked."""
     calls = []
 
     def broken(em):
         calls.append(1)
-        raise NameError("typo")
+        if len(calls) > 1:
+            raise NameError("typo")
+        return em
 
     with pytest.raises(TaskFailedError, match=r"8 tasks failed; too many failed.*\n.*NameError: typo"):
-        wkwdask.apply(broken, dataset / "color" / "1", dataset / "copy" / "1", chunks=32, retries=0)
-    assert len(calls) == 8
+        wkwdask.apply(broken, dataset / "color" / "1", dataset / "copy" / "1", chunks=32)
+    assert len(calls) == 9
     assert not leftovers(dataset)
 
 
@@ -358,9 +362,9 @@ def test_results_that_do_not_fit_are_refused(dataset):
         (lambda em: 7, "gave int, expected an array"),
         (lambda em: np.ma.masked_less(em, 100), "gave MaskedArray, expected an array"),
     ):
-        with pytest.raises(TaskFailedError, match=match):
+        with pytest.raises((TypeError, ValueError), match=match):
             wkwdask.apply(function, color, target)
-    with pytest.raises(TaskFailedError, match="with the halo"):
+    with pytest.raises(ValueError, match="with the halo"):
         wkwdask.apply(lambda em: em[1:-1, 1:-1, 1:-1], color, target, halo=1, chunks=8)
     assert not target.exists()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
-from wkwdask.jobs.wkw_apply import ApplyOptions, header_for, make_application, open_sources, stage_apply
+from wkwdask.jobs.wkw_apply import ApplyOptions, header_for, make_application, open_sources, stage_apply, trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -46,6 +46,8 @@ def apply(
 
     Each task reads what it needs itself, calls the function and writes what it gives. It runs on threads, or on the active dask Client; the result is the
     same. The mag appears when it is complete. What an interrupted call finished is kept: the same call goes on from there.
+
+    Before anything is planned, the function is called once for a small box in the middle, and its result is not kept: mistakes in it show at once.
 
     Parameters
     ----------
@@ -93,7 +95,8 @@ def apply(
         A name of the function's version: a call with another one does not go on with an interrupted job. The function itself is compared by its name, and
         by the arguments that a ``functools.partial`` binds.
     retries : int
-        How often the function is tried again for a brick for which it failed.
+        How often the function is tried again for a brick for which it failed with an error that may pass, such as OSError, MemoryError or RuntimeError.
+        TypeError, ValueError, NameError and the like depend on the code and the data alone: they are not tried again.
     most_failures : int
         With more failed tasks than these the job ends at once; else when all others are done.
     allow_external : bool
@@ -119,13 +122,14 @@ def apply(
     ResumeError
         What was interrupted was started with other settings or from other data.
     TaskFailedError
-        Some tasks failed each time: the message lists them. What the others made is kept for the next call.
+        The function failed when it was tried: nothing is written. Or some tasks failed: the message lists them, and what the others made is kept for the
+        next call. The message ends with the traceback of the first failure.
     TypeError
-        WKW has no voxel type for the dtype.
+        The function cannot be called with one array per source, its result cannot be stored, or WKW has no voxel type for the dtype.
     UnsupportedError
         A path leaves the dataset.
     ValueError
-        An option makes no sense, or mags cannot be read together.
+        An option makes no sense, mags cannot be read together, or the result has another shape.
 
     Examples
     --------
@@ -151,11 +155,12 @@ def apply(
         dtype, channels, block_len, file_len, compression, level, category, token,
         tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, allow_external,
     )  # fmt: skip
+    if target is None and (options.halo != (0, 0, 0) or mask is not None):
+        raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
+    build.try_function(trial_of(function, urls, target, options))
     if target is not None:
         staged = stage_apply(function, urls, target, options, existing, num_workers())
         return build.apply(staged, most_failures=most_failures)
-    if options.halo != (0, 0, 0) or mask is not None:
-        raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
     volumes, mask_volume = open_sources(urls, options)
     application = make_application(function, volumes, mask_volume, options, header_for(volumes[0], options, volumes[0].box), volumes[0].box.mag, num_workers())
     return build.reduce(application, combine, most_failures=most_failures)

@@ -60,6 +60,8 @@ def main() -> None:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
+        if debug and error.__cause__ is not None:
+            raise
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):

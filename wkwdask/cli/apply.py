@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by its type.")
 @click.option("--token", help="A name of the function's version: an interrupted run of another one does not go on.")
-@click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="How often the function is tried again where it failed.")
+@click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="Retries after an error that may pass, such as a timeout.")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
 @external_option
@@ -56,8 +56,8 @@ def apply(
 
     from wkwdask.api.functions import apply as apply_function
 
-    called = _found(function)
-    keywords = dict(_argument(text) for text in arguments)
+    called = partial(_found(function), **dict(_argument(text) for text in arguments))
+    called.__name__ = function  # type: ignore[attr-defined]  # what messages call it
     target = None if is_reduction else sources[-1]
     urls = sources if is_reduction else sources[:-1]
     if not urls:
@@ -65,7 +65,7 @@ def apply(
     existing = existing_of(resume, overwrite)
     with cluster:
         result = apply_function(
-            partial(called, **keywords) if keywords else called, list(urls), target, halo=_numbers(halo) or 0, chunks=_numbers(chunks), existing=existing,
+            called, list(urls), target, halo=_numbers(halo) or 0, chunks=_numbers(chunks), existing=existing,
             **options,
         )  # fmt: skip
     click.echo(str(result))
@@ -76,6 +76,8 @@ def _found(name: str) -> Any:
     import sys
     from importlib import import_module
 
+    from wkwdask.jobs.job import outer_trace
+
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:
         raise click.UsageError(f"name the function as module:function or file.py:function, got {name!r}")
@@ -85,12 +87,16 @@ def _found(name: str) -> Any:
         else:
             sys.path.append(".")
             found = import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise click.UsageError(f"{name}: {error}") from None
+    except click.ClickException:
+        raise
+    except Exception as error:
+        raise click.UsageError(f"{module} cannot be imported: {type(error).__name__}: {error}\n{outer_trace(error)}".rstrip()) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise click.UsageError(f"{module} has no {attribute}")
+        found = getattr(found, part)
     if not callable(found):
-        raise click.UsageError(f"{name}: is no function")
+        raise click.UsageError(f"{name} is not a function")
     return found
 
 

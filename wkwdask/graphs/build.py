@@ -13,16 +13,16 @@ import dask
 import dask.array as da
 import numpy as np
 
-from wkwdask.errors import SpaceWarning, ViewerWarning
-from wkwdask.graphs.batch import HandedOver, check_can_be_repeated
+from wkwdask.errors import SpaceWarning, TaskFailedError, ViewerWarning
+from wkwdask.graphs.batch import HandedOver, check_can_be_repeated, current_batch
 from wkwdask.graphs.planning import export_only_planned, only_planned
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
-from wkwdask.jobs.apply import ReduceJob
+from wkwdask.jobs.apply import ReduceJob, check_signature, function_name
 from wkwdask.jobs.compare import CompareJob, EqualJob
 from wkwdask.jobs.components import faces_job, label_job, number, tabulate
 from wkwdask.jobs.estimate import rough_space_problems
-from wkwdask.jobs.job import Result
+from wkwdask.jobs.job import FlatJob, Result, is_given_up, kept_trace
 from wkwdask.jobs.journaled import entry_of
 from wkwdask.jobs.progress import Progress
 from wkwdask.jobs.remove import RemoveJob
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.jobs.apply import Application
+    from wkwdask.jobs.apply import Application, TrialTask
     from wkwdask.jobs.foreign_import import StagedImport
     from wkwdask.jobs.journaled import ResumableJob
     from wkwdask.jobs.pyramid import PyramidJob, StagedPyramid
@@ -264,6 +264,34 @@ def existing_of_call(stages: Sequence[Callable[[str], StagedRechunk]], existing:
         for job in jobs:
             job.check_free()
     return existing
+
+
+def try_function(trial: TrialTask) -> None:
+    """Call a function once where the tasks of a job will call it; in a batch job, only its signature is checked.
+
+    Raises
+    ------
+    TaskFailedError
+        The function fails.
+    TypeError
+        It cannot be called with as many arrays, or its result cannot be stored.
+    ValueError
+        Its result has another shape.
+    """
+    name = function_name(trial.application.function)
+    check_signature(trial.application.function, len(trial.application.sources))
+    if current_batch() is not None or trial.application.plan.box.is_empty:
+        return
+    try:
+        run_job(FlatJob(lambda: iter((trial,)), 1, lambda *_: None), f"trying {name}")
+    except Exception as error:
+        if not is_given_up(error):
+            error.exit_code = 1  # type: ignore[attr-defined]  # no other task was done
+            raise
+        trace = kept_trace(error)
+        raise TaskFailedError(
+            f"{name} failed in a trial, before anything was written: {type(error).__name__}: {error} ({error.__notes__[0]})" + (f"\n{trace}" if trace else "")
+        ) from error
 
 
 def apply(applying: StagedApply, *, most_failures: int) -> Report:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -24,6 +25,24 @@ if TYPE_CHECKING:
     from wkwdask.jobs.job import Task
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.storage.volume import Target, Volume
+
+_LASTING_ERRORS = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError, SyntaxError, TypeError,
+    ValueError,
+)  # fmt: skip
+"""Errors of a function that its code and data alone decide. All others may pass: files, memory, timeouts, devices."""
+
+
+class Stored(Protocol):
+    """Voxel type of a result."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel."""
+
+    @property
+    def num_channels(self) -> int:
+        """Channels."""
 
 
 class Making(Protocol):
@@ -47,7 +66,7 @@ class Making(Protocol):
     def states(self, region: Vec3) -> int:
         """Sum up the states of all files that are read for a region."""
 
-    def voxels(self, box: BoundingBox, target: Target) -> npt.NDArray[Any] | None:
+    def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
         """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero."""
 
 
@@ -137,14 +156,14 @@ class Application:
             try:
                 return self.function(*arrays, **keywords)
             except Exception as error:
-                if attempt == self.attempts:
-                    error.add_note(f"box {box}, tried {attempt} times")
+                if attempt == self.attempts or isinstance(error, _LASTING_ERRORS):
                     give_up(error)
+                    error.add_note(f"box {box}" + (f", tried {attempt} times" if attempt > 1 else ""))
                     raise
             attempt += 1
             arrays = self._read(grown)  # the function may have changed them
 
-    def voxels(self, box: BoundingBox, target: Target) -> npt.NDArray[Any] | None:
+    def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
         """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero.
 
         Raises
@@ -192,17 +211,37 @@ def takes_box(function: Callable[..., Any]) -> bool:
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Name a function, or what a partial or callable object is made of."""
-    inner = getattr(function, "func", function)
-    module = getattr(inner, "__module__", None) or type(inner).__module__
-    return f"{module}:{getattr(inner, '__qualname__', type(inner).__qualname__)}"
+    """Name a function, or what a partial or callable object is made of; a partial may have a ``__name__`` of its own."""
+    if isinstance(function, partial):
+        return str(vars(function).get("__name__") or function_name(function.func))
+    module = getattr(function, "__module__", None) or type(function).__module__
+    return f"{module}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def check_signature(function: Callable[..., Any], num_sources: int) -> None:
+    """Make sure that a function can be called with one array per source.
+
+    Raises
+    ------
+    TypeError
+        It cannot.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # written in C
+        return
+    arrays = "1 array" if num_sources == 1 else f"{num_sources} arrays"
+    try:
+        signature.bind(*range(num_sources), **({"box": None} if takes_box(function) else {}))
+    except TypeError as error:
+        raise TypeError(f"{function_name(function)} cannot be called with {arrays}, one for each source: {error}") from None
 
 
 def _without_single_channel(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array[0] if array.shape[0] == 1 else array
 
 
-def _checked(result: Any, box: BoundingBox, target: Target, function: Callable[..., Any]) -> npt.NDArray[Any]:
+def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[..., Any]) -> npt.NDArray[Any]:
     """Make sure that a result is what the target stores, shape (c, x, y, z)."""
     name = function_name(function)
     if not isinstance(result, np.ndarray) or isinstance(result, np.ma.MaskedArray):
@@ -305,6 +344,50 @@ class ApplyJob:
             first = self._application.sources[0]
             raise source_changed(task, first.shard_states(self._application.plan.region_box(task.region).in_mag(first.box.mag)), first)
         return self._gathering.is_there(result, known)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTask:
+    """Call the function once and keep nothing, to find mistakes before a job begins."""
+
+    application: Application
+    """What is applied to what."""
+    stored: Stored | None
+    """How its result is stored; None where it is a value."""
+    block_shape: Vec3
+    """Size of the box that is tried [voxels]."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"the trial of {function_name(self.application.function)}"
+
+    @property
+    def key(self) -> str:
+        """What a journal would call the task."""
+        return "trial"
+
+    def run(self) -> Result:
+        """Call the function for the block in the middle; where it fails, the brick around it decides, since the function may need as much."""
+        failure: Exception
+        for shape in (self.block_shape, self.application.plan.brick_shape):
+            try:
+                self._call(shape)
+            except Exception as error:
+                failure = error
+            else:
+                return Result(())
+        raise failure
+
+    def _call(self, shape: Vec3) -> None:
+        application, whole = self.application, self.application.plan.box
+        part = whole if application.where is None else application.where
+        x, y, z = ((a + b) // 2 // n for a, b, n in zip(part.topleft, part.bottomright, shape, strict=True))
+        box = cell_box((x, y, z), shape, whole).intersection(part)
+        if self.stored is None:
+            application.compute(box)
+        else:
+            application.voxels(box, self.stored)
 
 
 @dataclass(frozen=True, slots=True)

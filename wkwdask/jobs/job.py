@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -11,6 +14,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.storage.receipts import Receipt
     from wkwdask.storage.volume import Target, Volume
+
+_PACKAGE = str(Path(__file__).parents[1])
+_IMPORTLIB = str(Path(importlib.__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +124,35 @@ def run_serially(job: Job) -> None:
 
 
 def give_up(error: Exception) -> None:
-    """Mark an error that its task has tried to get around often enough: it is not tried again."""
+    """Mark an error that its task has tried to get around often enough: it is not tried again. The user's part of its traceback is kept."""
     error._wkwdask_is_given_up = True  # type: ignore[attr-defined]
+    error._wkwdask_trace = outer_trace(error)  # type: ignore[attr-defined]
+
+
+def take_marks(error: Exception, other: Exception) -> Exception:
+    """Give an error that stands for another one its notes and what :func:`give_up` marked."""
+    error.__dict__.update(vars(other))
+    return error
+
+
+def kept_trace(error: Exception) -> str:
+    """Return the traceback that :func:`give_up` kept, empty without one."""
+    trace: str = getattr(error, "_wkwdask_trace", "")
+    return trace
+
+
+def outer_trace(error: BaseException) -> str:
+    """Format the part of a traceback that begins where this package called code of others; empty where there is none."""
+    trace = error.__traceback__
+    while trace is not None and _is_ours(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    if trace is None and not isinstance(error, SyntaxError):  # which names its line itself
+        return ""
+    return "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith((_PACKAGE, _IMPORTLIB, "<frozen importlib"))
 
 
 def is_given_up(error: Exception) -> bool:

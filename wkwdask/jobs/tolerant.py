@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from wkwdask.errors import LockedError, ResumeError, TaskFailedError, WkwDaskError
 from wkwdask.jobs import job as jobs
-from wkwdask.jobs.job import is_given_up
+from wkwdask.jobs.job import is_given_up, kept_trace, take_marks
 from wkwdask.storage.job_lines import Failure, failure_lines, failure_record
 
 if TYPE_CHECKING:
@@ -97,14 +97,8 @@ def attempt_away(run: Callable[[Task], Result], task: Task) -> Result | Failed:
     except Exception:
         same = False
     if not same:
-        error = _with_notes(TaskFailedError(f"{type(error).__name__}: {error}"), error)
+        error = take_marks(TaskFailedError(f"{type(error).__name__}: {error}"), error)
     return replace(outcome, error=error, trace=trace)
-
-
-def _with_notes(error: Exception, other: Exception) -> Exception:
-    for note in getattr(other, "__notes__", ()):
-        error.add_note(note)
-    return error
 
 
 def _let_go(error: BaseException) -> None:
@@ -261,7 +255,10 @@ class TolerantJob:
             return error
         listed = "".join(f"\n  {_describe(failure)}" for failure in self._listed)
         more = f"\n  and {self._num_failed - _LISTED} more{self._where_all_are()}" if self._num_failed > _LISTED else ""
-        return TaskFailedError(f"{self._num_failed} tasks failed; {ending}:{listed}{more}")
+        trace = "" if self._first is None else kept_trace(self._first.error)
+        failed = TaskFailedError(f"{self._num_failed} tasks failed; {ending}:{listed}{more}" + (f"\nof the first one:\n{trace}" if trace else ""))
+        failed.__cause__ = None if self._first is None else _as_raised(self._first)
+        return failed
 
     def _where_all_are(self) -> str:
         return f"; all are listed in {self._folder}/failures-*.jsonl" if self._folder is not None and self._has_succeeded else ""

@@ -13,7 +13,7 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.aligned import is_finer
-from wkwdask.jobs.apply import Application, ApplyJob, function_name
+from wkwdask.jobs.apply import Application, ApplyJob, TrialTask, function_name
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import edit_for, place_of
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
@@ -137,6 +137,23 @@ def make_application(
     voxel_nbytes = header.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in volumes)
     plan = plan_bricks(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes, workers, options.chunks, region)
     return Application(function, volumes, plan, options.halo, mask, where, options.skips_empty, 1 + options.retries)
+
+
+def trial_of(
+    function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions
+) -> TrialTask:
+    """Lay out one call of a function before anything is planned.
+
+    Raises
+    ------
+    BoundsError, MissingError, TypeError, UnsupportedError, ValueError
+        As for :func:`wkwdask.apply`.
+    """
+    volumes, mask = open_sources(sources, options)
+    mag = volumes[0].box.mag if target is None else place_of(target, allow_external=options.allow_external).mag
+    header = header_for(volumes[0], options, volumes[0].box.in_mag(mag))
+    application = make_application(function, volumes, mask, options, header, mag, 1)
+    return TrialTask(application, None if target is None else header, (header.block_len,) * 3)
 
 
 def header_for(first: Volume, options: ApplyOptions, box: BoundingBox) -> WkwHeader:
