@@ -264,7 +264,7 @@ def test_mags_come_and_go(dataset):
     assert not (Path(dataset.path) / "color" / "4-4-1").exists()
     wkwdask.write(Path(dataset.path).parent / "8", (0, 0, 0), IDS, **OPTIONS)
     os.rename(Path(dataset.path).parent / "8", Path(dataset.path) / "color" / "8")
-    with pytest.raises(ValueError, match=r"holds uint64 in 1 channels, the layer at .* uint8 in 1"):
+    with pytest.raises(ValueError, match=r"holds uint64, the layer at .* uint8"):
         dataset.add_mags_from_disk("color")
 
 

@@ -13,7 +13,7 @@ from wkwdask.errors import ExistsError, MissingError
 from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, LayerRecord, check_layer_name, format_segment_id, new_document
 from wkwdask.formats.datasource_edits import with_box, with_largest_id, with_layer, with_mags, with_scale, with_view_configuration, without_layer, without_mags
-from wkwdask.formats.layer_views import view_of
+from wkwdask.formats.layer_views import type_text, view_of
 from wkwdask.formats.units import length_nm
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -483,4 +483,4 @@ def _check_same_type(folder: str, volumes: Iterable[WkwVolume], expected: tuple[
     for volume in volumes:
         found = element_class(volume.dtype, volume.num_channels), volume.num_channels
         if found != expected:
-            raise ValueError(f"{volume.folder}: holds {found[0]} in {found[1]} channels, the layer at {folder} {expected[0]} in {expected[1]}")
+            raise ValueError(f"{volume.folder}: holds {type_text(*found)}, the layer at {folder} {type_text(*expected)}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.datasource import largest_segment_id
-from wkwdask.formats.layer_views import attachments_of, axes_of, dtype_of, mappings_of, transformations_of, view_of
+from wkwdask.formats.layer_views import attachments_of, axes_of, dtype_of, mappings_of, transformations_of, type_text, view_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer as StoredLayer
@@ -200,10 +200,11 @@ class Layer:
         """Say in one line what it is."""
         if self.problem:
             return f"{self.name!r}: cannot be used: {self.problem}"
-        channels = f" x {self.num_channels} channels" if self.num_channels > 1 else ""
         stored = "" if self.data_format == "wkw" else f" ({self.data_format})"
         mags = ", ".join(f"{mag.mag} (at {mag.elsewhere})" if mag.elsewhere is not None else str(mag.mag) for mag in self.listed)
-        return f"{self.name!r}: {self.category}, {self.element_class}{channels}{stored}, {_box_text(self.bounding_box)}, mags {mags or 'none'}"
+        return (
+            f"{self.name!r}: {self.category}, {type_text(self.element_class, self.num_channels)}{stored}, {_box_text(self.bounding_box)}, mags {mags or 'none'}"
+        )
 
     def _repr_html_(self) -> str:
         from wkwdask.viewer.cards import layer_card

@@ -2,24 +2,74 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 
 from wkwdask.formats.faults import SEVERITIES
+from wkwdask.formats.layer_views import type_text
 from wkwdask.jobs.report import format_nbytes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.jobs.verify import VerifyReport
     from wkwdask.storage.precomputed_summary import ScaleSummary, VolumeSummary
     from wkwdask.storage.summary import DatasetSummary, LayerSummary, MagSummary
 
 _LOG_WIDTH = 160
+_UNBOUNDED = 10_000
 _STYLES = {"error": "red", "warning": "yellow", "note": "dim"}
+
+
+def _console() -> Console:
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _LOG_WIDTH
+    return Console(width=width, highlight=False)
+
+
+def _print_rows(console: Console, left: Sequence[str], right: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table, or one paragraph for each row where the table is wider than the terminal.
+
+    Parameters
+    ----------
+    console : Console
+        Where it is printed.
+    left, right : sequence of str
+        Names of the columns whose cells are aligned to the left, and of those after them, aligned to the right.
+    rows : sequence of sequence of str
+        The cells.
+    """
+    names = (*left, *right)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for number, name in enumerate(names):
+        table.add_column(escape(name), justify="left" if number < len(left) else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    if Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        for line in _wrapped([f"{name} {cell}" for name, cell in zip(names, row, strict=True) if cell not in ("", "-")], console.width):
+            console.print(escape(line), soft_wrap=True)
+
+
+def _wrapped(parts: Sequence[str], width: int) -> list[str]:
+    """Put parts on lines that are not broken within a part; all lines but the first are indented."""
+    lines = [""]
+    for part in parts:
+        if lines == [""]:
+            lines = [part]
+        elif len(lines[-1]) + 2 + len(part) <= width:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(f"  {part}")
+    return lines
 
 
 def print_summary(summary: DatasetSummary) -> None:
@@ -30,30 +80,25 @@ def print_summary(summary: DatasetSummary) -> None:
     summary : DatasetSummary
         What was found.
     """
-    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+    console = _console()
     voxel_size = _lengths(summary.voxel_size_nm, "nm")
     if summary.unit != "nanometer":
         voxel_size = f"{_lengths(summary.voxel_size, summary.unit)} ({voxel_size})"
     console.print(f"[bold]{escape(summary.path)}[/bold]\nvoxel size {voxel_size}", soft_wrap=True)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("layer", "category", "type", "mag", "box"):
-        table.add_column(name)
-    for name in ("block", "file", "compression", "files", "bytes"):
-        table.add_column(name, justify="right")
-    problems, places = [], []
+    rows, problems, places = [], [], []
     for layer in summary.layers:
         for number, mag in enumerate(layer.mags):
-            table.add_row(*_layer_cells(layer, first=number == 0), *_mag_cells(mag))
+            rows.append((*_layer_cells(layer, first=number == 0), *_mag_cells(mag)))
             if mag.problem:
                 problems.append(mag.problem)
             if mag.elsewhere is not None:
                 places.append(f"mag {mag.mag} of {layer.name}: {mag.elsewhere}")
         if layer.problem:
             problems.append(layer.problem)
-            table.add_row(escape(layer.name), "-", "", "cannot be used", "", "", "", "", "", "")
+            rows.append((layer.name, "-", "", "cannot be used", "", "", "", "", "", ""))
         elif not layer.mags:
-            table.add_row(*_layer_cells(layer, first=True), "none", "", "", "", layer.data_format, "", "")
-    console.print(table)
+            rows.append((*_layer_cells(layer, first=True), "none", "", "", "", layer.data_format, "", ""))
+    _print_rows(console, ("layer", "category", "type", "mag", "box"), ("block", "file", "compression", "files", "bytes"), rows)
     for place in places:
         console.print(f"[yellow]elsewhere:[/yellow] {escape(place)}", soft_wrap=True)
     for problem in problems:
@@ -68,17 +113,11 @@ def print_volume(summary: VolumeSummary) -> None:
     summary : VolumeSummary
         What is printed.
     """
-    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+    console = _console()
     channels = f" x {summary.num_channels} channels" if summary.num_channels > 1 else ""
     console.print(f"[bold]{escape(summary.path)}[/bold]\n{summary.format} {summary.type}, {summary.dtype}{channels}", soft_wrap=True)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("scale", "mag", "voxel [nm]", "box", "chunk", "encoding", "shards"):
-        table.add_column(escape(name))
-    for name in ("files", "bytes"):
-        table.add_column(name, justify="right")
-    for scale in summary.scales:
-        table.add_row(*_scale_cells(scale))
-    console.print(table)
+    rows = [_scale_cells(scale) for scale in summary.scales]
+    _print_rows(console, ("scale", "mag", "voxel [nm]", "box", "chunk", "encoding", "shards"), ("files", "bytes"), rows)
     for scale in summary.scales:
         if scale.problem:
             console.print(f"[red]problem:[/red] {escape(scale.problem)}", soft_wrap=True)
@@ -87,11 +126,11 @@ def print_volume(summary: VolumeSummary) -> None:
 def _scale_cells(scale: ScaleSummary) -> tuple[str, ...]:
     resolution = "-" if scale.resolution is None else " x ".join(f"{length:g}" for length in scale.resolution)
     if scale.problem:
-        return escape(scale.key), "-", resolution, "cannot be opened", "", "", "", "", ""
+        return scale.key, "-", resolution, "cannot be opened", "", "", "", "", ""
     chunks = ", ".join("x".join(map(str, shape)) for shape in scale.chunk_sizes)
     counted = ("-", "-") if scale.files is None or scale.nbytes is None else (f"{scale.files:,}", format_nbytes(scale.nbytes))
     shown = f"{scale.encoding} (hidden)" if scale.hidden else scale.encoding
-    return escape(scale.key), "-" if scale.mag is None else scale.mag.name, resolution, _box(scale.box), chunks, shown or "-", scale.sharding or "-", *counted
+    return scale.key, "-" if scale.mag is None else scale.mag.name, resolution, _box(scale.box), chunks, shown or "-", scale.sharding or "-", *counted
 
 
 def _lengths(size: tuple[float, float, float] | None, unit: str) -> str:
@@ -108,19 +147,15 @@ def print_verification(report: VerifyReport, limit: int) -> None:
     limit : int
         How many faults are printed.
     """
-    console = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH, highlight=False)
+    console = _console()
     console.print(f"[bold]{escape(report.path)}[/bold]", soft_wrap=True)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("layer", "mag"):
-        table.add_column(name)
-    for name in ("files", "bytes", "blocks decoded", "files compared", "errors", "warnings", "notes"):
-        table.add_column(name, justify="right")
+    rows = []
     for mag in report.mags:
         mine = [fault for fault in report.faults if fault.path.startswith(f"{mag.folder}/") or fault.path == mag.folder]
         counts = [sum(1 + fault.more for fault in mine if fault.severity == severity) for severity in SEVERITIES]
         cells = (f"{mag.files:,}", format_nbytes(mag.nbytes), f"{mag.blocks:,}" if report.decoded else "-", f"{mag.compared:,}" if mag.compared else "-")
-        table.add_row(escape(mag.layer), mag.mag, *cells, *(f"{count:,}" if count else "-" for count in counts))
-    console.print(table)
+        rows.append((mag.layer, mag.mag, *cells, *(f"{count:,}" if count else "-" for count in counts)))
+    _print_rows(console, ("layer", "mag"), ("files", "bytes", "blocks decoded", "files compared", "errors", "warnings", "notes"), rows)
     for fault in report.faults[:limit]:
         style = _STYLES[fault.severity]
         console.print(f"[{style}]{fault.severity}[/{style}]{escape(str(fault).removeprefix(fault.severity))}", soft_wrap=True)
@@ -132,9 +167,8 @@ def print_verification(report: VerifyReport, limit: int) -> None:
 def _layer_cells(layer: LayerSummary, *, first: bool) -> tuple[str, str, str]:
     if not first:
         return "", "", ""
-    channels = f" x {layer.num_channels} channels" if layer.num_channels > 1 else ""
     stored = "" if layer.data_format == "wkw" else f" ({layer.data_format})"
-    return escape(layer.name), layer.category or "-", f"{layer.element_class}{channels}{escape(stored)}"
+    return layer.name, layer.category or "-", f"{type_text(layer.element_class, layer.num_channels)}{stored}"
 
 
 def _mag_cells(mag: MagSummary) -> tuple[str, ...]:

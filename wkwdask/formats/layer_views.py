@@ -85,6 +85,20 @@ def view_of(entry: dict[str, Any]) -> dict[str, Any]:
     return dict(view) if isinstance(view, dict) else {}
 
 
+def type_text(element_class: str, num_channels: int) -> str:
+    """Describe the voxels of a layer by the type of one channel.
+
+    Examples
+    --------
+    >>> [type_text(*given) for given in (("uint24", 3), ("float", 1), ("uint80", 3))]
+    ['uint8 x 3 channels', 'float32', 'uint80 in 3 channels']
+    """
+    dtype = dtype_of(element_class, num_channels)
+    if num_channels == 1:
+        return element_class if dtype is None else dtype.name
+    return f"{element_class} in {num_channels} channels" if dtype is None else f"{dtype.name} x {num_channels} channels"
+
+
 def dtype_of(element_class: str, num_channels: int) -> np.dtype[Any] | None:
     """Find the type of one channel, None where no voxel type has that many bits.
 

@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.jobs.apply import Stored
     from wkwdask.jobs.job import Task
     from wkwdask.plans.apply import BrickPlan
-    from wkwdask.storage.volume import Target, Volume
+    from wkwdask.storage.volume import Volume
 
     Nodes = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
 
@@ -463,7 +464,7 @@ class Components:
     def _changed(self, box: BoundingBox) -> IncompleteWriteError:
         return IncompleteWriteError(f'{self.labelling.source.name}: {box} was changed while it was read; existing="overwrite" (--overwrite) starts anew')
 
-    def voxels(self, box: BoundingBox, target: Target) -> npt.NDArray[Any] | None:
+    def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
         """Give the ids of a brick, shape (c, x, y, z); None where all of them are zero.
 
         Raises

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
+from wkwdask.formats.layer_views import type_text
 from wkwdask.formats.levels import Lengths, lengths_in, ratio_of
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
@@ -366,8 +367,8 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
         return replace(listed, new_layer=(record.category, own_box, elements, header.num_channels))
     if (record.element_class, record.num_channels) != (elements, header.num_channels):
         raise ValueError(
-            f"{layer.folder}: the layer holds {record.element_class} in {record.num_channels} channels, "
-            f"the array is {elements} in {header.num_channels}; cast it, or write to another layer"
+            f"{layer.folder}: the layer holds {type_text(record.element_class, record.num_channels)}, "
+            f"the array is {type_text(elements, header.num_channels)}; cast it, or write to another layer"
         )
     if record.bounding_box.in_mag(place.mag).contains(box):
         return listed

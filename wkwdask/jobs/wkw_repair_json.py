@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
 from wkwdask.formats.datasource_edits import with_fields, with_layer, with_mags, without_mags
+from wkwdask.formats.layer_views import type_text
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import default_category
@@ -121,7 +122,8 @@ class JsonRepair:
             self.left.append(Left(fault, "nothing says what its files are like"))
             return
         if element_class(scope.header.dtype, scope.header.num_channels) != layer.record.element_class:
-            self.left.append(Left(fault, f"its voxels are {scope.header.dtype.name}, the layer's {layer.record.element_class}"))
+            listed = type_text(layer.record.element_class, layer.record.num_channels)
+            self.left.append(Left(fault, f"its voxels are {scope.header.dtype.name}, the layer's {listed}"))
             return
         entry = (scope.mag, self._relative(scope.folder), scope.header.file_len_vx)
         self._change(fault, f"mag {scope.mag.name} is added", lambda document: with_mags(document, layer.name, [entry]))

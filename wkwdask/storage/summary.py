@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.errors import UnsupportedError, WkwDaskError
+from wkwdask.formats.voxel_type import element_class
 from wkwdask.storage.dataset import Layer, locate, read_datasource
 from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.storage.dataset_edit import elsewhere
@@ -133,20 +134,22 @@ def _summarize_layer(layer: Layer, only: Mag | None) -> LayerSummary:
     if record is not None:
         return LayerSummary(layer.name, record.category, record.data_format, record.element_class, record.num_channels, record.bounding_box, mags)
     opened = next((WkwVolume.open(mag.folder, mag.box, mag.mag) for mag in mags if not mag.problem), None)
-    return LayerSummary(layer.name, "", "wkw", opened.dtype.name if opened else "", opened.num_channels if opened else 0, None, mags)
+    if opened is None:
+        return LayerSummary(layer.name, "", "wkw", "", 0, None, mags)
+    return LayerSummary(layer.name, "", "wkw", element_class(opened.dtype, opened.num_channels), opened.num_channels, None, mags)
 
 
 def _summarize_mag(layer: Layer, mag: Mag, folder: str) -> MagSummary:
     if is_arrays_layer(layer):
         return _summarize_array(layer, mag, folder)
+    files = nbytes = 0
     try:
         volume = layer.volume(mag)
-    except (FormatError, MissingError, UnsupportedError) as error:
+        for index in list_files(folder):
+            files += 1
+            nbytes += os.stat(file_path(folder, index)).st_size
+    except (WkwDaskError, OSError) as error:
         return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
-    files = nbytes = 0
-    for index in list_files(folder):
-        files += 1
-        nbytes += os.stat(file_path(folder, index)).st_size
     header = volume.header
     return MagSummary(
         mag, folder, volume.box, header.dtype.name, header.block_type.label, header.block_len, header.file_len, files, nbytes,
@@ -158,10 +161,10 @@ def _summarize_array(layer: Layer, mag: Mag, folder: str) -> MagSummary:
     """Look at a mag that is stored as Zarr or N5, which has no blocks of one length."""
     try:
         volume = arrays_of(layer).volume(mag)
-    except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
+        found = volume.volume.files
+        files, nbytes = (0, 0) if found is None else found.count()
+    except (WkwDaskError, ModuleNotFoundError, OSError) as error:
         return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
-    found = volume.volume.files
-    files, nbytes = (0, 0) if found is None else found.count()
     stored = "" if layer.record is None else layer.record.data_format
     return MagSummary(mag, folder, volume.box, volume.dtype.name, stored, files=files, nbytes=nbytes, elsewhere=_elsewhere(layer, folder))
 

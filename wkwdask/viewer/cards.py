@@ -8,6 +8,7 @@ import time
 from html import escape
 from typing import TYPE_CHECKING
 
+from wkwdask.formats.layer_views import type_text
 from wkwdask.jobs.report import format_nbytes
 from wkwdask.storage.dataset import is_readable, read_datasource
 from wkwdask.storage.dataset_edit import stored_layer
@@ -72,8 +73,7 @@ def _card(head: str, layers: tuple[Layer, ...], picture: str) -> str:
 def _rows(layer: Layer, until: float) -> list[str]:
     if layer.problem:
         return [_row(layer.name, "", "", "", "", "", "", f"cannot be used: {layer.problem}")]
-    channels = f" x {layer.num_channels}" if layer.num_channels > 1 else ""
-    first = (layer.name, layer.category, f"{layer.element_class}{channels}")
+    first = (layer.name, layer.category, type_text(layer.element_class, layer.num_channels))
     if not layer.listed:
         return [_row(*first, "none", _box(layer), "", "", "" if layer.data_format == "wkw" else layer.data_format)]
     return [_row(*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until)) for number, mag in enumerate(layer.listed)]
