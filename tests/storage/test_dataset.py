@@ -116,7 +116,7 @@ def test_what_is_not_there(dataset, tmp_path):
         wkwdask.read(tmp_path / "file")
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/ds", "gs://bucket/ds/color/1", "https://example.org/ds", "zip://x"])
+@pytest.mark.parametrize("url", ["s3://bucket/ds", "gs://bucket/ds/color/1", "https://host.invalid/ds", "zip://x"])
 def test_urls_of_other_kinds(url):
     for attempt in (
         wkwdask.read,

@@ -19,7 +19,7 @@ from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.storage.dataset import check_inside, open_volume
 from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.leveled_summary import summarize_arrays
-from wkwdask.storage.opening import is_arrays, open_stored, recent_stored
+from wkwdask.storage.opening import check_names_format, is_arrays, open_stored, recent_stored
 from wkwdask.storage.points import sample_points
 from wkwdask.storage.precomputed_layer import is_precomputed
 from wkwdask.storage.precomputed_summary import VolumeSummary, summarize_precomputed
@@ -492,7 +492,10 @@ def info(url: str | os.PathLike[str]) -> DatasetSummary | VolumeSummary:
     """
     if is_precomputed(url):
         return summarize_precomputed(url)
-    return summarize_arrays(url) if is_arrays(url) else summarize(url)
+    if is_arrays(url):
+        return summarize_arrays(url)
+    check_names_format(url)
+    return summarize(url)
 
 
 def _voxel_box(box: BoundingBox | Sequence[Sequence[int]], mag: Mag) -> BoundingBox:

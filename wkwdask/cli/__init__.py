@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import warnings
+from typing import Any
 
 import click
 
@@ -50,12 +53,21 @@ for module in (commands, datasets, convert, n5, reshape, copies, merging, apply,
         cli.add_command(command)
 
 
+def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> None:
+    """Print a warning on one line, in place of :func:`warnings.showwarning`, unless the same one was printed before."""
+    if str(message) not in shown:
+        shown.add(str(message))
+        click.echo(f"warning: {message}", err=True)
+
+
 def main() -> None:
     """Run the command line: errors become one line on standard error and the exit code 1, or the one that they carry."""
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) != len(sys.argv) - 1
     try:
-        code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)  # what a command exits with comes back as a number
+        with warnings.catch_warnings():
+            warnings.showwarning = functools.partial(_show_once, set())
+            code = cli.main(arguments, prog_name="wkwdask", standalone_mode=False)  # what a command exits with comes back as a number
         sys.exit(code if isinstance(code, int) else 0)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)

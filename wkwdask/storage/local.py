@@ -66,7 +66,9 @@ def local_path(url: str | os.PathLike[str]) -> str:
     if text.startswith(_OTHER_FORMATS):
         raise UnsupportedError(f"{text}: this works on WKW; convert() (wkwdask convert) makes WKW of other formats")
     if is_remote(text):
-        raise UnsupportedError(f"{text}: only local paths and file:// URLs can be opened")
+        raise UnsupportedError(
+            f"{text}: only local paths and file:// URLs can be opened without the format; of others name it: precomputed://{text}, zarr://{text} or n5://{text}"
+        )
     text = os.path.expanduser(text.removeprefix("file://"))
     path = os.path.abspath(text)
     if ".." in text.split("/"):

@@ -13,7 +13,7 @@ from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_attribute
 from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
 from wkwdask.formats.n5.zarr_document import array_document, group_document
 from wkwdask.storage.n5_layer import location_of
-from wkwdask.storage.store import open_store
+from wkwdask.storage.store import open_store, remote_options
 
 if TYPE_CHECKING:
     import os
@@ -28,8 +28,10 @@ _ZARR_2 = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
 def open_n5_store(url: str | os.PathLike[str]) -> N5Store:
     """Open a store; see :func:`wkwdask.api.n5.n5_store`."""
     location = location_of(url)
-    inner: Any = LocalStore(location, read_only=True) if open_store(location).is_local else FsspecStore.from_url(location, read_only=True)
-    return N5Store(inner)
+    if open_store(location).is_local:
+        return N5Store(LocalStore(location, read_only=True))
+    remote: Any = FsspecStore.from_url(location, read_only=True, **remote_options(location))
+    return N5Store(remote)
 
 
 class N5Store(WrapperStore[Any]):

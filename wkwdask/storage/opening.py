@@ -15,11 +15,12 @@ from wkwdask.storage import dataset
 from wkwdask.storage.dataset import Layer, Located, choose_layer, locate
 from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer, listed_arrays
 from wkwdask.storage.leveled import ArrayVolume, LeveledLayer
-from wkwdask.storage.local import is_remote
+from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.n5_layer import choose, find_n5_layers, is_n5, is_named_n5
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_layer import AbsoluteVolume, PrecomputedLayer, is_precomputed, open_precomputed_layer
+from wkwdask.storage.store import open_store
 from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw import WkwVolume
 from wkwdask.storage.zarr_layer import find_zarr_layers, is_named_zarr, is_zarr
@@ -36,6 +37,8 @@ AnyLayer: TypeAlias = Layer | PrecomputedLayer | LeveledLayer
 StoredVolume: TypeAlias = WkwVolume | AbsoluteVolume | ArrayVolume
 """One mag of such a layer, in absolute voxels."""
 
+_RECORDS = {"precomputed": ("info",), "zarr": ("zarr.json", ".zgroup", ".zarray"), "n5": ("attributes.json",)}
+_LARGEST_RECORD = 16 << 20
 _REMOTE_SECONDS = 60.0  # for which the info of a remote volume is believed between two reads
 
 
@@ -122,6 +125,25 @@ def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -
 def is_arrays(url: object) -> bool:
     """Tell whether something is N5 or Zarr: by its name, or a local folder by what it holds; one with WKW in it is not."""
     return is_named_n5(url) or is_named_zarr(url) or ((is_n5(url) or is_zarr(url)) and listed_arrays(url) is None)
+
+
+def check_names_format(url: str | os.PathLike[str]) -> None:
+    """Refuse a URL of a web server without the name of a format, and say which one it has, if the server does.
+
+    Raises
+    ------
+    UnsupportedError
+        It names none.
+    """
+    text = os.fspath(url)
+    if not text.startswith(("http://", "https://")):
+        return
+    with contextlib.suppress(OSError, FormatError):
+        store = open_store(text)
+        for prefix, names in _RECORDS.items():
+            if any(data is not None for data in store.read_whole(names, _LARGEST_RECORD)):
+                raise UnsupportedError(f"{text}: this is a volume of the format {prefix}; name it as {prefix}://{text}")
+    local_path(text)  # names all of them
 
 
 def find_arrays(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.extras import need
+from wkwdask.storage.credentials import access_options
 from wkwdask.storage.local import is_remote, local_path
+from wkwdask.storage.lru import Lru
 from wkwdask.storage.refused import is_refused, warn_of_refused
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _DRIVERS = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 """Which package reads a protocol; fsspec itself has all others that are tried."""
+_CONTACT_SECONDS = 5.0  # within which a server must answer for the first time
 _PAUSES = (0.2, 1.0)  # before a remote read is tried once more [s]
 _REMOTE_FILES = 32
 _REMOTE_GAP_NBYTES = 128 << 10  # unread bytes that cost less than another request
@@ -140,6 +143,25 @@ def open_store(location: str | os.PathLike[str]) -> LocalStore | RemoteStore:
     store = RemoteStore(text.rstrip("/"))
     store.check_driver()
     return store
+
+
+def remote_options(location: str) -> dict[str, Any]:
+    """Return the arguments by which zarr-python opens a location, after a remote server has answered.
+
+    Raises
+    ------
+    OSError
+        It does not answer.
+    """
+    store = open_store(location)
+    if isinstance(store, LocalStore):
+        return {}
+    path = store.path_of("zarr.json")
+    unreached = store.contact(store.file_system(), path)
+    if unreached is not None:
+        _checked(unreached, path)
+    options = access_options(location.partition("://")[0])
+    return {"storage_options": options} if options else {}
 
 
 def trusting(store: Store, name: str) -> Store:
@@ -334,16 +356,16 @@ class RemoteStore:
 
     def check_driver(self) -> None:
         """Make sure that there is a driver for the URL."""
-        self._file_system()
+        self.file_system()
 
-    def _file_system(self) -> Any:
+    def file_system(self) -> Any:
         """Give fsspec's file system, which fsspec keeps for each process and thread."""
         fsspec: Any = import_module("fsspec")  # it takes a while, and local files do without
         protocol = self.root.partition("://")[0]
         if protocol in _DRIVERS:
             need(_DRIVERS[protocol], self.root, "remote")
         try:
-            return fsspec.filesystem(protocol)
+            return fsspec.filesystem(protocol, **access_options(protocol))
         except (ImportError, TypeError, ValueError) as error:  # some drivers want to know more than a URL says
             raise UnsupportedError(f"{self.root}: cannot be read: {error}") from None
 
@@ -377,7 +399,10 @@ class RemoteStore:
 
     def _found(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | Exception]:
         """Read ranges of files, all at once, or give the errors."""
-        fs = self._file_system()
+        fs = self.file_system()
+        unreached = self.contact(fs, paths[0])
+        if unreached is not None:
+            return [unreached] * len(paths)
         found = (
             fs.cat_ranges(paths, list(starts), list(stops), on_error="return") if len(paths) > 1 else [_caught(lambda: _cat(fs, paths[0], starts[0], stops[0]))]
         )
@@ -391,14 +416,49 @@ class RemoteStore:
             out.append(data)
         return out
 
+    def contact(self, fs: Any, path: str) -> Exception | None:
+        """Make sure, once in each process, that a server answers at all: drivers try for minutes. None where it does, else the error."""
+        server = "/".join(self.root.split("/")[:3])
+        if not getattr(fs, "async_impl", False) or _reached.get(server):
+            return None
+        end = time.monotonic() + _CONTACT_SECONDS
+        for pause in (*_PAUSES, 0.0):
+            found = _caught(lambda: _cat_within(fs, path, end - time.monotonic()))
+            if _is_answer(found):
+                _reached.put(server, True)
+                return None
+            if time.monotonic() + pause >= end:
+                break
+            time.sleep(pause)
+        if isinstance(found, TimeoutError):
+            return TimeoutError(f"no answer from {server} within {_CONTACT_SECONDS:g} seconds")
+        return found if isinstance(found, Exception) else None
+
     def _gives_witness(self) -> bool:
         """Tell whether the server gives, now, after it has refused something, what it gave before."""
         return self.witness is not None and isinstance(self._found([self.path_of(self.witness)], [None], [None])[0], bytes)
 
 
+_reached: Lru[bool] = Lru(256)
+"""Servers that have answered in this process."""
+
+
 def _cat(fs: Any, path: str, start: int | None, stop: int | None) -> bytes:
     data: bytes = fs.cat_file(path, start=start, end=stop)
     return data
+
+
+def _cat_within(fs: Any, path: str, seconds: float) -> bytes:
+    """Read one byte of a file, or give up."""
+    fsspec_asyn: Any = import_module("fsspec.asyn")
+    data: bytes = fsspec_asyn.sync(fs.loop, fs._cat_file, path, start=0, end=1, timeout=max(seconds, 0.1))
+    return data
+
+
+def _is_answer(found: bytes | Exception) -> bool:
+    """Tell whether a server answered, if only that there is no such file."""
+    is_status = any(isinstance(getattr(found, name, None), int) for name in ("status", "code"))
+    return not isinstance(found, Exception) or is_status or is_refused(found) or isinstance(found, FileNotFoundError | NotImplementedError | ValueError)
 
 
 def _caught(read: Callable[[], bytes]) -> bytes | Exception:

@@ -20,7 +20,7 @@ from wkwdask.storage.blocked import look
 from wkwdask.storage.leveled import Level, LeveledLayer
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed_layer import holds_wkw, is_wkw_itself
-from wkwdask.storage.store import open_store
+from wkwdask.storage.store import open_store, remote_options
 from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.zarr_volume import ZarrVolume
 
@@ -114,8 +114,9 @@ def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
 def _open(location: str) -> Any:
     """Open an array or group, None where there is none."""
     zarr = need("zarr", location, "zarr")
+    options = remote_options(location)
     try:
-        return zarr.open(location, mode="r")
+        return zarr.open(location, mode="r", **options)
     except FileNotFoundError:
         return None
     except (ModuleNotFoundError, MemoryError):

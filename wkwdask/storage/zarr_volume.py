@@ -24,6 +24,7 @@ from wkwdask.storage.blocked import Blocked, in_order
 from wkwdask.storage.local import is_remote
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.slices import stored_dtype
+from wkwdask.storage.store import remote_options
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -203,7 +204,7 @@ class ZarrVolume(Blocked):
 
 def open_array(url: str) -> Any:
     """Open an array for reading, with compressors that give no more than a chunk has."""
-    array = need("zarr", url, "zarr").open_array(url, mode="r")
+    array = need("zarr", url, "zarr").open_array(url, mode="r", **remote_options(url))
     from wkwdask.formats.zarr3.bounded import bound_decoders
 
     return bound_decoders(array)
