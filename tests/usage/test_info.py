@@ -1,0 +1,148 @@
+"""What ``info`` prints of colors, of damaged mags, on narrow terminals, and of places on the network."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+import numpy as np
+import pytest
+from command_line import run_here
+from range_server import range_server
+
+import wkwdask
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
+    voxels = np.random.default_rng(1).integers(1, 255, (3, 40, 40, 40)).astype(np.uint8)
+    wkwdask.to_wkw(voxels, tmp_path / "ds/color/1", block_len=8, file_len=2)
+    wkwdask.build_pyramid(tmp_path / "ds", "color", mags=["2", "4"])
+    return tmp_path / "ds"
+
+
+def test_colors_are_bytes_with_channels(dataset):
+    opened = wkwdask.open_dataset(dataset)
+    texts = [run_here("info", dataset).stdout, repr(opened), repr(opened["color"]), opened._repr_html_(), opened["color"]._repr_html_()]
+    for text in texts:
+        assert "uint8 x 3 channels" in text
+        assert "uint24" not in text
+    with pytest.raises(ValueError, match="the layer holds uint8 x 3 channels, the array is uint8; cast it"):
+        wkwdask.to_wkw(np.ones((8, 8, 8), np.uint8), dataset / "color/8")
+
+
+@pytest.mark.parametrize("damage", ["bytes", "absent", "folder"])
+def test_an_unreadable_header_is_one_odd_row(dataset, damage):
+    header = dataset / "color/2/header.wkw"
+    header.unlink()
+    if damage == "bytes":
+        header.write_bytes(b"junk")
+    elif damage == "folder":
+        header.mkdir()
+    done = run_here("info", dataset)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if "cannot be opened" in line]
+    assert f"problem: {header}" in done.stdout.replace("[Errno 21] Is a directory: '", "")
+    mags = json.loads(run_here("info", dataset, "--json").stdout)["layers"][0]["mags"]
+    assert [bool(mag["problem"]) for mag in mags] == [False, True, False]
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_narrow_terminals_lose_nothing(dataset, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "200")
+    wide = run_here(command, dataset).stdout
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = run_here(command, dataset).stdout
+    rows = [line for line in narrow.splitlines() if line.startswith(("layer", "mag", "  "))]
+    assert len(rows) > 3
+    assert max(map(len, rows)) <= 60
+    assert {word for word in wide.split() if word[0].isdigit()} <= set(narrow.split())
+
+
+@pytest.mark.parametrize(
+    ("record", "prefix"), [("info", "precomputed"), ("zarr.json", "zarr"), (".zarray", "zarr"), ("attributes.json", "n5")], ids=lambda value: value.strip(".")
+)
+def test_a_web_address_without_a_format_is_answered_with_its_prefix(tmp_path, record, prefix):
+    pytest.importorskip("aiohttp", reason="the driver of http")
+    (tmp_path / "em").mkdir()
+    (tmp_path / "em" / record).write_text("{}")
+    with range_server(tmp_path) as server:
+        done = run_here("info", f"{server.url}/em")
+        assert f"{server.url}/em: this is a volume of the format {prefix}; name it as {prefix}://{server.url}/em" in done.stderr
+        done = run_here("info", f"{server.url}/none")
+        assert f"precomputed://{server.url}/none, zarr://{server.url}/none or n5://{server.url}/none" in done.stderr
+    assert done.returncode == 1
+
+
+@pytest.fixture
+def silent_server():
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def without_credentials(monkeypatch, tmp_path):
+    for name in [name for name in os.environ if name.startswith(("AWS_", "GOOGLE_", "CLOUDSDK_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+
+def check_answers_soon(url):
+    start = time.monotonic()
+    done = run_here("info", url)
+    assert time.monotonic() - start < 60  # drivers try for minutes
+    assert done.returncode == 1
+    assert "no answer from" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("prefix", ["precomputed", "zarr", "n5"])
+def test_buckets_that_do_not_answer(monkeypatch, silent_server, without_credentials, prefix):
+    s3fs = pytest.importorskip("s3fs", reason="the driver of s3")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", silent_server)
+    s3fs.S3FileSystem.clear_instance_cache()
+    check_answers_soon(f"{prefix}://s3://silent-{prefix}/em")
+
+
+def test_google_buckets_that_do_not_answer(monkeypatch, silent_server, without_credentials):
+    core = pytest.importorskip("gcsfs.core", reason="the driver of gs")
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.register_implementation("gs", core.GCSFileSystem, clobber=True)
+    monkeypatch.setitem(fsspec.config.conf, "gs", {"endpoint_url": silent_server})
+    check_answers_soon("precomputed://gs://silent/em")
+
+
+def test_public_buckets_are_read_without_credentials(monkeypatch, without_credentials, tmp_path):
+    server_of = pytest.importorskip("moto.server", reason="serves S3")
+    s3fs = pytest.importorskip("s3fs", reason="the driver of s3")
+    voxels = np.random.default_rng(1).integers(1, 255, (32, 32, 32)).astype(np.uint8)
+    wkwdask.to_precomputed(voxels, tmp_path / "em", voxel_size=(4, 4, 4))
+    server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    try:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "http://{}:{}".format(*server.get_host_and_port()))
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        owner = s3fs.S3FileSystem(key="x", secret="y")
+        owner.mkdir("public-bucket")
+        for path in (path for path in (tmp_path / "em").rglob("*") if path.is_file()):
+            owner.pipe_file(f"public-bucket/{path.relative_to(tmp_path)}", path.read_bytes(), ACL="public-read")
+        np.testing.assert_array_equal(wkwdask.read("precomputed://s3://public-bucket/em")[0], voxels)
+    finally:
+        s3fs.S3FileSystem.clear_instance_cache()
+        server.stop()
+
+
+def test_warnings_of_a_conversion_are_printed_once(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    (tmp_path / "sections").mkdir()
+    for z in (0, 1, 3):
+        tifffile.imwrite(tmp_path / f"sections/s{z:03}.tif", np.full((40, 40), z + 1, np.uint8))
+    (tmp_path / "sections/s002.tif").write_text("junk")
+    done = run_here("convert", tmp_path / "sections", tmp_path / "ds", "--voxel-size", "4,4,4", "--on-error", "fill", "--pyramid")
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout + done.stderr).count("s002.tif") == 1
