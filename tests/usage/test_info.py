@@ -120,6 +120,7 @@ def test_google_buckets_that_do_not_answer(monkeypatch, silent_server, without_c
 def test_public_buckets_are_read_without_credentials(monkeypatch, without_credentials, tmp_path):
     server_of = pytest.importorskip("moto.server", reason="serves S3")
     s3fs = pytest.importorskip("s3fs", reason="the driver of s3")
+    s3fs.S3FileSystem.clear_instance_cache()
     voxels = np.random.default_rng(1).integers(1, 255, (32, 32, 32)).astype(np.uint8)
     wkwdask.to_precomputed(voxels, tmp_path / "em", voxel_size=(4, 4, 4))
     server = server_of.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
