@@ -229,7 +229,7 @@ def test_command(dataset, tmp_path):
 
 
 def test_targets_are_looked_at_before_the_first_mag(dataset, tmp_path):
-    wkwdask.copy(dataset / "color", tmp_path / "new" / "color")
+    wkwdask.rechunk(dataset / "color", tmp_path / "new" / "color", file_len=4)
     with pytest.raises(ExistsError):
         wkwdask.copy(dataset, tmp_path / "new")
     assert sorted(path.name for path in (tmp_path / "new").iterdir()) == ["color"]

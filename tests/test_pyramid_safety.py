@@ -167,7 +167,7 @@ def test_a_source_that_is_replaced_while_it_is_read(dataset, monkeypatch):
 def test_several_layers_are_checked_before_the_first_is_built(dataset):
     for layer in ("a", "b"):
         wkwdask.to_wkw(labels(1), dataset / layer / "1", **OPTIONS)
-    wkwdask.build_pyramid(dataset, "b")
+    wkwdask.build_pyramid(dataset, "b", method="max")
     with pytest.raises(ExistsError):
         wkwdask.build_pyramid(dataset, ["a", "b"])
     assert not (dataset / "a/2").exists()

@@ -100,7 +100,8 @@ def build_pyramid(
         Encode a segmentation in a way that changes its ids.
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
-        nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
+        nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew. A finished pyramid with the same settings is no error:
+        the same call does nothing, so that it can be repeated whenever it was killed.
     update : bool or "content"
         Make anew only files that lie above files that have changed (by size and time) since, or that have changed themselves, file by file in place,
         in the mags that were built from the finest one. ``"content"`` trusts no times: all files are made anew, and those that differ are replaced.
@@ -116,7 +117,7 @@ def build_pyramid(
     Raises
     ------
     ExistsError
-        A mag is there and ``existing="error"``.
+        A mag is there that was made otherwise, and ``existing="error"``.
     LockedError
         Another job writes one of the mags.
     ResumeError
@@ -161,7 +162,7 @@ def build_pyramid(
         check_can_be_repeated(len(pyramids), starts_anew=existing == "overwrite")
         if len(pyramids) > 1:  # before the first one is built
             for pyramid in pyramids:
-                pyramid.staged.check_free()
+                pyramid.staged.accepting_finished().check_free()
         return merge_reports([build.build_pyramid(pyramid) for pyramid in pyramids])
     if existing != "error":
         raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")

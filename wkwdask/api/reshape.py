@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.options import MagLike, parse_mags
 from wkwdask.api.scales import rechunk_scales, refuse_options, scale_options
+from wkwdask.errors import ExistsError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.report import Report, merge_reports
+from wkwdask.jobs.staged import is_interrupted_call
 from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions, check_moves, find_moves, prepare_dataset, stage_rechunk
 from wkwdask.storage.precomputed_layer import is_precomputed
 
@@ -169,13 +171,20 @@ def store_anew(
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.runners import num_workers
 
-    check_moves(moves, options, existing)
+    workers = num_workers()
+    try:
+        check_moves(moves, options, existing)
+    except ExistsError:
+        jobs = [stage_rechunk(move, options, existing, workers) for move in moves]
+        if not is_interrupted_call([job.staged for job in jobs if job is not None]):
+            raise
+        existing = "resume"
     prepare_dataset(url, target)
     are_in_place = any(move.folder is None for move in moves)
     check_can_be_repeated(len(moves), starts_anew=options.level is not None if are_in_place else existing == "overwrite")
     reports = []
     for move in moves:
-        staged = stage_rechunk(move, options, existing, num_workers())
+        staged = stage_rechunk(move, options, existing, workers)
         if staged is not None:
             reports.append(build.rechunk(staged, verify=staged.in_place if verify is None else verify))
     return reports

@@ -145,7 +145,7 @@ def build_pyramid(pyramid: StagedPyramid) -> Report:
     -------
     Report
     """
-    staged = pyramid.staged
+    staged = pyramid.staged.accepting_finished()
     if not staged.targets:
         return Report((), 0, 0.0, f"mag {pyramid.source.box.mag} is the coarsest already: nothing to do")
     report = staged.start()
@@ -172,6 +172,7 @@ def upsample(upsampling: StagedUpsample) -> Report:
     """
     staged = upsampling.staged
     if not staged.targets:
+        staged.remove_leftovers()
         return Report((), 0, 0.0, f"no mag finer than {upsampling.source.box.mag} is to be made: nothing to do (mags= makes mags anew that are there)")
     report = staged.start()
     if report is not None:

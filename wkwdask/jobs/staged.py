@@ -14,7 +14,7 @@ from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
 from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_lines import keep_progress
-from wkwdask.storage.job_records import find_unfinished, is_untouched, job_root
+from wkwdask.storage.job_records import JobState, find_unfinished, is_untouched, job_root, job_states, job_targets
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import lock_holder
@@ -104,9 +104,22 @@ class StagedMags:
             if holder is not None:
                 raise LockedError(f"{folder}: another job writes it: {holder}")
 
-        if self.existing != "resume" and find_unfinished(self.parent, self.folders) is None:
+        if self.existing != "resume" and find_unfinished(self.parent, self.folders) is None and not self._was_publishing():
             check_targets(self.folders, self.existing)
         self._check_metadata()
+
+    def _was_publishing(self) -> bool:
+        """Check whether a job ended while some of the mags appeared: the start of the next one finishes that first."""
+        ended = (root for root, state in job_states(self.parent) if state is JobState.UNPUBLISHED)
+        return any(set(job_targets(root)) & set(self.folders) for root in ended)
+
+    def remove_leftovers(self) -> None:
+        """Remove what dead jobs left in the layer, where this one has nothing to do."""
+        with contextlib.suppress(OSError):
+            if not is_untouched(self.parent, ()):
+                job_folder = JobFolder(self.parent, self.owner, ())
+                job_folder.start("update", {})
+                job_folder.discard()
 
     def _check_metadata(self) -> None:
         """Make sure, before any work, that the metadata can be brought up to date after it."""
@@ -164,6 +177,14 @@ class StagedMags:
         if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and is_untouched(self.parent, self.folders):
             return self._finished_before()
         return None
+
+    def is_finished(self) -> bool:
+        """Check whether a job with the same settings made all mags."""
+        return all(is_taken(folder) and read_provenance(folder).get("settings") == self.settings for folder in self.folders)
+
+    def accepting_finished(self) -> StagedMags:
+        """Return the job as one that does nothing where an equal one was finished."""
+        return replace(self, existing="resume") if self.existing == "error" and self.is_finished() else self
 
     def _finished_before(self) -> Report:
         """Give the report of the job that made what is there."""
@@ -255,8 +276,8 @@ class StagedMags:
 
 def is_interrupted_call(jobs: Sequence[StagedMags], *, goes_on: bool = False) -> bool:
     """Tell whether some jobs of a call were finished by one with the same settings, and others, or what comes after them, perhaps not: it goes on."""
-    done = [all(read_provenance(folder).get("settings") == job.settings for folder in job.folders) for job in jobs]
-    return any(done) and (goes_on or not all(done))
+    done = [job.is_finished() for job in jobs]
+    return any(done) and (goes_on or not all(done) or not all(is_untouched(job.parent, job.folders) for job in jobs))
 
 
 def settings_of(command: str, **options: Any) -> dict[str, Any]:

@@ -234,7 +234,7 @@ class JobFolder:
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
         done = [read_provenance(target) for target in self.targets]
-        if finished and all(item.get("job") in finished and item.get("settings") == settings for item in done):
+        if finished and done and all(item.get("job") in finished and item.get("settings") == settings for item in done):
             return done[0]
         return None
 
@@ -261,7 +261,8 @@ class JobFolder:
                 )
         remove_tree(root)
         release_locks_of(job, targets)
-        return set()
+        made = any(read_provenance(target).get("job") == job for target in self.targets)
+        return {job} if made else set()  # it was killed after its mags appeared and before its locks went
 
     def _is_about_same_shards(self, root: str) -> bool:
         other = region_of(root)
