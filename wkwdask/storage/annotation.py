@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError, MissingError, UnsupportedError
+from wkwdask.formats.parsing import reading
 from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
 from wkwdask.geometry.mag import Mag
@@ -245,10 +246,8 @@ def _volume_layers(opened: Folder | Zip, names: list[str], inner: list[str], fil
     described = {}
     for name in names:
         if name.endswith(".nml"):
-            try:
+            with reading(f"{file.name}:{name}", "NML"):
                 root = ElementTree.fromstring(opened.read(name, _NML_NBYTES))
-            except ElementTree.ParseError as error:
-                raise CorruptError(f"{file.name}:{name}: no NML: {error}") from None
             described.update({volume.get("location"): volume for volume in root.iter("volume")})
     found = [(member, described.get(os.path.basename(member))) for member in inner]
     return [VolumeLayer(member) if volume is None else VolumeLayer(member, volume.get("name"), volume.get("fallbackLayer")) for member, volume in found]
@@ -272,7 +271,9 @@ def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _Contents]:
         if match is None:
             continue
         folder = name[: match.end("mag")]
-        mags[folder] = Mag.parse(match["mag"])
+        if folder not in mags:
+            with reading(f"{file.name}:{name}", "annotation"):
+                mags[folder] = Mag.parse(match["mag"])
         blocks = found.setdefault(folder, [])
         if match["x"] is not None:
             blocks.append((int(match["z"]), int(match["y"]), int(match["x"])))

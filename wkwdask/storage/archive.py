@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.parsing import reading
+from wkwdask.storage.local import check_regular
 from wkwdask.storage.lru import Lru
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class ArchiveFile:
         state = self.state
         if os.path.isdir(self.path):
             return Folder(self.path)
+        check_regular(self.path)
         kept = _zips.get((self, state))
         if kept is None:
             kept = Zip(self)
@@ -89,7 +91,9 @@ class Folder:
 
     def read(self, name: str, most: int) -> bytes:
         """Read a file; of one that is too large, no more than one byte too many."""
-        with open(f"{self._path}/{name}", "rb") as file:
+        path = f"{self._path}/{name}"
+        check_regular(path)
+        with open(path, "rb") as file:
             return file.read(most + 1)
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, WkwDaskError
-from wkwdask.formats.extras import need
 from wkwdask.formats.parsing import reading
 from wkwdask.geometry.grid import cell_range
 from wkwdask.storage.hdf5_file import open_hdf5

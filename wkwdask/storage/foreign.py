@@ -454,21 +454,18 @@ def _zarr_voxel_size(attributes: dict[str, Any], axes: str | None) -> VoxelSize 
 def _open_mrc(path: str, placing: Placing) -> Foreign:
     """Open an MRC file: sections behind each other."""
     mrcfile = need("mrcfile", path)
-    try:
-        with mrcfile.open(path, mode="r", header_only=True, permissive=False) as mrc:
-            header = mrc.header
-            order = header.nx.dtype.byteorder
-            shape = (int(header.nz), int(header.ny), int(header.nx))
-            mode, offset = int(header.mode), 1024 + int(header.nsymbt)
-            maps = tuple(int(header[name]) for name in ("mapc", "mapr", "maps"))
-            size = [length_nm(float(length), "angstrom") for length in mrc.voxel_size.tolist()]
-            stamp, flags = np.frombuffer(header.tobytes()[_IMOD], np.dtype("i4").newbyteorder(order)).tolist()
-    except (ValueError, OSError) as error:
-        raise CorruptError(f"{path}: no MRC file that can be read: {error}") from None
+    with reading(path, "MRC file"), mrcfile.open(path, mode="r", header_only=True, permissive=False) as mrc:
+        header = mrc.header
+        order = header.nx.dtype.byteorder
+        shape = (int(header.nz), int(header.ny), int(header.nx))
+        mode, offset = int(header.mode), 1024 + int(header.nsymbt)
+        maps = tuple(int(header[name]) for name in ("mapc", "mapr", "maps"))
+        size = [length_nm(float(length), "angstrom") for length in mrc.voxel_size.tolist()]
+        stamp, flags = np.frombuffer(header.tobytes()[_IMOD], np.dtype("i4").newbyteorder(order)).tolist()
     if mode not in _MRC_DTYPES:
         raise UnsupportedError(f"{path}: mode {mode}, expected one of {', '.join(map(str, _MRC_DTYPES))}")
-    if min(shape) <= 0:
-        raise CorruptError(f"{path}: holds {shape} sections, rows and columns")
+    if min(shape) <= 0 or offset < 1024:
+        raise CorruptError(f"{path}: holds {shape} sections, rows and columns from byte {offset} on")
     stored = "".join("xyz"[n - 1] for n in reversed(maps)) if sorted(maps) == [1, 2, 3] else "zyx"
     dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _MRC_DTYPES[mode]  # IMOD's bytes have no sign unless it says so
     ref = bytes_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset)

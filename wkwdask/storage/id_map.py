@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from wkwdask.errors import IncompleteWriteError
+from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.storage.local import NewFile, publish_bytes
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def own_values(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMa
 
     Raises
     ------
-    ValueError
+    FormatError
         A value is negative.
     """
     largest, state = 0, _state(path)
@@ -137,7 +137,7 @@ def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -
 
     Raises
     ------
-    ValueError
+    FormatError
         A value is negative.
     """
     path, count, largest = f"{folder}/values", 0, 0
@@ -152,7 +152,7 @@ def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -
 def _largest(chunk: npt.NDArray[Any], source: str, first: int) -> int:
     if chunk.dtype.kind == "i" and len(chunk) and chunk.min() < 0:
         place = int(np.argmax(chunk < 0))
-        raise ValueError(f"{source}: id {first + place} becomes {chunk[place]}, expected no negative id")
+        raise FormatError(f"{source}: id {first + place} becomes {chunk[place]}, expected no negative id")
     return int(chunk.max()) if len(chunk) else 0
 
 
@@ -199,7 +199,7 @@ def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int]
 
     Raises
     ------
-    ValueError
+    FormatError
         An id becomes two things.
     """
     runs: list[tuple[str, int]] = []
@@ -266,4 +266,4 @@ def _refuse(key: int, chunks: PairChunks, describe: Callable[[int], str]) -> Non
         other = next((row for row in rows if row[1] != rows[0][1]), None)
         if other is not None:
             (row_a, value_a), (row_b, value_b) = rows[0], other
-            raise ValueError(f"{describe(row_b)}: id {key} becomes {value_b}, but {value_a} in {describe(row_a).rpartition(': ')[2]}")
+            raise FormatError(f"{describe(row_b)}: id {key} becomes {value_b}, but {value_a} in {describe(row_a).rpartition(': ')[2]}")

@@ -16,6 +16,7 @@ import numpy as np
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.extras import need
 from wkwdask.formats.parsing import reading
+from wkwdask.storage.array_file import npy_ref
 from wkwdask.storage.hdf5_file import find_item, open_hdf5
 from wkwdask.storage.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
 from wkwdask.storage.local import local_path, publish_bytes
@@ -33,6 +34,7 @@ AGGLOMERATE_SUFFIXES = (".hdf5", ".h5")
 AGGLOMERATE_DATASET = "segment_to_agglomerate"
 SUFFIXES = (".csv", ".parquet", ".npy", ".nml", *AGGLOMERATE_SUFFIXES)
 _MOST = 2**64 - 1
+_MOST_DIGITS = len(str(_MOST))
 _HASHED_NBYTES = 8 << 20
 _ENCODING = "utf-8-sig"  # some programs begin a file with a mark of the order of its bytes
 
@@ -157,30 +159,31 @@ class CsvFile(_File):
 
         has_header = self._has_header()
         first = 2 if has_header else 1
-        try:
-            reader = pd.read_csv(
-                self.path,
-                header=None,
-                skiprows=int(has_header),
-                chunksize=ROWS,
-                skip_blank_lines=False,
-                encoding=_ENCODING,
-                encoding_errors="replace",
-                low_memory=False,  # else parts of a chunk may get types of their own
-            )
-            with reader:
-                for frame in reader:
-                    if frame.shape[1] != 2:
-                        self._refuse(has_header)
-                    # A type that is asked for would let 1.5 and True pass.
-                    keys, values = (as_ids(frame.iloc[:, n].to_numpy(), f"column {n + 1}") for n in range(2))
-                    yield first, keys, values
-                    first += len(frame)
-        except pd.errors.EmptyDataError:
-            return
-        except (TypeError, ValueError, OverflowError, pd.errors.ParserError) as error:
-            self._refuse(has_header)
-            raise FormatError(f"{self.path}: {error}") from None
+        with reading(self.path, "CSV file", lambda: f"behind line {first - 1}"):
+            try:
+                reader = pd.read_csv(
+                    self.path,
+                    header=None,
+                    skiprows=int(has_header),
+                    chunksize=ROWS,
+                    skip_blank_lines=False,
+                    encoding=_ENCODING,
+                    encoding_errors="replace",
+                    low_memory=False,  # else parts of a chunk may get types of their own
+                )
+                with reader:
+                    for frame in reader:
+                        if frame.shape[1] != 2:
+                            self._refuse(has_header)
+                        # A type that is asked for would let 1.5 and True pass.
+                        keys, values = (as_ids(frame.iloc[:, n].to_numpy(), f"column {n + 1}") for n in range(2))
+                        yield first, keys, values
+                        first += len(frame)
+            except pd.errors.EmptyDataError:
+                return
+            except (TypeError, ValueError, LookupError, ArithmeticError):
+                self._refuse(has_header)
+                raise
 
     def _has_header(self) -> bool:
         """Tell whether the first line names columns: it does not begin with a number. One that begins with a number is never passed over."""
@@ -199,12 +202,17 @@ class CsvFile(_File):
                 if number == 1 and has_header:
                     continue
                 parts = [_unquoted(part).removeprefix("+") for part in line.strip("\r\n").split(",")]
-                if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and int(part) <= _MOST for part in parts):
+                if len(parts) != 2 or not all(_is_id(part) for part in parts):
                     raise FormatError(f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids from 0 to 2^64 - 1, such as 12,7")
 
     def describe(self, row: int) -> str:
         """Say where a row is."""
         return f"{self.path}: line {row}"
+
+
+def _is_id(part: str) -> bool:
+    digits = part.lstrip("0") or part[:1]
+    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS and int(digits) <= _MOST
 
 
 def _unquoted(part: str) -> str:
@@ -218,21 +226,17 @@ class ParquetFile(_File):
     def chunks(self) -> Iterator[Chunk]:
         """Go through its pairs."""
         need("pyarrow", self.path, "analysis")
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         first = 1
-        try:
-            with pq.ParquetFile(self.path) as file:
-                names = self._by_index(file.schema_arrow)
-                if len(names) != 2:
-                    raise FormatError(f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected two: ids, and what they become")
-                for batch in file.iter_batches(ROWS):
-                    columns = [self._column(batch, name, first) for name in names]
-                    yield first, columns[0], columns[1]
-                    first += batch.num_rows
-        except pa.ArrowInvalid as error:
-            raise FormatError(f"{self.path}: no Parquet file that can be read: {error}") from None
+        with reading(self.path, "Parquet file", lambda: f"behind row {first - 1}"), pq.ParquetFile(self.path) as file:
+            names = self._by_index(file.schema_arrow)
+            if len(names) != 2:
+                raise FormatError(f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected two: ids, and what they become")
+            for batch in file.iter_batches(ROWS):
+                columns = [self._column(batch, name, first) for name in names]
+                yield first, columns[0], columns[1]
+                first += batch.num_rows
 
     @staticmethod
     def _by_index(schema: Any) -> list[str]:
@@ -251,18 +255,19 @@ class ParquetFile(_File):
 class NpyFile(_File):
     """``(n, 2)`` pairs, or one entry for each id from 0 on, which is used where it is."""
 
-    def _opened(self) -> np.memmap[Any, Any]:
-        try:
-            found = np.lib.format.open_memmap(self.path, mode="r")  # np.load takes archives too
-        except ValueError as error:
-            raise FormatError(f"{self.path}: no .npy file that can be read: {error}") from None
-        if found.dtype.kind not in "iu" or not (found.ndim == 1 or (found.ndim == 2 and found.shape[1] == 2)):
-            raise FormatError(f"{self.path}: holds {found.dtype.name} of shape {found.shape}, expected integers of shape (n,), one for each id, or (n, 2)")
-        return found
+    def _opened(self) -> tuple[npt.NDArray[Any], int]:
+        """Map it into memory, and tell where its values begin."""
+        ref, is_reversed = npy_ref(self.path)
+        dtype, shape = np.dtype(ref.dtype), ref.shape[::-1] if is_reversed else ref.shape
+        if dtype.kind not in "iu" or not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 2)):
+            raise FormatError(f"{self.path}: holds {dtype.name} of shape {shape}, expected integers of shape (n,), one for each id, or (n, 2)")
+        if 0 in shape:
+            return np.zeros(shape, dtype), ref.offset
+        return np.memmap(self.path, dtype, "r", ref.offset, shape, "F" if is_reversed else "C"), ref.offset
 
     def chunks(self) -> Iterator[Chunk]:
         """Go through its pairs."""
-        found = self._opened()
+        found, _ = self._opened()
         for first in range(0, len(found), ROWS):
             rows = np.array(found[first : first + ROWS])
             what = f"{self.path}: rows {first + 1} to {first + len(rows)}"
@@ -270,12 +275,12 @@ class NpyFile(_File):
 
     def write(self, folder: str) -> IdMap:
         """Make a table of it, or use it as it is."""
-        found = self._opened()
+        found, offset = self._opened()
         if found.ndim == 2:
             return super().write(folder)
         if not found.dtype.isnative:
             return write_values(folder, (np.array(found[first : first + ROWS]) for first in range(0, len(found), ROWS)), self.path)
-        return own_values(self.path, found.dtype, int(found.offset), len(found))
+        return own_values(self.path, found.dtype, offset, len(found))
 
 
 class AgglomerateFile(_File):

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wkwdask.errors import FormatError
+from wkwdask.formats.parsing import reading
 
 _FARTHEST = 2**53
 
@@ -35,7 +36,7 @@ def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
     trees: list[int] = []
     positions: list[tuple[float, float, float]] = []
     root, number = None, -1
-    try:
+    with reading(path, "NML", lambda: f"in node {len(positions) + 1}"):
         for event, element in ElementTree.iterparse(path, ("start", "end")):
             if event == "start":
                 root = element if root is None else root
@@ -45,8 +46,6 @@ def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
                 positions.append((float(element.attrib["x"]), float(element.attrib["y"]), float(element.attrib["z"])))
             elif element.tag == "thing":
                 element.clear()
-    except (ElementTree.ParseError, KeyError, ValueError) as error:
-        raise FormatError(f"{path}: no NML: {type(error).__name__}: {error}, in node {len(positions) + 1}") from None
     if root is None or root.tag != "things":
         raise FormatError(f"{path}: begins with <{'' if root is None else root.tag}>, expected <things>, as an NML does")
     places = np.array(positions, np.float64).reshape(-1, 3)
