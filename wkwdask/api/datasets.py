@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.layers import Layer, layer_of, odd_layer
-from wkwdask.errors import ExistsError, MissingError
+from wkwdask.errors import ExistsError, FormatError, MissingError
 from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, LayerRecord, check_layer_name, format_segment_id, new_document
 from wkwdask.formats.datasource_edits import with_box, with_largest_id, with_layer, with_mags, with_scale, with_view_configuration, without_layer, without_mags
@@ -483,4 +483,4 @@ def _check_same_type(folder: str, volumes: Iterable[WkwVolume], expected: tuple[
     for volume in volumes:
         found = element_class(volume.dtype, volume.num_channels), volume.num_channels
         if found != expected:
-            raise ValueError(f"{volume.folder}: holds {type_text(*found)}, the layer at {folder} {type_text(*expected)}")
+            raise FormatError(f"{volume.folder}: holds {type_text(*found)}, the layer at {folder} {type_text(*expected)}")

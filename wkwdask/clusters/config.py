@@ -11,6 +11,7 @@ from wkwdask.clusters.check_keys import check_values, flat
 from wkwdask.clusters.manifests import check_manifests
 from wkwdask.clusters.scripts import kind_of_script
 from wkwdask.errors import FormatError, MissingError
+from wkwdask.formats.parsing import reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +127,8 @@ def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: M
             if len(documents) != 1:
                 raise FormatError(f"{path}: found {len(documents)} YAML documents, expected one with the keys of a cluster")
             return _checked(path.stem, path, documents[0], changes)
-        check_manifests(documents, str(path))
+        with reading(str(path), "manifests of Kubernetes"):
+            check_manifests(documents, str(path))
         loaded = ClusterConfig(path.stem, "kubernetes", path, text=text)
     if changes:
         raise FormatError(f"{path}: {', '.join(changes)}: cannot be set from outside: change a copy of the file")
@@ -143,10 +145,11 @@ def _text_of(path: Path) -> str:
 def _documents(text: str, path: Path) -> list[Any]:
     import yaml
 
-    try:
-        return list(yaml.load_all(text, _loader()))
-    except yaml.YAMLError as error:
-        raise FormatError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    with reading(str(path), "YAML"):
+        try:
+            return list(yaml.load_all(text, _loader()))
+        except yaml.YAMLError as error:
+            raise FormatError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
 
 
 def _loader() -> Any:

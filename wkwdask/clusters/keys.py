@@ -69,7 +69,7 @@ def _nbytes(value: Any) -> str | int:
     try:
         if isinstance(value, bool) or not isinstance(value, str | int) or parse_bytes(value) <= 0:
             raise ValueError
-    except ValueError:
+    except (ValueError, OverflowError):
         raise ValueError("a number of bytes such as 4GiB") from None
     return value
 

@@ -124,12 +124,12 @@ class DataSource:
         return None
 
 
-def parse_datasource(text: str, source: str) -> DataSource:
+def parse_datasource(content: str | bytes, source: str) -> DataSource:
     """Read the text of a ``datasource-properties.json``, in its current or a legacy form.
 
     Parameters
     ----------
-    text : str
+    content : str or bytes
         The file's content.
     source : str
         The file, for errors.
@@ -144,7 +144,7 @@ def parse_datasource(text: str, source: str) -> DataSource:
     CorruptError
         The text is no JSON or says something impossible of the dataset.
     """
-    document = parse_object(text, source)
+    document = parse_object(content, source)
     problems = Problems()
     voxel_size = _voxel_size(document.get("scale"), problems)
     entries = document.get("dataLayers", [])

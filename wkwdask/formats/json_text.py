@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_DEEPEST = 100
+
+
 class Number(float):
     """A number with a point or an exponent that is written as it was read."""
 
@@ -42,13 +45,13 @@ class Problems:
         self.found.append(f"{path}: expected {expected}, found {json.dumps(value)[:80]}")
 
 
-def parse_object(text: str, source: str) -> dict[str, Any]:
-    """Read the text of a JSON file that holds an object.
+def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
+    """Read the content of a JSON file that holds an object.
 
     Parameters
     ----------
-    text : str
-        The file's content.
+    content : str or bytes
+        The file's content; bytes are UTF-8, with or without a byte order mark.
     source : str
         The file, for errors.
 
@@ -60,8 +63,12 @@ def parse_object(text: str, source: str) -> dict[str, Any]:
     Raises
     ------
     CorruptError
-        The text is no JSON, or another kind of value.
+        The content is no JSON, another kind of value, or nested too deep.
     """
+    try:
+        text = content if isinstance(content, str) else content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CorruptError(f"{source}: byte {error.start}: no UTF-8 text") from None
     try:
         document = json.loads(text, parse_float=Number, parse_constant=Number)
     except json.JSONDecodeError as error:
@@ -70,7 +77,18 @@ def parse_object(text: str, source: str) -> dict[str, Any]:
         raise CorruptError(f"{source}: no JSON that can be read: {error}") from None
     if not isinstance(document, dict):
         raise CorruptError(f"{source}: expected an object at the top, found {type(document).__name__}")
+    _check_depth(document, source)
     return document
+
+
+def _check_depth(document: dict[str, Any], source: str) -> None:
+    """Refuse a document that is nested so deep that walking through it could fail."""
+    level: list[Any] = [document]
+    for _ in range(_DEEPEST):
+        level = [item for value in level for item in (value.values() if isinstance(value, dict) else value) if isinstance(item, (dict, list))]
+        if not level:
+            return
+    raise CorruptError(f"{source}: nested deeper than {_DEEPEST} levels")
 
 
 def format_json(value: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import default_category
 from wkwdask.jobs.repair import JSON, Action, Left, RepairOptions
 from wkwdask.storage.dataset import update_datasource
+from wkwdask.storage.json_edit import read_object
 from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.locks import locked_file
 from wkwdask.storage.wkw_mend import set_aside
@@ -145,7 +145,7 @@ class JsonRepair:
 
     def _plan_new(self, fault: Fault) -> bool:
         """Make a new document of what is there, with all that can be read of the old one; tell whether that settles all there is."""
-        head, kept, others = sound_parts(_parsed(self._scope.json_path))
+        head, kept, others = sound_parts(read_object(self._scope.json_path))
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
             self.left.append(Left(fault, "no file says how large a voxel is: give voxel_size (--voxel-size X,Y,Z in nanometres)"))
@@ -200,12 +200,3 @@ class JsonRepair:
         for change in self._changes:
             document = change(document)
         return document
-
-
-def _parsed(path: str) -> Any:
-    """Parse a JSON as far as it is one."""
-    try:
-        with open(path, "rb") as file:
-            return json.loads(file.read().decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
-        return None

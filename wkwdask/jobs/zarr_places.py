@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import ExistsError, UnsupportedError
+from wkwdask.errors import ExistsError, FormatError, UnsupportedError
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.ngff_edit import LABELS, image_of, read_attributes
@@ -61,7 +61,7 @@ class ImagePlace:
 
         Raises
         ------
-        ValueError
+        FormatError
             They say something else: levels would not lie over each other.
         """
         names = {mag.name for mag in replaced}
@@ -70,7 +70,7 @@ class ImagePlace:
                 return
             if path not in names and any(abs(a / b - 1) > 1e-3 for a, b in zip(size, found, strict=True)):
                 told = " x ".join(f"{n:g}" for n in found)
-                raise ValueError(f"{self.folder}: a voxel of mag 1 has {told} nm there, as its array {path!r} says, got {' x '.join(f'{n:g}' for n in size)}")
+                raise FormatError(f"{self.folder}: a voxel of mag 1 has {told} nm there, as its array {path!r} says, got {' x '.join(f'{n:g}' for n in size)}")
 
     def _sizes(self) -> dict[str, Lengths | None]:
         """Edge lengths of a voxel of mag 1 by each array, None where its name is no mag."""

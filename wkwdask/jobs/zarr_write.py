@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.errors import FormatError
 from wkwdask.formats.ngff_image import VERSIONS, letters_of, level_of, multiscale
 from wkwdask.formats.zarr3.chunks import ChunkEncoding, check_compression
 from wkwdask.geometry.mag import Mag
@@ -111,6 +112,8 @@ def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -
 def _version(place: ImagePlace, options: ArrayOptions) -> str:
     """Decide which version of OME-NGFF is written."""
     version = options.version or place.version or "0.5"
+    if version not in VERSIONS and not options.version:
+        raise FormatError(f"{place.folder}: is an image of OME-NGFF {version!r}, written are {' and '.join(VERSIONS)}")
     if version not in VERSIONS:
         raise ValueError(f"OME-NGFF is written in version {' or '.join(VERSIONS)}, got {version!r}")
     return version

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.errors import BoundsError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, OddLayer, format_datasource, parse_datasource
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.json_edit import update_json
@@ -40,11 +40,7 @@ def read_datasource(folder: str) -> DataSource | None:
             raw = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{path}: byte {error.start}: no UTF-8 text") from None
-    return parse_datasource(text, path)
+    return parse_datasource(raw, path)
 
 
 def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:

@@ -5,7 +5,6 @@ Each is made under another name, in the folder of the export, and is moved to it
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from wkwdask.errors import AlignmentError
 from wkwdask.formats.extras import need
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.held import Scratch
+from wkwdask.storage.json_edit import read_object
 from wkwdask.storage.local import NewFile
 
 if TYPE_CHECKING:
@@ -285,12 +285,9 @@ def is_section(name: str) -> bool:
 
 def is_exported_zarr(path: str) -> bool:
     """Tell whether a folder is a Zarr array that :class:`ZarrOutput` wrote, and holds nothing else."""
-    try:
-        with open(f"{path}/zarr.json", "rb") as file:
-            record = json.load(file)
-    except (OSError, ValueError):
-        return False
-    is_ours = isinstance(record, dict) and record.get("node_type") == "array" and {"mag", "offset_vx"} <= set(record.get("attributes", ()))
+    record = read_object(f"{path}/zarr.json") or {}
+    attributes = record.get("attributes")
+    is_ours = record.get("node_type") == "array" and isinstance(attributes, dict) and {"mag", "offset_vx"} <= set(attributes)
     return is_ours and set(os.listdir(path)) <= {"zarr.json", "c"}
 
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
+from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.extras import need
 from wkwdask.formats.ngff import check_version, parse_image
 from wkwdask.formats.parsing import reading
@@ -431,7 +431,7 @@ def _ome_zarr(group: Any, path: str) -> tuple[str, str | None, VoxelSize | None]
         key = str(entry["path"])
     except (TypeError, KeyError, IndexError):
         keys = ", ".join(f"{path}/{name}" for name in sorted(group.array_keys()))
-        raise ValueError(f"{path}: a group without multiscales: name an array in it: {keys or 'there is none'}") from None
+        raise FormatError(f"{path}: a group without multiscales: name an array in it: {keys or 'there is none'}") from None
     letters = "".join(axis["name"].lower() for axis in axes) or None
     if letters is None or not scales or not set("xyz") <= set(letters):
         return key, letters, None

@@ -1,16 +1,26 @@
-"""Changing a JSON file that describes what lies beside it: whole, and by one process at a time."""
+"""Changing a JSON file that describes what lies beside it: whole, and by one process at a time. Reading one that may be anything."""
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import MissingError
+from wkwdask.errors import FormatError, MissingError
+from wkwdask.formats.json_text import parse_object
 from wkwdask.storage.local import publish_bytes, remove_temporaries
 from wkwdask.storage.locks import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+def read_object(path: str) -> dict[str, Any] | None:
+    """Read a JSON file that holds an object, None where there is no such file, or another content."""
+    try:
+        with open(path, "rb") as file:
+            return parse_object(file.read(), path)
+    except (OSError, FormatError):
+        return None
 
 
 def update_json(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError, UnsupportedError
+from wkwdask.errors import FormatError, UnsupportedError
 from wkwdask.formats.n5.attributes import FILE_NAME, parse_attributes, parse_dataset
 from wkwdask.formats.n5.block import decode_block, header_nbytes
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -209,8 +209,4 @@ def read_attributes(store: Store, key: str = "") -> dict[str, Any] | None:
     (raw,) = store.read_whole([name], _LARGEST_ATTRIBUTES)
     if raw is None:
         return None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{store.path_of(name)}: byte {error.start}: no UTF-8 text") from None
-    return parse_attributes(text, store.path_of(name))
+    return parse_attributes(raw, store.path_of(name))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from zarr.core.buffer import default_buffer_prototype
 from zarr.storage import FsspecStore, LocalStore, WrapperStore
 
-from wkwdask.errors import CorruptError
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_attributes, parse_dataset
 from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
 from wkwdask.formats.n5.zarr_document import array_document, group_document
@@ -77,11 +76,7 @@ class N5Store(WrapperStore[Any]):
         raw = await self._store.get(f"{prefix}{FILE_NAME}", default_buffer_prototype())
         if raw is None:
             return None
-        try:
-            text = raw.to_bytes().decode("utf-8-sig")
-        except UnicodeDecodeError as error:
-            raise CorruptError(f"{prefix}{FILE_NAME}: byte {error.start}: no UTF-8 text") from None
-        return parse_attributes(text, f"{prefix}{FILE_NAME}")
+        return parse_attributes(raw.to_bytes(), f"{prefix}{FILE_NAME}")
 
     async def _holds_something(self, prefix: str) -> bool:
         if not self._store.supports_listing:

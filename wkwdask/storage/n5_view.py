@@ -15,6 +15,7 @@ from wkwdask.formats.n5.zarr_document import CODEC, FORMS, array_document, group
 from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
 from wkwdask.formats.ngff_image import Level as NgffLevel
 from wkwdask.formats.ngff_image import multiscale
+from wkwdask.storage.json_edit import read_object
 from wkwdask.storage.local import publish_bytes, remove_file
 from wkwdask.storage.n5 import NAMING, N5Volume, read_attributes
 from wkwdask.storage.n5_layer import find_n5_layers, location_of
@@ -207,12 +208,5 @@ def _local_root(url: str | os.PathLike[str]) -> str:
 
 
 def _check_own(path: str) -> None:
-    try:
-        with open(path, "rb") as file:
-            document = json.load(file)
-    except FileNotFoundError:
-        return
-    except ValueError:
-        document = {}
-    if not isinstance(document, dict) or not is_made_here(document):
+    if os.path.lexists(path) and not is_made_here(read_object(path) or {}):
         raise ExistsError(f"{path}: is there already, and was not made of {FILE_NAME}; it is not touched")

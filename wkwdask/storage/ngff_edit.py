@@ -9,8 +9,9 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, FormatError
 from wkwdask.formats.json_text import parse_object
+from wkwdask.formats.levels import is_number
 from wkwdask.formats.ngff import check_version
 from wkwdask.formats.ngff_image import image_attributes, label_attributes, with_entries
 from wkwdask.formats.zarr3.documents import FILE_NAME, format_document, group_document
@@ -53,10 +54,15 @@ def _read(path: str) -> dict[str, Any] | None:
             raw = file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
-    try:
-        return parse_object(raw.decode(), path)
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{path}: byte {error.start}: no UTF-8 text") from None
+    return parse_object(raw, path)
+
+
+def _attributes_of(document: dict[str, Any], path: str) -> dict[str, Any]:
+    """Take the attributes out of a ``zarr.json``."""
+    attributes = document.get("attributes", {})
+    if not isinstance(attributes, dict):
+        raise CorruptError(f"{path}: attributes: expected an object, found {json.dumps(attributes)[:80]}")
+    return attributes
 
 
 def image_of(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
@@ -82,7 +88,24 @@ def image_of(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, An
     images = inner["multiscales"]
     if not isinstance(images, list) or not images or not isinstance(images[0], dict) or not isinstance(images[0].get("datasets"), list):
         raise CorruptError(f"{folder}: multiscales: expected a list of objects with datasets")
+    for number, entry in enumerate(images[0]["datasets"]):
+        if not _is_entry(entry):
+            raise CorruptError(f"{folder}: multiscales[0].datasets[{number}]: expected a path and transformations, found {json.dumps(entry)[:80]}")
     return str(inner.get("version", images[0].get("version", "0.4"))), images[0]
+
+
+def _is_entry(entry: Any) -> bool:
+    """Check whether a value names an array, with the scale of each axis where it has one."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+        return False
+    steps = entry.get("coordinateTransformations", [])
+    return isinstance(steps, list) and all(
+        isinstance(step, dict) and (step.get("type") != "scale" or _is_scale(step.get("scale"))) for step in steps
+    )  # fmt: skip
+
+
+def _is_scale(value: Any) -> bool:
+    return isinstance(value, list) and len(value) >= 3 and all(map(is_number, value))
 
 
 def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -110,7 +133,7 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
         document = _read(path)
         if zarr_format == 3:
             before = group_document({}) if document is None else document
-            after = {**before, "attributes": change(copy.deepcopy(before.get("attributes", {})))}
+            after = {**before, "attributes": change(copy.deepcopy(_attributes_of(before, path)))}
             after.pop("consolidated_metadata", None)  # it tells of the group as it was
         else:
             remove_temporaries(folder, _GROUP)
@@ -160,7 +183,10 @@ class NgffEdit:
 
     def _listed(self, attributes: dict[str, Any], name: str) -> dict[str, Any]:
         inner = attributes.get("ome", {}) if self.version == "0.5" else attributes
-        names = [*inner.get("labels", []), *([] if name in inner.get("labels", []) else [name])]
+        listed = inner.get("labels", []) if isinstance(inner, dict) else None
+        if not isinstance(listed, list):
+            raise CorruptError(f"{os.path.dirname(self.folder)}: labels: expected a list of names")
+        names = [*listed, *([] if name in listed else [name])]
         return {**attributes, **label_attributes(names, self.version)}
 
     def check_writable(self) -> None:
@@ -179,24 +205,24 @@ class NgffEdit:
 
         Raises
         ------
-        ValueError
+        FormatError
             It is one of another version, or its axes are others.
         """
         there = read_attributes(self.folder)
         if there is None:
             return
         if there[0] != self._zarr_format:
-            raise ValueError(
+            raise FormatError(
                 f"{self.folder}: is a group of Zarr {there[0]}; what is written is OME-NGFF {self.version}, which lies in Zarr {self._zarr_format}"
             )
         found = image_of(there[1], self.folder)
         if found is None:
             return
         if found[0] != self.version:
-            raise ValueError(f"{self.folder}: is an image of OME-NGFF {found[0]}, what is written {self.version}")
+            raise FormatError(f"{self.folder}: is an image of OME-NGFF {found[0]}, what is written {self.version}")
         axes, ours = json.dumps(found[1].get("axes"), sort_keys=True), json.dumps(self.image["axes"], sort_keys=True)
         if axes != ours:
-            raise ValueError(f"{self.folder}: the axes of the image are {axes}, those of what is written {ours}")
+            raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of what is written {ours}")
 
     def to_json(self) -> dict[str, Any]:
         """Give the form that a publish record holds."""

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import CorruptError, MissingError
+from wkwdask.errors import MissingError
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
 from wkwdask.storage.lru import Lru
 
@@ -71,8 +71,4 @@ def read_info(store: Store) -> VolumeInfo:
     (raw,) = store.read_whole([FILE_NAME], _LARGEST_INFO)
     if raw is None:
         raise MissingError(f"{path}: not found: no Neuroglancer precomputed volume here")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CorruptError(f"{path}: byte {error.start}: no UTF-8 text") from None
-    return parse_info(text, path)
+    return parse_info(raw, path)

@@ -233,6 +233,8 @@ class LocalStore:
             if os.path.islink(path):
                 raise MissingError(f"{path}: a symbolic link to a file that is not there") from None
             return None
+        except ValueError as error:  # NUL bytes, half a surrogate pair
+            raise CorruptError(f"{self.folder}: no file can have the name {name!r}: {error}") from None
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):

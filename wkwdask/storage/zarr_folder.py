@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
+
+from wkwdask.storage.json_edit import read_object
 
 _RECORDS = ("zarr.json", ".zarray", ".zattrs")
 _FIRST = re.compile(r"c|\d+", re.ASCII)
@@ -22,12 +23,8 @@ def array_record(folder: str) -> str | None:
     if os.path.isfile(f"{folder}/.zarray"):
         return f"{folder}/.zarray"
     path = f"{folder}/zarr.json"
-    try:
-        with open(path, "rb") as file:
-            document = json.load(file)
-    except (OSError, ValueError):
-        return None
-    return path if isinstance(document, dict) and document.get("node_type") == "array" else None
+    document = read_object(path)
+    return path if document is not None and document.get("node_type") == "array" else None
 
 
 def array_stray(folder: str) -> str:

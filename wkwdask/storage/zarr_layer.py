@@ -13,6 +13,7 @@ from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.extras import need
 from wkwdask.formats.levels import Lengths, mag_of
 from wkwdask.formats.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
+from wkwdask.formats.parsing import reason_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.storage.block_files import Naming
@@ -178,8 +179,10 @@ def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Leveled
             odd.append(Level(level.path, None, problem=f"{location}/{level.path}: not found, though the image lists it", error=MissingError))
         except UnsupportedError as error:
             odd.append(Level(level.path, None, problem=str(error), error=UnsupportedError))
-        except (ValueError, TypeError, AttributeError) as error:  # what zarr-python raises of metadata that it does not take, and of paths out of the group
-            odd.append(Level(level.path, None, problem=f"{location}/{level.path}: no array that can be read: {error}", error=CorruptError))
+        except (ModuleNotFoundError, OSError):
+            raise
+        except Exception as error:  # what zarr-python raises of metadata that it does not take, and of paths out of the group
+            odd.append(Level(level.path, None, problem=f"{location}/{level.path}: no array that can be read: {reason_of(error)}", error=CorruptError))
     used = NgffImage(image.axes, image.units, tuple(kept), image.is_labels)
     places = place_levels(used, [letters for _, letters in arrays], [item.shape for item, _ in arrays]) if kept else []
     base = _written_here(dict(arrays[0][0].attrs))[1] if arrays else MAG_1
@@ -252,8 +255,9 @@ def _level(item: Any, letters: str, location: str, key: str, mag: Mag | None, le
     version = item.metadata.zarr_format
     record = "zarr.json" if version == 3 else ".zarray"
     opened = None if is_remote(location) else look(f"{location}/{record}")
+    files = tuple(max(1, n) for n in shards or chunks)
     volume = ZarrVolume(
-        location, record, tuple(item.shape), dtype.str, tuple(max(1, n) for n in chunks), tuple(shards or chunks), letters, _naming(item), mag or MAG_1,
+        location, record, tuple(item.shape), dtype.str, tuple(max(1, n) for n in chunks), files, letters, _naming(item), mag or MAG_1,
         lengths_nm, opened,
     )  # fmt: skip
     return Level(key, volume, mag, offset)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from wkwdask.storage.json_edit import read_object
 
 MARK = "wkwdask_view"
 """Its attribute."""
@@ -10,10 +10,5 @@ MARK = "wkwdask_view"
 
 def is_view(path: str) -> bool:
     """Tell whether a ``zarr.json`` was made by :func:`wkwdask.write_zarr_view`."""
-    try:
-        with open(path, "rb") as file:
-            document = json.load(file)
-    except (OSError, ValueError):
-        return False
-    attributes = document.get("attributes") if isinstance(document, dict) else None
+    attributes = (read_object(path) or {}).get("attributes")
     return isinstance(attributes, dict) and MARK in attributes

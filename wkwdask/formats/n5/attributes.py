@@ -64,9 +64,9 @@ class N5Dataset:
         return {**lengths, "dataType": self.dtype.name, "compression": self.compression.to_json()}
 
 
-def parse_attributes(text: str, source: str) -> dict[str, Any]:
-    """Read the text of an ``attributes.json``, of a dataset or any group; errors as for :func:`wkwdask.formats.json_text.parse_object`."""
-    return parse_object(text, source)
+def parse_attributes(content: str | bytes, source: str) -> dict[str, Any]:
+    """Read the content of an ``attributes.json``, of a dataset or any group; errors as for :func:`wkwdask.formats.json_text.parse_object`."""
+    return parse_object(content, source)
 
 
 def is_dataset(document: dict[str, Any]) -> bool:

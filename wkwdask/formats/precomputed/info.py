@@ -207,12 +207,12 @@ def default_key(resolution: Sequence[float]) -> str:
     return "_".join(f"{float(length):g}" for length in resolution)
 
 
-def parse_info(text: str, source: str) -> VolumeInfo:
-    """Read the text of an ``info`` file.
+def parse_info(content: str | bytes, source: str) -> VolumeInfo:
+    """Read the content of an ``info`` file.
 
     Parameters
     ----------
-    text : str
+    content : str or bytes
         The file's content.
     source : str
         The file, for errors.
@@ -227,7 +227,7 @@ def parse_info(text: str, source: str) -> VolumeInfo:
     CorruptError
         The text is no JSON, or says something impossible of the volume; then everything is listed that is wrong, also of its scales.
     """
-    document = parse_object(text, source)
+    document = parse_object(content, source)
     problems = Problems()
     if document.get("@type", TYPE) != TYPE:
         problems.add("@type", f'"{TYPE}"', document["@type"])
