@@ -30,7 +30,7 @@ from wkwdask.storage.local import check_regular, local_path
 from wkwdask.storage.opening import open_stored
 from wkwdask.storage.slices import Slice, file_stamp
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_checked_tiff, series_axes, series_of, series_slices
-from wkwdask.storage.zarr_layer import is_plain_zarr
+from wkwdask.storage.zarr_layer import is_plain_zarr, members_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -430,8 +430,10 @@ def _ome_zarr(group: Any, path: str) -> tuple[str, str | None, VoxelSize | None]
         scales = [step["scale"] for step in steps if step["type"] == "scale"]
         key = str(entry["path"])
     except (TypeError, KeyError, IndexError):
-        keys = ", ".join(f"{path}/{name}" for name in sorted(group.array_keys()))
-        raise FormatError(f"{path}: a group without multiscales: name an array in it: {keys or 'there is none'}") from None
+        members = members_of(group, path)
+        keys = ", ".join(f"{path}/{name}" for name, item in members if hasattr(item, "shape"))
+        bad = "".join(f"; {item}" for _, item in members if isinstance(item, CorruptError))
+        raise FormatError(f"{path}: a group without multiscales: name an array in it: {keys or 'there is none'}{bad}") from None
     letters = "".join(axis["name"].lower() for axis in axes) or None
     if letters is None or not scales or not set("xyz") <= set(letters):
         return key, letters, None

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, MissingError, UnsupportedError
+from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.extras import need
 from wkwdask.formats.levels import Lengths, mag_of
 from wkwdask.formats.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
-from wkwdask.formats.parsing import reason_of
+from wkwdask.formats.parsing import reading, reason_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.storage.block_files import Naming
@@ -151,19 +151,43 @@ def _of_group(group: Any, location: str, name: str, depth: int) -> Iterator[Leve
     if image is not None:
         yield _of_image(group, image, location, name)
         return
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # files of other formats beside the arrays
-            members = sorted(group.members(), key=lambda member: str(member[0]))
-    except Exception:  # of stores that cannot be listed, each raises its own
-        return
-    for key, item in members:
-        below = f"{name}/{key}" if depth else str(key)
-        if hasattr(item, "shape"):
-            if item.ndim > 1 and np.dtype(item.dtype).kind in _KINDS:
-                yield _of_array(item, f"{location}/{key}", below)
-        elif depth < _DEEPEST:
-            yield from _of_group(item, f"{location}/{key}", below, depth + 1)
+    for key, item in members_of(group, location):
+        place, below = f"{location}/{key}", f"{name}/{key}" if depth else key
+        try:
+            with reading(place, "Zarr array or group"):
+                layers = tuple(_of_member(item, place, below, depth))
+        except WkwDaskError as error:  # it leaves the others alone
+            layers = (LeveledLayer(FORMAT, place, below, (Level("", None, problem=str(error), error=type(error)),)),)
+        yield from layers
+
+
+def _of_member(item: Any, location: str, name: str, depth: int) -> Iterator[LeveledLayer]:
+    if isinstance(item, CorruptError):
+        raise item
+    if hasattr(item, "shape"):
+        if item.ndim > 1 and np.dtype(item.dtype).kind in _KINDS:
+            yield _of_array(item, location, name)
+    elif depth < _DEEPEST:
+        yield from _of_group(item, location, name, depth + 1)
+
+
+def members_of(group: Any, location: str) -> list[tuple[str, Any]]:
+    """List what a group holds by name: arrays, groups, and errors in place of those that cannot be read."""
+    if is_remote(location):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # files of other formats beside the arrays
+                return sorted(((str(key), item) for key, item in group.members()), key=lambda member: member[0])
+        except Exception:  # of stores that cannot be listed, each raises its own
+            return []
+    found: list[tuple[str, Any]] = []
+    for name in sorted(os.listdir(location)):
+        if any(os.path.isfile(f"{location}/{name}/{record}") for record in _RECORDS):
+            try:
+                found.append((name, _open(f"{location}/{name}")))
+            except CorruptError as error:
+                found.append((name, error))
+    return found
 
 
 def _of_image(group: Any, image: NgffImage, location: str, name: str) -> LeveledLayer:
