@@ -35,6 +35,14 @@ def _quiet_progress():
         os.environ["WKWDASK_PROGRESS"] = before
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_state(tmp_path_factory):
+    """Keep the user's state folder out of the tests, and of the processes that they start."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """The folder of real data, which lies outside the repository and may be absent."""

@@ -156,7 +156,7 @@ def test_the_matrix_covers_the_kinds():
     """All kinds but those that a dataset of its own tests."""
     elsewhere = {
         "header.unreadable", "header.lengths", "file.block_nbytes", "file.lz4_level", "file.bad_voxel_type", "mag.remote", "mag.empty", "layer.format",
-        "job.running", "job.unpublished", "quarantine", "pyramid.unknown", "folder.unreadable", "file.size_changed",
+        "job.running", "job.refused", "job.unpublished", "quarantine", "pyramid.unknown", "folder.unreadable", "file.size_changed",
     }  # fmt: skip
     precomputed = {kind for kind in KINDS if kind.startswith(("info.", "chunk.", "shard.", "minishard."))}  # see test_precomputed_verify.py
     covered = precomputed | {kind for case in CASES for kind in KINDS for pattern in case.says if matches(kind, pattern)}

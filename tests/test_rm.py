@@ -20,7 +20,7 @@ from wkwdask.errors import LockedError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.jobs import remove as remove_module
 from wkwdask.storage import local
-from wkwdask.storage.locks import release_lock, take_lock
+from wkwdask.storage.locks import read_owner, release_lock, take_lock
 from wkwdask.storage.owner import Owner
 
 ARRAY = np.random.default_rng(0).integers(0, 4, (50, 41, 30)).astype(np.uint32)
@@ -206,7 +206,7 @@ def test_an_interrupted_job_goes_with_its_layer(dataset, tmp_path):
     with regions_of(16), stopping(tmp_path / "log", 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         wkwdask.build_pyramid(dataset, "cells", mags=["2-2-1"], method="max", existing="overwrite")
     (job,) = (dataset / "cells").glob(".wkwdask-job-*")
-    owner = Owner(**json.loads((job / "owner.json").read_text()))
+    owner = read_owner(f"{job}/owner.json")
     take_lock(f"{dataset}/cells/2-2-1", owner)
     with pytest.raises(LockedError, match=f"another job works here: {owner.command}"):
         wkwdask.rm(dataset / "cells")

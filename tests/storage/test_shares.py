@@ -32,9 +32,9 @@ def test_damage_is_named(tmp_path):
         list(Share(str(path), 0, 1).tasks())
     path.write_bytes(whole)
     index = json.loads((tmp_path / "tasks.index").read_text())
-    index[1][2] = 4
+    index["groups"][1][2] = 4
     (tmp_path / "tasks.index").write_text(json.dumps(index))
-    with pytest.raises(CorruptError, match="5 tasks at offset"):
+    with pytest.raises(CorruptError, match="are not signed"):
         list(Share(str(path), 0, 1).tasks())
 
 

@@ -139,19 +139,22 @@ def batch_element(root: str, number: int) -> None:
 @click.argument("root")
 @click.argument("again")
 def batch_finish(root: str, again: str) -> None:
-    """Go on with a job whose array has ended; where this start was put back into the queue after it published that job, with what AGAIN says is next."""
+    """Go on with a job whose array has ended; where this start was put back into the queue after it published that job, with what AGAIN says is next.
+
+    What is run is what AGAIN says, which came with the job: others may write the job's folder.
+    """
     import json
+    from dataclasses import replace
 
     from wkwdask.errors import BatchError
     from wkwdask.storage.batch_file import Batch, read_batch
     from wkwdask.storage.slurm import count_states, describe_states
 
-    batch = read_batch(root)
-    if batch is None and _has_started_before():
-        batch = Batch.from_json(json.loads(again))
-    if batch is None:
+    before = read_batch(root)
+    if before is None and not _has_started_before():
         click.echo(f"{root}: the job is over")
         return
+    batch = replace(Batch.from_json(json.loads(again)), rounds=() if before is None else before.rounds)
     with contextlib.suppress(BatchError):  # only worth a line
         for last in batch.rounds[-1:]:
             click.echo(f"array {last.array}: {describe_states(count_states(last.array))}")

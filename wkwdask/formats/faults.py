@@ -90,6 +90,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "job.dead": (WARNING, "the folder of a job that has ended; the next job that writes here removes it"),
     "job.unpublished": (WARNING, "a job was killed while its mags appeared; the next job that writes here completes it"),
     "job.interrupted": (WARNING, "a job was interrupted and can go on: the same command does"),
+    "job.refused": (ERROR, "jobs that write here stop, since they would have to complete or remove what it names"),
     "job.running": (NOTE, "a job is at work here: what it writes may look damaged"),
     "quarantine": (NOTE, "files that a repair set aside; remove them when nobody misses them"),
     "record.broken": (WARNING, "wkwdask's own record of the files is damaged: lost files go unseen, updates are refused"),

@@ -8,6 +8,8 @@ import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from wkwdask.errors import CorruptError
+from wkwdask.formats.parsing import reading
 from wkwdask.jobs.job import Job, Result
 from wkwdask.storage.receipts import Receipt
 
@@ -85,9 +87,7 @@ class JournaledJob:
 
     def _known(self, key: str) -> Result | None:
         line = self._lines.get(key)
-        if line is None:
-            return None
-        return _result_of(json.loads(zlib.decompress(line)), self._targets)
+        return None if line is None else _result_of(zlib.decompress(line), self._targets)
 
 
 def entry_of(key: str, result: Result) -> dict[str, Any]:
@@ -109,11 +109,20 @@ def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
 def receipts_of(lines: Iterable[bytes], targets: Sequence[Target]) -> Iterator[tuple[int, Receipt]]:
     """Go through all receipts that a journal keeps, with the index of their target."""
     for _, line in _keyed(lines):
-        yield from _result_of(json.loads(line), targets).receipts
+        result = _result_of(line, targets)
+        yield from () if result is None else result.receipts
 
 
-def _result_of(entry: dict[str, Any], targets: Sequence[Target]) -> Result:
-    return Result(tuple((n, _receipt(targets[n], values)) for n, values in entry["receipts"]), entry["sources"])
+def _result_of(line: bytes, targets: Sequence[Target]) -> Result | None:
+    """Read the result that a line keeps, None where it cannot be understood: the task is done again."""
+    try:
+        with reading("a journal", "record"):
+            entry = json.loads(line)
+            if not isinstance(entry["sources"], int):
+                raise TypeError("sources")
+            return Result(tuple((n, _receipt(targets[n], values)) for n, values in entry["receipts"]), entry["sources"])
+    except CorruptError:
+        return None
 
 
 def _receipt(target: Target, values: dict[str, Any]) -> Receipt:
@@ -126,6 +135,7 @@ def _keyed(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
     for line in lines:
         try:
             key = json.loads(line)["task"]
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, LookupError, RecursionError):
             continue
-        yield key, line
+        if isinstance(key, str):
+            yield key, line

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
+from wkwdask.geometry.mag import Mag, vec3
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,14 +82,38 @@ class Report:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: dict[str, Any], note: str) -> Report:
-        """Read the form that stands in the provenance of a mag."""
-        mags = []
-        for entry in value["mags"]:
-            box = entry["nonzero"]
-            nonzero = None if box is None else BoundingBox(tuple(box["topleft"]), tuple(box["size"]), Mag(**box["mag"]))
-            mags.append(MagReport(**{**entry, "nonzero": nonzero}))
-        return cls(tuple(mags), value["nbytes_in"], value["seconds"], note)
+    def from_json(cls, value: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
+        """Read the form that stands in the provenance of a mag.
+
+        Parameters
+        ----------
+        value : dict
+            What :meth:`to_json` gave.
+        note : str
+            What a user should know now.
+        folders : sequence of str
+            Where the mags are, whatever the record says: they may have been moved or copied since.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is something else.
+        """
+        mags = [_mag_report(entry, folder) for entry, folder in zip(value["mags"], folders, strict=True)]
+        nbytes_in, seconds = value["nbytes_in"], value["seconds"]
+        if not isinstance(nbytes_in, int) or not isinstance(seconds, (int, float)):
+            raise TypeError(f"expected numbers, found nbytes_in {nbytes_in!r}, seconds {seconds!r}")
+        return cls(tuple(mags), nbytes_in, float(seconds), note)
+
+
+def _mag_report(entry: dict[str, Any], folder: str) -> MagReport:
+    box = entry["nonzero"]
+    nonzero = None if box is None else BoundingBox(vec3(box["topleft"]), vec3(box["size"]), Mag(**box["mag"]))
+    report = MagReport(**{**entry, "path": folder, "nonzero": nonzero})
+    counts, values = (report.files, report.voxels, report.nbytes), (report.minimum, report.maximum)
+    if not all(isinstance(count, int) for count in counts) or not all(value is None or isinstance(value, (int, float)) for value in values):
+        raise TypeError(f"expected numbers, found {entry}")
+    return report
 
 
 @dataclass(frozen=True, slots=True)

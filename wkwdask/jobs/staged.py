@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
+from wkwdask.formats.parsing import reading
 from wkwdask.jobs.journaled import JournaledJob, receipts_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
@@ -18,6 +19,7 @@ from wkwdask.storage.job_records import JobState, find_unfinished, is_untouched,
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import lock_holder
+from wkwdask.storage.metadata import folders_of
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.provenance import PROVENANCE_NAME, read_provenance
 from wkwdask.storage.records import RECORD_NAME, write_record
@@ -110,14 +112,14 @@ class StagedMags:
 
     def _was_publishing(self) -> bool:
         """Check whether a job ended while some of the mags appeared: the start of the next one finishes that first."""
-        ended = (root for root, state in job_states(self.parent) if state is JobState.UNPUBLISHED)
+        ended = (root for root, state in job_states(self.parent) if state in (JobState.UNPUBLISHED, JobState.REFUSED))
         return any(set(job_targets(root)) & set(self.folders) for root in ended)
 
     def remove_leftovers(self) -> None:
         """Remove what dead jobs left in the layer, where this one has nothing to do."""
         with contextlib.suppress(OSError):
             if not is_untouched(self.parent, ()):
-                job_folder = JobFolder(self.parent, self.owner, ())
+                job_folder = replace(self, folders=())._job_folder()
                 job_folder.start("update", {})
                 job_folder.discard()
 
@@ -155,7 +157,7 @@ class StagedMags:
                 raise
             return self._finished_before()
         if finished is not None:
-            return Report.from_json(finished["report"], _FINISHED_NOTE)
+            return report_in(finished, _FINISHED_NOTE, self.folders)
         self._check_current()
         for target in self.targets:
             target.prepare()
@@ -194,7 +196,7 @@ class StagedMags:
                 what = "is there, without a journal of a job that could be resumed" if is_taken(folder) else "is not there, but other mags of the job are"
                 raise ResumeError(f'{folder}: {what}; existing="overwrite" (--overwrite) replaces all')
             check_same_settings(folder, self.settings, provenance["settings"], self.not_compared)
-        return Report.from_json(read_provenance(self.folders[0])["report"], _DONE_NOTE)
+        return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
 
     def journal(self) -> Journal:
         """Continue the journal of the job."""
@@ -271,7 +273,29 @@ class StagedMags:
             error.add_note(_RESUME_NOTE if self.goes_on_by_itself else _KEPT_NOTE)
 
     def _job_folder(self) -> JobFolder:
-        return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.goes_on_by_itself)
+        datasets = () if self.edit is None else tuple(folders_of(self.edit.to_json()).values())
+        return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.goes_on_by_itself, datasets=datasets)
+
+
+def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
+    """Read the report of a job out of the provenance of the first of its mags.
+
+    Parameters
+    ----------
+    provenance : dict
+        What stands there.
+    note : str
+        What a user should know now.
+    folders : sequence of str
+        The mags that it made.
+
+    Raises
+    ------
+    CorruptError
+        It cannot be understood.
+    """
+    with reading(f"{folders[0]}/{PROVENANCE_NAME}", "record"):
+        return Report.from_json(provenance["report"], note, folders)
 
 
 def is_interrupted_call(jobs: Sequence[StagedMags], *, goes_on: bool = False) -> bool:

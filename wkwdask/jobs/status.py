@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -9,12 +10,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import BatchError, MissingError
+from wkwdask.errors import BatchError, CorruptError, MissingError
+from wkwdask.formats.parsing import reading
 from wkwdask.jobs.progress_view import describe, describe_count
 from wkwdask.jobs.report import Report, format_nbytes
 from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_lines import read_failures, read_progress
-from wkwdask.storage.job_records import JobState, is_job_folder, job_owner, job_states, job_targets
+from wkwdask.storage.job_records import JobState, is_job_folder, job_owner, job_states, job_targets, problem_of
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import local_path
 from wkwdask.storage.precomputed_layer import location_of
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from wkwdask.storage.owner import Owner
 
 _LISTED = 20
+_MOST = 1 << 62
 _STATE_WORDS = {
     JobState.RUNNING: "running",
     JobState.UNPUBLISHED: "ended while its result appeared; the next job into the layer finishes that",
     JobState.CAN_GO_ON: "not running; the same command goes on with it",
+    JobState.REFUSED: "refused; wkwdask repair removes it, or remove its folder",
     JobState.DEAD: "ended before anything was finished",
 }
 
@@ -51,6 +55,8 @@ class FoundJob:
     """What it writes."""
     batch: Batch | None
     """The job arrays that do its tasks, if there are any."""
+    problem: str = ""
+    """Why its records are refused."""
 
     @property
     def is_running(self) -> bool:
@@ -106,6 +112,8 @@ class JobStatus:
         what = str(self.job.owner) if self.job.owner is not None else self.job.root
         record = {"title": "  ", "failed": len(self.failures), **self._numbers()}
         lines = [f"{what}: {_STATE_WORDS[self.job.state]}", f"  writes {', '.join(self.job.targets)}"]
+        if self.job.problem:
+            return "\n".join([lines[0], f"  {self.job.problem}"])
         lines.append(f"  {describe_count(record)}" if not self.job.is_running else f"  {', '.join([describe_count(record), *describe(record)])}")
         lines += [f"  SLURM job {number}: {describe_states(states)}" for number, states in self.slurm.items()]
         lines += [f"  failed: {failure.name}: {failure.reason} (tried {failure.attempts} times)" for failure in self.failures[:_LISTED]]
@@ -115,7 +123,7 @@ class JobStatus:
     def to_json(self) -> dict[str, Any]:
         """Give plain values for ``json.dumps``."""
         owner = None if self.job.owner is None else asdict(self.job.owner)
-        what = {"folder": self.job.root, "state": self.job.state.name.lower(), "owner": owner, "targets": self.job.targets}
+        what = {"folder": self.job.root, "state": self.job.state.name.lower(), "owner": owner, "targets": self.job.targets, "problem": self.job.problem}
         return {**what, **self._numbers(), "slurm": self.slurm, "failures": [asdict(failure) for failure in self.failures]}
 
     def _numbers(self) -> dict[str, Any]:
@@ -138,7 +146,7 @@ def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
     path = os.path.abspath(local_path(location_of(url)))
     if not os.path.isdir(path) and not os.path.isdir(os.path.dirname(path)):
         raise MissingError(f"{path}: no such dataset, layer or mag")
-    return [job for folder in _folders(path) for job in _jobs_in(folder) if any(_lies_in(target, path) for target in job.targets)]
+    return [job for folder in _folders(path) for job in _jobs_in(folder) if _is_about(job, path)]
 
 
 def _folders(path: str) -> Iterator[str]:
@@ -152,7 +160,15 @@ def _folders(path: str) -> Iterator[str]:
 
 def _jobs_in(folder: str) -> Iterator[FoundJob]:
     for root, state in job_states(folder):
-        yield FoundJob(root, state, job_owner(root), job_targets(root), read_batch(root))
+        try:
+            yield FoundJob(root, state, job_owner(root), job_targets(root), read_batch(root), problem_of(root) if state is JobState.REFUSED else "")
+        except CorruptError as error:
+            yield FoundJob(root, JobState.REFUSED, job_owner(root), (), None, str(error))
+
+
+def _is_about(job: FoundJob, path: str) -> bool:
+    """Tell whether a job writes a path or what is in it; one whose records cannot be read may."""
+    return any(_lies_in(target, path) for target in job.targets) or (job.state is JobState.REFUSED and _lies_in(job.root, os.path.dirname(path)))
 
 
 def _lies_in(target: str, path: str) -> bool:
@@ -169,21 +185,21 @@ def status_of(job: FoundJob) -> JobStatus:
     """
     entries = list(_entries(job.root).values())
     begin = _begin(job, entries)
-    present = [entry for entry in entries if entry.get("time", 0.0) >= begin]
+    present = [entry for entry in entries if _number(entry, "time") >= begin]
     records = read_progress(job.root)
-    total = records[-1]["total"] if records and job.batch is None else 0
+    total = int(_number(records[-1], "total")) if records and job.batch is None else 0
     if job.batch is not None:
         total = job.batch.rounds[-1].journaled + job.batch.rounds[-1].tasks
-    now = time.time() if job.is_running else max((entry["time"] for entry in present), default=begin)
+    now = time.time() if job.is_running else max((_number(entry, "time") for entry in present), default=begin)
     return JobStatus(
         job,
         done=len(present),
         known=len(entries) - len(present),
         total=max(total, len(entries)),
-        nbytes_in=sum(entry.get("nbytes_in", 0) for entry in present),
+        nbytes_in=sum(int(_number(entry, "nbytes_in")) for entry in present),
         nbytes_out=sum(_stored(entry) for entry in present),
         seconds=round(max(now - begin, 0.0), 1),
-        workers=sum(record.get("workers", 0) for record in records if record.get("time", 0.0) >= begin),
+        workers=sum(int(_number(record, "workers")) for record in records if _number(record, "time") >= begin),
         failures=tuple(read_failures(job.root)),
         slurm=_slurm_states(job),
     )
@@ -227,8 +243,8 @@ def _entries(root: str) -> dict[str, dict[str, Any]]:
     for line in read_journal(root):
         try:
             entry = json.loads(line)
-            found[str(entry["task"])] = entry
-        except (ValueError, TypeError, KeyError):  # cut short when a machine went down
+            found[str(entry["task"])] = dict(entry)
+        except (ValueError, TypeError, LookupError, RecursionError):  # cut short when a machine went down
             continue
     return found
 
@@ -236,15 +252,27 @@ def _entries(root: str) -> dict[str, dict[str, Any]]:
 def _begin(job: FoundJob, entries: list[dict[str, Any]]) -> float:
     """Tell when the first task of the present start began: waiting in a queue is no work."""
     since = job.batch.rounds[-1].time if job.batch is not None else _since(job.owner)
-    return min((entry["time"] - entry.get("seconds", 0.0) for entry in entries if entry.get("time", 0.0) >= since), default=time.time())
+    return min((_number(entry, "time") - _number(entry, "seconds") for entry in entries if _number(entry, "time") >= since), default=time.time())
 
 
 def _since(owner: Owner | None) -> float:
-    return 0.0 if owner is None else time.mktime(time.strptime(owner.since, "%Y-%m-%d %H:%M:%S"))
+    try:
+        return 0.0 if owner is None else time.mktime(time.strptime(owner.since, "%Y-%m-%d %H:%M:%S"))
+    except (ValueError, OverflowError):  # it is for people
+        return 0.0
+
+
+def _number(entry: dict[str, Any], name: str) -> float:
+    """Give a number of a line, 0 where there is none."""
+    value = entry.get(name)
+    return value if isinstance(value, (int, float)) and abs(value) < _MOST else 0.0
 
 
 def _stored(entry: dict[str, Any]) -> int:
-    return sum(receipt.get("nbytes", 0) for _, receipt in entry.get("receipts", ()) if receipt.get("part") is None)
+    try:
+        return sum(int(_number(receipt, "nbytes")) for _, receipt in entry.get("receipts", ()) if receipt.get("part") is None)
+    except (AttributeError, TypeError, ValueError):
+        return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +308,10 @@ def finished_in(url: str | os.PathLike[str]) -> list[FinishedJob]:
         provenance = read_provenance(folder)
         if "report" in provenance and "settings" in provenance:
             command = str(provenance["settings"].get("command", "a job"))
-            found.setdefault(str(provenance.get("job", folder)), FinishedJob(command, Report.from_json(provenance["report"], "")))
+            with contextlib.suppress(CorruptError), reading(folder, "record"):
+                names = [os.path.basename(mag["path"]) for mag in provenance["report"]["mags"]]
+                report = Report.from_json(provenance["report"], "", [f"{os.path.dirname(folder)}/{name}" for name in names])
+                found.setdefault(str(provenance.get("job", folder)), FinishedJob(command, report))
     return list(found.values())
 
 

@@ -28,9 +28,11 @@ from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, Section
 from wkwdask.storage.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.storage.images import IMAGE_SUFFIXES
 from wkwdask.storage.journal import Journal, read_journal
+from wkwdask.storage.json_record import read_record
 from wkwdask.storage.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
 from wkwdask.storage.locks import guarded, release_lock, take_lock
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.record_paths import check_no_links
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES
 
 if TYPE_CHECKING:
@@ -145,8 +147,8 @@ class StagedExport:
         if self.existing == "overwrite" or not os.path.exists(path):
             remove_tree(self.root)
         else:
-            with open(path, "rb") as file:
-                check_same_settings(self.root, self.settings, json.load(file))
+            check_no_links(self.root)
+            check_same_settings(self.root, self.settings, read_record(path) or {})
         if not os.path.isdir(self.root):
             os.mkdir(self.root)
             publish_bytes(path, json.dumps(self.settings).encode())

@@ -56,7 +56,7 @@ class StagedRemoval:
             Another job writes one of them.
         """
         owner = Owner.this_process(f"{REMOVAL}{self.layer.folder}")
-        folder = JobFolder(self.parent, owner, self.folders)
+        folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [self.layer.dataset_folder])])
         folder.start("overwrite", settings_of("rm", mags=",".join(map(str, self.mags))))
         try:
             folder.remove(self._edit())

@@ -349,6 +349,7 @@ class StagedRepair:
             if self.plans.get(layer.folder) or self.leftovers.has_work(layer.folder):
                 self._repair_layer(layer, run_job)
         if self.scope.path not in {layer.folder for layer in self.scope.layers}:
+            self.leftovers.remove_refused(self.scope.path)
             self.leftovers.remove_locks(self.scope.path)
             self.leftovers.remove(self.scope.path)
         self.json.run()
@@ -356,9 +357,10 @@ class StagedRepair:
     def _repair_layer(self, layer: LayerScope, run_job: Callable[[FlatJob, str], None]) -> None:
         plans = self.plans.get(layer.folder, [])
         folders = {plan.scope.folder for plan in plans} | self.leftovers.mags(layer.folder) or {scope.folder for scope in layer.mags[:1]}
+        self.leftovers.remove_refused(layer.folder)
         self.leftovers.remove_locks(layer.folder)
         owner = Owner.this_process(f"repair of {layer.folder}")
-        hold = JobFolder(layer.folder, owner, sorted(folders))
+        hold = JobFolder(layer.folder, owner, sorted(folders), datasets=[self.scope.path] if self._options.allow_external else ())
         hold.start("update", {"command": "repair"})
         try:
             for plan in plans:

@@ -12,6 +12,7 @@ from wkwdask.jobs.compare import HoldsTask
 from wkwdask.jobs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.storage.dataset_check import UNREADABLE_LOCK, LayerScope, MagScope, Scope, is_inside, looks_like_mag
+from wkwdask.storage.job_records import JobState, job_states
 from wkwdask.storage.local import remove_tree
 from wkwdask.storage.locks import guarded, is_lock, remove_stale_lock
 from wkwdask.storage.wkw import WkwVolume
@@ -38,6 +39,7 @@ class LeftoverRepair:
         self._scope = scope
         self._options = options
         self._removed: dict[str, list[str]] = defaultdict(list)
+        self._refused: dict[str, list[str]] = defaultdict(list)
         self._cleaned: set[str] = set()
         self._only_copies: set[str] = set()
         self.actions: list[Action] = []
@@ -51,6 +53,9 @@ class LeftoverRepair:
                 continue
             if fault.kind == "job.unpublished":
                 self._leftover(FINISH, fault, handled, "its mags are complete")
+            elif fault.kind == "job.refused":
+                self._refused[os.path.dirname(fault.path)].append(fault.path)
+                self._leftover(REMOVE, fault, handled, f"{fault.found}; with all that the job had built")
             elif fault.kind in ("job.dead", "record.broken"):
                 self._leftover(REMOVE, fault, handled)
             elif _is_copy(fault) and (not self._options.remove_copies or self._layer_of(fault.path) is None):
@@ -136,6 +141,14 @@ class LeftoverRepair:
             with guarded(folder):
                 for path in locks:
                     remove_stale_lock(path)
+
+    def remove_refused(self, folder: str) -> None:
+        """Remove the folders of jobs whose records are refused: no other job can start before that."""
+        if self._refused.get(folder):
+            with guarded(folder):
+                refused = {root for root, state in job_states(folder) if state is JobState.REFUSED}
+                for path in refused.intersection(self._refused[folder]):
+                    remove_tree(path)
 
     def remove(self, folder: str) -> None:
         """Remove what else is left in a layer or dataset, locks aside."""

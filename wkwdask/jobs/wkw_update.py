@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
+from wkwdask.formats.parsing import reading
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -101,7 +102,8 @@ class StagedUpdate:
         provenance = read_provenance(mag.target.folder)
         settings = read_making(mag.target.folder)
         if settings.get("command") == "build_pyramid":
-            origin = Mag.parse(settings["source"])
+            with reading(f"{mag.target.folder}/{PROVENANCE_NAME}", "record"):
+                origin = Mag.parse(settings["source"])
             now = {**settings, "box": box_setting(self.source.box.in_mag(origin))}
             if origin == self.source.box.mag:
                 now["input"] = source_token(self.source)
@@ -174,7 +176,7 @@ def stage_update(
         living.append(LivingMag(target, volumes[finer], method, ignore_zero, record, _old_box(settings, finer)))
         volumes[mag] = target.as_volume()
     job = UpdateJob(living, by_content=by_content, box=box)
-    hold = JobFolder(parent, owner, [mag.target.folder for mag in living])
+    hold = JobFolder(parent, owner, [mag.target.folder for mag in living], datasets=[*filter(None, [layer.dataset_folder])])
     again = partial(stage_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
     return StagedUpdate(source, hold, tuple(living), job, again)
 
@@ -196,7 +198,10 @@ def _ladder(settings: dict[str, Any]) -> list[Mag]:
     """List the mags that a pyramid was made of, its finest first; none for mags that were made otherwise."""
     if settings.get("command") != "build_pyramid":
         return []
-    return [Mag.parse(name) for name in (settings["source"], *settings["mags"].split(","))]
+    try:
+        return [Mag.parse(name) for name in (settings["source"], *settings["mags"].split(","))]
+    except (AttributeError, KeyError, TypeError, ValueError):  # a record that makes no sense says nothing
+        return []
 
 
 def _made_from(layer: Layer, mag: Mag, finest: Mag) -> Mag | None:
@@ -204,7 +209,9 @@ def _made_from(layer: Layer, mag: Mag, finest: Mag) -> Mag | None:
     ladder = _ladder(_settings(mag_folder(layer, mag)))
     if mag not in ladder[1:]:
         return None
-    finer = ladder[ladder.index(mag) - 1]
+    finer = ladder[ladder.index(mag, 1) - 1]
+    if finer.x * finer.y * finer.z >= mag.x * mag.y * mag.z:
+        return None
     return finer if finer == finest or _made_from(layer, finer, finest) is not None else None
 
 
@@ -223,9 +230,10 @@ def _how_made(layer: Layer, source: WkwVolume, mag: Mag, before: Mag, options: P
         return before, choose_method(layer, options), options.ignore_zero
     finer = _made_from(layer, mag, source.box.mag)
     if finer is None:
-        made = f"made by {settings['command']}" + (f" from mag {settings['source']}" if "source" in settings else "") if settings else "not made by wkwdask"
+        made = f"made by {settings.get('command')}" + (f" from mag {settings['source']}" if "source" in settings else "") if settings else "not made by wkwdask"
         raise ResumeError(f'{folder}: {made}, not by build_pyramid from mag {source.box.mag}: it is left as it is; existing="overwrite" makes mags anew')
-    method, ignore_zero = settings["method"], bool(settings["ignore_zero"])
+    with reading(f"{folder}/{PROVENANCE_NAME}", "record"):
+        method, ignore_zero = str(settings["method"]), bool(settings["ignore_zero"])
     if options.method not in ("default", method) or (options.ignore_zero and not ignore_zero):
         asked = options.method + (" with ignore_zero" if options.ignore_zero else "")
         raise ResumeError(f"{folder}: made with {method}{' with ignore_zero' if ignore_zero else ''}, not {asked}; build the mags anew")
@@ -255,5 +263,8 @@ def _old_box(settings: dict[str, Any], finer: Mag) -> BoundingBox | None:
     """Give the box of the finer mag with which a mag was made [voxels of the finer mag], None where that is not known."""
     if "box" not in settings or "source" not in settings:
         return None
-    box = BoundingBox.parse(settings["box"])
-    return BoundingBox(box.topleft, box.size, Mag.parse(settings["source"])).in_mag(finer)
+    try:
+        box = BoundingBox.parse(settings["box"])
+        return BoundingBox(box.topleft, box.size, Mag.parse(settings["source"])).in_mag(finer)
+    except (AttributeError, TypeError, ValueError):
+        return None

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from wkwdask.formats.parsing import reading
 from wkwdask.plans.batch_size import ArraySize
+from wkwdask.storage.json_record import read_record
 from wkwdask.storage.local import publish_bytes
 
 BATCH_NAME = "batch.json"
+_JOB_ID = re.compile(r"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +65,44 @@ class Batch:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Batch:
-        """Read what :meth:`to_json` gave."""
-        rounds = tuple(Round(**one) for one in value["rounds"])
+        """Read what :meth:`to_json` gave.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is something else.
+        """
+        rounds = tuple(_round(one) for one in value["rounds"])
         lists = {name: tuple(value[name]) for name in ("arguments", "options")}
         return cls(**{**value, **lists, "size": ArraySize(**value["size"]), "rounds": rounds})
 
 
+def _round(value: dict[str, Any]) -> Round:
+    one = Round(**value)
+    if not all(isinstance(number, str) and _JOB_ID.fullmatch(number) for number in (one.array, one.finish)):
+        raise ValueError(f"expected ids of SLURM jobs, found {one.array!r} and {one.finish!r}")
+    if not all(isinstance(count, int) for count in (one.tasks, one.elements, one.journaled)) or not math.isfinite(one.time):
+        raise TypeError(f"expected numbers, found {value}")
+    return one
+
+
 def read_batch(root: str) -> Batch | None:
-    """Read what was submitted for a job, None where it is over or nothing was."""
-    try:
-        with open(f"{root}/{BATCH_NAME}", "rb") as file:
-            return Batch.from_json(json.load(file))
-    except FileNotFoundError:
+    """Read what was submitted for a job, None where it is over or nothing was.
+
+    Raises
+    ------
+    CorruptError
+        The record cannot be understood.
+    """
+    path = f"{root}/{BATCH_NAME}"
+    record = read_record(path)
+    if record is None:
         return None
+    with reading(path, "record"):
+        batch = Batch.from_json(record)
+        if not batch.rounds:
+            raise ValueError("expected at least one array")
+        return batch
 
 
 def write_batch(root: str, batch: Batch) -> None:

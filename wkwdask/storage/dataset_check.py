@@ -23,7 +23,7 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer, dataset_above, locate, read_datasource
-from wkwdask.storage.job_records import JobState, job_states
+from wkwdask.storage.job_records import JobState, job_states, problem_of
 from wkwdask.storage.local import is_remote, local_path, numbered
 from wkwdask.storage.locks import is_lock, lock_owner
 from wkwdask.storage.records import RECORD_NAME, read_record
@@ -404,12 +404,20 @@ def _leftovers(folder: str, *, is_layer: bool) -> Iterator[Fault]:
             yield Fault("quarantine", entry.path, f"{sum(len(names) for _, _, names in os.walk(entry.path))} files")
         elif is_lock(entry.name):
             yield from _judge_lock(entry.path)
-    if is_layer:
-        for root, state in job_states(folder):
+    for root, state in job_states(folder):
+        if state is JobState.REFUSED:
+            yield Fault(_JOB_KINDS[state], root, problem_of(root).removeprefix(f"{root}/"))
+        elif is_layer:
             yield Fault(_JOB_KINDS[state], root, state.value)
 
 
-_JOB_KINDS = {JobState.RUNNING: "job.running", JobState.UNPUBLISHED: "job.unpublished", JobState.CAN_GO_ON: "job.interrupted", JobState.DEAD: "job.dead"}
+_JOB_KINDS = {
+    JobState.RUNNING: "job.running",
+    JobState.UNPUBLISHED: "job.unpublished",
+    JobState.CAN_GO_ON: "job.interrupted",
+    JobState.REFUSED: "job.refused",
+    JobState.DEAD: "job.dead",
+}
 
 
 def _judge_lock(path: str) -> Iterator[Fault]:

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from wkwdask.errors import FormatError, IncompleteWriteError
+from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError
+from wkwdask.formats.parsing import reading
+from wkwdask.storage.json_record import read_record
 from wkwdask.storage.local import NewFile, publish_bytes
 
 if TYPE_CHECKING:
@@ -83,18 +85,26 @@ class IdMap:
 
 
 def saved_map(folder: str) -> IdMap | None:
-    """Find the table that an earlier start completed; None where it is to be made anew, as its file of a user was moved or touched meanwhile."""
+    """Find the table that an earlier start completed; None where it is to be made anew, as that of a user's file is, or one that is not whole."""
+    path = f"{folder}/{_RECORD_NAME}"
     try:
-        with open(f"{folder}/{_RECORD_NAME}", "rb") as file:
-            record = json.load(file)
-    except FileNotFoundError:
+        with reading(path, "record"):
+            record = read_record(path)
+            if record is None or record["state"] is not None:
+                return None
+            keys_path = None if record["keys_path"] is None else f"{folder}/{os.path.basename(record['keys_path'])}"
+            table = IdMap(**{**record, "values_path": f"{folder}/{os.path.basename(record['values_path'])}", "keys_path": keys_path})
+            return table if _is_whole(table) else None
+    except (CorruptError, FileNotFoundError):
         return None
-    record["state"] = None if record["state"] is None else tuple(record["state"])
-    table = IdMap(**record)
-    try:
-        return table if table.state is None or table.state == _state(table.values_path) else None
-    except FileNotFoundError:
-        return None
+
+
+def _is_whole(table: IdMap) -> bool:
+    """Tell whether the files of a table of our own hold just its entries."""
+    if table.offset != 0 or type(table.num_ids) is not int or type(table.largest) is not int:
+        return False
+    is_whole = os.path.getsize(table.values_path) == table.num_ids * np.dtype(table.dtype).itemsize
+    return is_whole and (table.keys_path is None or os.path.getsize(table.keys_path) == table.num_ids * 8)
 
 
 @lru_cache(maxsize=4)

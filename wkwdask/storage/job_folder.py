@@ -8,21 +8,23 @@ go on later, else the next job removes what it left. Killed after the record, th
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import LockedError, ResumeError
+from wkwdask.formats.parsing import reading
 from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_records import (
     OWNER_NAME,
     OWNERLESS_SECONDS,
     PLAN_NAME,
-    RECORD_NAME,
     age_seconds,
     can_go_on,
+    check_records,
     holds_locks,
     is_kept_for_later,
     job_folders,
@@ -32,10 +34,10 @@ from wkwdask.storage.job_records import (
     targets_of,
 )  # fmt: skip
 from wkwdask.storage.local import fsync_folder, publish_bytes, publish_folder, remove_tree
-from wkwdask.storage.locks import ShardBox, guarded, hand_over_locks, locks_of, read_owner, release_lock, release_locks_of, take_lock
-from wkwdask.storage.metadata import edit_from_json
+from wkwdask.storage.locks import ShardBox, guarded, hand_over_locks, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
 from wkwdask.storage.provenance import read_provenance, write_provenance
-from wkwdask.storage.removal import format_removal, is_removal, set_aside
+from wkwdask.storage.publication import RECORD_NAME, format_publication, format_removal, read_publication
+from wkwdask.storage.record_paths import RecordPaths, check_no_links, dataset_around
 from wkwdask.storage.replaceable import check_targets, inherit_tree_permissions
 
 if TYPE_CHECKING:
@@ -73,15 +75,21 @@ class JobFolder:
         The shards that are written, of one living mag; by default mags are written whole.
     is_kept_for_later : bool
         Whether an interrupted job stands in the way of others that write the same; else it goes when one of them starts.
+    datasets : sequence of str
+        Folders whose documents the call changes: beside the datasets of the targets, what records of other jobs may name.
     """
 
-    def __init__(self, parent: str, owner: Owner, targets: Sequence[str], region: ShardBox | None = None, *, is_kept_for_later: bool = True) -> None:
+    def __init__(
+        self, parent: str, owner: Owner, targets: Sequence[str], region: ShardBox | None = None, *, is_kept_for_later: bool = True,
+        datasets: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.parent = parent
         self.owner = owner
         self.root = job_root(parent, owner.job)
         self.targets = tuple(targets)
         self.region = region
         self.is_kept_for_later = is_kept_for_later
+        self._datasets = tuple(datasets)
 
     def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Lock the targets, finish or remove what dead jobs left, and make the folder, or take over that of the same job.
@@ -119,14 +127,17 @@ class JobFolder:
                     self.discard()
                     return done
                 before = read_plan(self.root)
+                if before is not None:
+                    check_records(self._paths(self.root))
+                    check_no_links(self.root)
                 first_existing = existing if before is None else before["existing"]
                 if first_existing != "update":
                     check_targets(self.targets, first_existing)
                 os.makedirs(self.root, exist_ok=True)
-                publish_bytes(f"{self.root}/{OWNER_NAME}", json.dumps(asdict(self.owner)).encode())
+                write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
                 if before is None:
                     record = {
-                        "targets": [os.path.relpath(target, self.parent) for target in self.targets],
+                        "targets": list(map(self._paths(self.root).written, self.targets)),
                         "existing": existing,
                         "settings": settings,
                         "plan": plan,
@@ -159,13 +170,14 @@ class JobFolder:
             inherit_tree_permissions(staged, mag.folder)
             for folder, _, _ in os.walk(staged, topdown=False):
                 fsync_folder(folder)
-        record = {**marks, "mags": [{"staged": mag.staged, "folder": mag.folder} for mag in mags], "edit": edit.to_json() if edit is not None else None}
-        publish_bytes(f"{self.root}/{RECORD_NAME}", json.dumps(record).encode())
+        paths = self._paths(self.root)
+        listed = [(mag.staged, mag.folder) for mag in mags]
+        publish_bytes(f"{self.root}/{RECORD_NAME}", format_publication(paths, self.owner.job, publication, listed, edit))
         try:
-            finish(self.root)
+            finish(paths)
         except KeyboardInterrupt:
             if os.path.exists(f"{self.root}/{RECORD_NAME}"):
-                finish(self.root)
+                finish(paths)
             else:  # it was being removed, after all else was done
                 remove_tree(self.root)
             raise
@@ -180,13 +192,14 @@ class JobFolder:
         edit : MetadataEdit, optional
             What to change in the metadata.
         """
-        publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(self.targets, edit))
-        set_aside(f"{self.root}/{RECORD_NAME}")
+        paths = self._paths(self.root)
+        publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
+        set_aside(paths)
 
     def end(self) -> None:
         """Delete the job's folder after :meth:`remove`, as far as it is still there."""
         try:
-            finish(self.root)
+            finish(self._paths(self.root))
         finally:
             self._release()
 
@@ -221,6 +234,10 @@ class JobFolder:
             return batch.rounds[0].time
         return os.stat(f"{self.root}/{OWNER_NAME}").st_mtime
 
+    def _paths(self, root: str) -> RecordPaths:
+        """Let the records of a job name what this one itself may change."""
+        return RecordPaths(root, (*self._datasets, *{dataset_around(os.path.dirname(target)) for target in self.targets}))
+
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
         finished: set[str] = set()
@@ -243,13 +260,16 @@ class JobFolder:
 
         Raises
         ------
+        CorruptError
+            Its records cannot be read, or name what is not in a dataset that this job writes.
         ResumeError
             It can go on, writes one of this job's targets, and is not to be overwritten.
         """
         root = job_root(parent, job)
+        check_records(self._paths(root))
         targets = targets_of(root)
         if os.path.exists(f"{root}/{RECORD_NAME}"):
-            finish(root)
+            finish(self._paths(root))
             release_locks_of(job, targets)
             return {job}
         if can_go_on(root):
@@ -315,21 +335,58 @@ def hand_over(root: str, batch: SlurmJob) -> None:
         new = owner.handed_to(batch)
         for target in targets_of(root):
             hand_over_locks(target, new)
-        publish_bytes(f"{root}/{OWNER_NAME}", json.dumps(asdict(new)).encode())
+        write_owner(f"{root}/{OWNER_NAME}", new)
 
 
-def finish(root: str) -> None:
-    """Do what a publish record says; doing it again changes nothing."""
-    with open(f"{root}/{RECORD_NAME}", "rb") as file:
-        record = json.load(file)
-    if is_removal(record):
-        set_aside(f"{root}/{RECORD_NAME}")
-    for mag in record.get("mags", ()):
-        if read_provenance(mag["folder"]).get("publication") != record["publication"]:
-            publish_folder(f"{root}/{mag['staged']}", mag["folder"])
-    if record["edit"] is not None and not is_removal(record):
-        edit_from_json(record["edit"]).apply()
+def finish(paths: RecordPaths) -> None:
+    """Do what a publish record says; doing it again changes nothing.
+
+    Raises
+    ------
+    CorruptError
+        The record cannot be understood, or names what is not in its dataset: nothing is done then.
+    FileNotFoundError
+        There is none.
+    """
+    root, publication = paths.root, read_publication(paths)
+    if publication is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{root}/{RECORD_NAME}")
+    if publication.removed is not None:
+        set_aside(paths)
+    for staged, folder in publication.mags:
+        if read_provenance(folder).get("publication") != publication.mark:
+            publish_folder(staged, folder)
+    if publication.removed is None and publication.edit is not None:
+        with reading(f"{root}/{RECORD_NAME}", "record"):
+            publication.edit.apply()
     with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
         os.unlink(f"{root}/{PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
         fsync_folder(root)
     remove_tree(root)
+
+
+def set_aside(paths: RecordPaths) -> None:
+    """Let the JSON forget the mags that a record takes away, and move them beside it; from then on it says that nothing but deleting is left.
+
+    Parameters
+    ----------
+    paths : RecordPaths
+        Those of the job.
+
+    Raises
+    ------
+    CorruptError
+        The record cannot be understood, or names what is not in its dataset: nothing is done then.
+    """
+    publication = read_publication(paths)
+    if publication is None or publication.removed is None:
+        return
+    if publication.edit is not None:
+        with reading(f"{paths.root}/{RECORD_NAME}", "record"):
+            publication.edit.apply()
+    for number, folder in enumerate(publication.removed):
+        with contextlib.suppress(FileNotFoundError):  # moved before, or listed in the JSON and not there
+            os.rename(folder, f"{paths.root}/{number}-{os.path.basename(folder)}")
+            fsync_folder(os.path.dirname(folder))
+    fsync_folder(paths.root)
+    publish_bytes(f"{paths.root}/{RECORD_NAME}", format_removal(paths, (), None))

@@ -151,14 +151,21 @@ def read_failures(folder: str) -> list[Failure]:
     for _, path in sorted(numbered(folder, _FAILURES, _SUFFIX)):
         for record in _records(path):
             with contextlib.suppress(TypeError):
-                failure = Failure(**record)
+                failure = _failure(record)
                 if failure.task not in found or found[failure.task].time <= failure.time:
                     found[failure.task] = failure
     if found:
         for line in read_journal(folder):
-            with contextlib.suppress(ValueError, TypeError, KeyError):
+            with contextlib.suppress(ValueError, TypeError, LookupError, RecursionError):
                 found.pop(json.loads(line)["task"], None)
     return list(found.values())
+
+
+def _failure(record: dict[str, Any]) -> Failure:
+    failure = Failure(**record)
+    if not isinstance(failure.task, str) or not isinstance(failure.time, (int, float)):
+        raise TypeError("expected a task and a time")
+    return failure
 
 
 def failure_record(failure: Failure) -> dict[str, Any]:
@@ -189,7 +196,7 @@ def _records(path: str) -> Iterator[dict[str, Any]]:
     """Go through the records of a file; a line that a dying process or a full disk cut short is none."""
     with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         for line in file:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 record = json.loads(line)
                 if line.endswith(b"\n") and isinstance(record, dict):
                     yield record

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import LockedError
+from wkwdask.errors import CorruptError, LockedError
+from wkwdask.formats.parsing import reading
 from wkwdask.geometry.mag import vec3
 from wkwdask.storage.batch_file import BATCH_NAME
 from wkwdask.storage.journal import has_journal
-from wkwdask.storage.locks import ShardBox, locks_of, read_owner
+from wkwdask.storage.json_record import read_record
+from wkwdask.storage.locks import ShardBox, locked_folders, locks_of, read_owner
+from wkwdask.storage.publication import RECORD_NAME, published_folders, read_publication
+from wkwdask.storage.record_paths import RecordPaths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,9 +26,15 @@ if TYPE_CHECKING:
 _FOLDER_PREFIX = ".wkwdask-job-"
 OWNER_NAME = "owner.json"
 PLAN_NAME = "plan.json"
-RECORD_NAME = "publish.json"
 OWNERLESS_SECONDS = 3600.0
 """Age from which a job's folder that does not say whose it is belongs to nobody."""
+_PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
+    "existing": str,
+    "settings": dict,
+    "plan": (dict, type(None)),
+    "region": (list, type(None)),
+    "is_kept_for_later": (bool, type(None)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,7 @@ class JobState(Enum):
     RUNNING = "its process lives, or may live on another machine"
     UNPUBLISHED = "ended while its mags appeared"
     CAN_GO_ON = "interrupted, can go on"
+    REFUSED = "its records cannot be read, or name what is not in the dataset"
     DEAD = "ended"
 
 
@@ -88,6 +98,8 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
         owner = job_owner(root)
         if owner is not None and not owner.is_gone() and holds_locks(root, job):
             yield root, JobState.RUNNING
+        elif problem_of(root):
+            yield root, JobState.REFUSED
         elif os.path.exists(f"{root}/{RECORD_NAME}"):
             yield root, JobState.UNPUBLISHED
         elif can_go_on(root):
@@ -96,6 +108,31 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
             yield root, JobState.RUNNING  # it may be about to say whose it is
         else:
             yield root, JobState.DEAD
+
+
+def problem_of(root: str) -> str:
+    """Say why nothing is done that the records of a job say, an empty text where they can be trusted."""
+    try:
+        check_records(RecordPaths(root))
+    except CorruptError as error:
+        return str(error)
+    return ""
+
+
+def check_records(paths: RecordPaths) -> None:
+    """Make sure that the records of a job can be read, and name nothing that is not in its dataset.
+
+    Raises
+    ------
+    CorruptError
+        They do not.
+    """
+    if os.path.islink(paths.root):
+        raise CorruptError(f"{paths.root}: is a symbolic link, expected the folder of a job; remove the link")
+    record = read_plan(paths.root)
+    for target in () if record is None else record["targets"]:
+        paths.target(target, PLAN_NAME)
+    read_publication(paths)
 
 
 def job_owner(root: str) -> Owner | None:
@@ -137,13 +174,12 @@ def check_no_job(parent: str) -> None:
 
 def is_kept_for_later(root: str) -> bool:
     record = read_plan(root)
-    return record is None or bool(record.get("is_kept_for_later", True))
+    return record is None or record["is_kept_for_later"] is not False
 
 
 def region_of(root: str) -> ShardBox | None:
     record = read_plan(root)
-    region = None if record is None else record.get("region")
-    return None if region is None else ShardBox(vec3(region[0]), vec3(region[1]))
+    return None if record is None or record["region"] is None else _shard_box(record["region"])
 
 
 def age_seconds(root: str) -> float:
@@ -171,26 +207,48 @@ def can_go_on(root: str) -> bool:
 
 
 def read_plan(root: str) -> dict[str, Any] | None:
-    try:
-        with open(f"{root}/{PLAN_NAME}", "rb") as file:
-            record: dict[str, Any] = json.load(file)
-    except FileNotFoundError:
+    """Read what a job is to do, None where it does not say.
+
+    Raises
+    ------
+    CorruptError
+        The record cannot be understood.
+    """
+    path = f"{root}/{PLAN_NAME}"
+    record = read_record(path)
+    if record is None:
         return None
+    with reading(path, "record"):
+        for target in record["targets"]:
+            RecordPaths(root).read(target)
+        for name, kinds in _PLAN_VALUES.items():
+            if not isinstance(record.setdefault(name, None), kinds):
+                raise TypeError(f"{name} is {record[name]!r}")
+        if record["region"] is not None:
+            _shard_box(record["region"])
     return record
+
+
+def _shard_box(region: Any) -> ShardBox:
+    low, high = region
+    return ShardBox(vec3(low), vec3(high))
 
 
 def holds_locks(root: str, job: str) -> bool:
     """Tell whether a job holds a lock: without any, it has ended or somebody broke its locks knowing that it has."""
-    return any(lock.owner.job == job for target in targets_of(root) for lock in locks_of(target))
+    try:
+        return any(lock.owner.job == job for target in targets_of(root) for lock in locks_of(target))
+    except CorruptError:
+        return any(holder.job == job for _, holder in locked_folders(os.path.dirname(root)))
 
 
 def targets_of(root: str) -> list[str]:
-    """List the mags that a job writes: as its plan says, or its publish record, which stays a moment longer."""
-    record = read_plan(root)
-    if record is not None:
-        return [os.path.normpath(os.path.join(os.path.dirname(root), target)) for target in record["targets"]]
-    try:
-        with open(f"{root}/{RECORD_NAME}", "rb") as file:
-            return [mag["folder"] for mag in json.load(file).get("mags", ())]
-    except FileNotFoundError:
-        return []
+    """List the mags that a job writes, wherever they are: as its plan says, or its publish record, which stays a moment longer.
+
+    Raises
+    ------
+    CorruptError
+        The record cannot be understood.
+    """
+    record, paths = read_plan(root), RecordPaths(root)
+    return published_folders(paths) if record is None else list(map(paths.read, record["targets"]))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 
-from wkwdask.storage.job_folder import finish
-from wkwdask.storage.job_records import OWNER_NAME, RECORD_NAME, holds_locks, is_untouched, job_folders, job_root, targets_of
+from wkwdask.storage.job_folder import finish, set_aside
+from wkwdask.storage.job_records import OWNER_NAME, check_records, holds_locks, is_untouched, job_folders, job_root, targets_of
 from wkwdask.storage.local import remove_tree
 from wkwdask.storage.locks import guarded, locked_folders, read_owner, release_locks_of
-from wkwdask.storage.removal import is_removal, set_aside
+from wkwdask.storage.publication import read_publication
+from wkwdask.storage.record_paths import RecordPaths
 
 REMOVAL = "rm of "
 """How the command of a job begins that takes mags away."""
@@ -30,8 +30,13 @@ def find_removals(parent: str) -> tuple[list[str], list[str]]:
     with guarded(parent):
         for root, job in job_folders(parent):
             owner = read_owner(f"{root}/{OWNER_NAME}")
-            if owner is not None and (owner.is_gone() or not holds_locks(root, job)) and _is_removal(root):
-                set_aside(f"{root}/{RECORD_NAME}")
+            if owner is None or not (owner.is_gone() or not holds_locks(root, job)):
+                continue
+            paths = RecordPaths(root)
+            publication = read_publication(paths)
+            if publication is not None and publication.removed is not None:
+                check_records(paths)
+                set_aside(paths)
                 roots.append(root)
                 targets += targets_of(root)
                 release_locks_of(job, targets_of(root))
@@ -46,7 +51,7 @@ def find_removals(parent: str) -> tuple[list[str], list[str]]:
 
 def end_removal(root: str) -> None:
     """Remove what is left of a folder that :func:`find_removals` found."""
-    finish(root)
+    finish(RecordPaths(root))
 
 
 def discard_dead_jobs(parent: str) -> None:
@@ -57,13 +62,6 @@ def discard_dead_jobs(parent: str) -> None:
         for root, job in job_folders(parent):
             owner = read_owner(f"{root}/{OWNER_NAME}")
             if owner is None or owner.is_gone() or not holds_locks(root, job):
+                check_records(RecordPaths(root))
                 release_locks_of(job, targets_of(root))
                 remove_tree(root)
-
-
-def _is_removal(root: str) -> bool:
-    try:
-        with open(f"{root}/{RECORD_NAME}", "rb") as file:
-            return is_removal(json.load(file))
-    except FileNotFoundError:
-        return False

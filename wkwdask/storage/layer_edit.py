@@ -21,6 +21,8 @@ class LayerEdit:
 
     kind: ClassVar[str] = "layer"
     """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)
+    """Values of :meth:`to_json` that are folders."""
     dataset_folder: str
     """Where ``datasource-properties.json`` is."""
     layer: str
@@ -117,6 +119,8 @@ class MagRemoval:
 
     kind: ClassVar[str] = "removal of mags"
     """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)
+    """Values of :meth:`to_json` that are folders."""
     dataset_folder: str
     """Where ``datasource-properties.json`` is."""
     layer: str

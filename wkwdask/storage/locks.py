@@ -9,11 +9,12 @@ import os
 import random
 import secrets
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import LockedError, MissingError
+from wkwdask.errors import CorruptError, LockedError, MissingError
 from wkwdask.geometry.mag import vec3
+from wkwdask.storage.json_record import read_record
 from wkwdask.storage.local import TEMPORARY_SUFFIX, publish_bytes, remove_temporaries
 from wkwdask.storage.owner import Owner
 
@@ -90,8 +91,8 @@ def _region_lock(path: str) -> Lock | None:
         return None
     try:
         low, high = record.pop("region")
-        return Lock(path, Owner(**record), ShardBox(vec3(low), vec3(high)))
-    except (KeyError, TypeError, ValueError):
+        return Lock(path, Owner.from_json(record, os.path.dirname(path)), ShardBox(vec3(low), vec3(high)))
+    except (KeyError, OverflowError, TypeError, ValueError):
         raise _unreadable(path) from None
 
 
@@ -138,8 +139,7 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
             here = " (this very process: a write with compute=False that failed or has not ended)" if lock.owner.pid == os.getpid() else ""
             what = "it" if lock.region is None else f"its files {lock.region.low} to {lock.region.high} (exclusive)"
             raise LockedError(f"{target}: another job writes {what}: {lock.owner}{here}; if you know that this job is dead, remove {lock.path}")
-    record = asdict(owner) if region is None else {**asdict(owner), "region": [region.low, region.high]}
-    data = json.dumps(record).encode()
+    data = _format_lock(owner, path, region)
     if any(lock.path == path for lock in others):
         publish_bytes(path, data)
     elif not _create(path, data):
@@ -207,7 +207,7 @@ def locked_file(path: str, command: str, *, patience_seconds: float = 60) -> Ite
         Another process holds the lock for longer; it may have died on another machine, where that cannot be seen.
     """
     lock, owner = lock_path(path), Owner.this_process(command)
-    data, until = json.dumps(asdict(owner)).encode(), time.monotonic() + patience_seconds
+    data, until = _format_lock(owner, lock), time.monotonic() + patience_seconds
     try:
         while not _create(lock, data):
             if not _break_dead(lock):
@@ -242,7 +242,7 @@ def _break_dead(lock: str) -> bool:
     holder = _holder(lock)
     if holder is None or not holder.is_gone():
         return False
-    claim, data = f"{lock}.{holder.job}{_BROKEN_SUFFIX}", json.dumps(asdict(Owner.this_process(f"removal of {lock}"))).encode()
+    claim, data = f"{lock}.{holder.job}{_BROKEN_SUFFIX}", _format_lock(Owner.this_process(f"removal of {lock}"), lock)
     if not _create(claim, data):
         _break_dead(claim)
         return False
@@ -285,8 +285,7 @@ def hand_over_locks(target: str, owner: Owner) -> None:
     """Let the locks that a job holds on a folder name another owner of the same job; to be called inside :func:`guarded`."""
     for lock in locks_of(target):
         if lock.owner.job == owner.job:
-            region = {} if lock.region is None else {"region": [lock.region.low, lock.region.high]}
-            publish_bytes(lock.path, json.dumps({**asdict(owner), **region}).encode())
+            publish_bytes(lock.path, _format_lock(owner, lock.path, lock.region))
 
 
 def release_locks_of(job: str, targets: Iterable[str]) -> None:
@@ -339,22 +338,26 @@ def read_owner(path: str) -> Owner | None:
     """
     record = _read(path)
     try:
-        return None if record is None else Owner(**{name: value for name, value in record.items() if name != "region"})
-    except TypeError:
+        return None if record is None else Owner.from_json({name: value for name, value in record.items() if name != "region"}, os.path.dirname(path))
+    except (KeyError, TypeError, ValueError):
         raise _unreadable(path) from None
+
+
+def write_owner(path: str, owner: Owner) -> None:
+    """Write down who owns a job's folder; the file appears whole."""
+    publish_bytes(path, _format_lock(owner, path))
+
+
+def _format_lock(owner: Owner, path: str, region: ShardBox | None = None) -> bytes:
+    boxes = {} if region is None else {"region": [region.low, region.high]}
+    return json.dumps({**owner.to_json(os.path.dirname(path)), **boxes}).encode()
 
 
 def _read(path: str) -> dict[str, Any] | None:
     try:
-        with open(path, "rb") as file:
-            record = json.load(file)
-    except FileNotFoundError:
-        return None
-    except ValueError:
+        return read_record(path)
+    except CorruptError:
         raise _unreadable(path) from None
-    if not isinstance(record, dict):
-        raise _unreadable(path)
-    return record
 
 
 def _unreadable(path: str) -> LockedError:
@@ -375,7 +378,7 @@ def guarded(folder: str) -> Iterator[None]:
     path = f"{folder}/{GUARD_NAME}"
     while True:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
         except (FileNotFoundError, NotADirectoryError):
             raise MissingError(f"{folder}: the folder was renamed or removed just now; look where it is and start again") from None
         with contextlib.suppress(OSError):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
 from wkwdask.storage.n5_edit import N5Edit
 from wkwdask.storage.ngff_edit import NgffEdit
 from wkwdask.storage.precomputed_edit import InfoEdit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class MetadataEdit(Protocol):
@@ -18,6 +15,8 @@ class MetadataEdit(Protocol):
 
     kind: ClassVar[str]
     """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]]
+    """Values of :meth:`to_json` that are folders."""
 
     def check_writable(self) -> None:
         """Make sure, before any work, that the metadata can be changed after it; raises PermissionError."""
@@ -31,16 +30,19 @@ class MetadataEdit(Protocol):
     def to_json(self) -> dict[str, Any]:
         """Give what a record keeps: all values, and ``kind``."""
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Read what a record keeps."""
 
-_FROM_JSON: dict[str, Callable[[dict[str, Any]], MetadataEdit]] = {
-    LayerEdit.kind: LayerEdit.from_json,
-    MagRemoval.kind: MagRemoval.from_json,
-    InfoEdit.kind: InfoEdit.from_json,
-    N5Edit.kind: N5Edit.from_json,
-    NgffEdit.kind: NgffEdit.from_json,
-}
+
+_KINDS: dict[str, type[MetadataEdit]] = {edit.kind: edit for edit in (LayerEdit, MagRemoval, InfoEdit, N5Edit, NgffEdit)}
 
 
 def edit_from_json(value: dict[str, Any]) -> MetadataEdit:
     """Read what a record keeps of an edit of any kind."""
-    return _FROM_JSON[value["kind"]](value)
+    return _KINDS[value["kind"]].from_json(value)
+
+
+def folders_of(value: dict[str, Any]) -> dict[str, str]:
+    """Pick the folders out of what a record keeps of an edit of any kind."""
+    return {name: value[name] for name in _KINDS[value["kind"]].folder_names if value[name] is not None}

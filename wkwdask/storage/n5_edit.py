@@ -51,6 +51,8 @@ class N5Edit:
 
     kind: ClassVar[str] = "n5 attributes"
     """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("root", "group")
+    """Values of :meth:`to_json` that are folders."""
     root: str
     """The container; where it says no version of N5, it gets one."""
     group: str | None

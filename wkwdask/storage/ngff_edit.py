@@ -150,6 +150,8 @@ class NgffEdit:
 
     kind: ClassVar[str] = "ome-ngff"
     """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("folder",)
+    """Values of :meth:`to_json` that are folders."""
     folder: str
     """The group."""
     version: str

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import secrets
 import socket
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from wkwdask.storage.slurm import SlurmJob
 
 _ALIVE = "alive"  # nobody can tell since when
+_JOB = re.compile(r"[\w.-]{1,100}", re.ASCII)  # a part of names of files
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,36 @@ class Owner:
     def handed_to(self, batch: SlurmJob) -> Owner:
         """Describe a SLURM job, which may not have started, as the owner of this one's job."""
         return replace(self, host="", boot="", pid=0, process_start="", namespace="", batch=str(batch))
+
+    def to_json(self, folder: str) -> dict[str, Any]:
+        """Give what a lock or a job's folder keeps, which is in a folder."""
+        return {**asdict(self), "folder": os.path.realpath(folder)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any], folder: str) -> Owner:
+        """Read what a lock or a job's folder keeps, where that was found in a folder.
+
+        Raises
+        ------
+        TypeError, ValueError
+            It is something else.
+        """
+        texts = {name: text for name, text in value.items() if name != "pid"}
+        if not all(isinstance(text, str) for text in texts.values()) or type(value.get("pid")) is not int or not _JOB.fullmatch(value["job"]):
+            raise ValueError("expected a process or a job that owns a lock")
+        made_in = texts.pop("folder", "")
+        owner = cls(pid=value["pid"], **texts)
+        return owner._ended() if made_in and owner._is_copied(made_in, folder) else owner
+
+    def _is_copied(self, made_in: str, folder: str) -> bool:
+        """Tell whether what names this owner was copied from a folder that is still there: what it does, it does there."""
+        try:
+            return (self.pid == 0 or self._can_be_seen()) and not os.path.samefile(made_in, folder)
+        except (OSError, ValueError):
+            return False
+
+    def _ended(self) -> Owner:
+        return replace(self, host=socket.gethostname(), boot="ended", pid=max(self.pid, 1), batch="")
 
     def is_gone(self) -> bool:
         """Tell whether the process is known to have ended; on another machine or in another container only SLURM can know that."""

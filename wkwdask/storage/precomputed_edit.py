@@ -68,6 +68,8 @@ class InfoEdit:
 
     kind: ClassVar[str] = "precomputed info"
     """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("folder",)
+    """Values of :meth:`to_json` that are folders."""
     folder: str
     """The volume."""
     scales: tuple[Scale, ...]

@@ -5,17 +5,17 @@ That lasts for a moment, or, after a job that was killed right there, until anot
 
 from __future__ import annotations
 
-import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import ReplacedError
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_edits import with_scales
-from wkwdask.storage.job_records import RECORD_NAME, job_folders
+from wkwdask.storage.job_records import job_folders
 from wkwdask.storage.precomputed_edit import InfoEdit
 from wkwdask.storage.provenance import read_provenance
-from wkwdask.storage.removal import is_removal
+from wkwdask.storage.publication import read_publication
+from wkwdask.storage.record_paths import RecordPaths
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import VolumeInfo
@@ -35,27 +35,18 @@ def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
 
     Raises
     ------
+    CorruptError
+        The record of a job cannot be understood, or names what is not in the volume.
     ReplacedError
         A job puts another scale in its place at this moment, or was killed while it did.
     """
     real = os.path.realpath(folder)
     for root, _ in job_folders(os.path.realpath(volume)):
-        record = _record_of(root)
-        edit = record.get("edit")
-        if edit is None or edit["kind"] != InfoEdit.kind or real not in (mag["folder"] for mag in record["mags"]):
+        publication = read_publication(RecordPaths(root))
+        if publication is None or not isinstance(publication.edit, InfoEdit) or real not in (scale for _, scale in publication.mags):
             continue
-        is_there = read_provenance(real).get("publication") == record["publication"]
+        is_there = read_provenance(real).get("publication") == publication.mark
         is_gone = not os.path.lexists(real)  # between two renames, where there is no swapping
-        if is_gone or (is_there and with_scales(info.document, InfoEdit.from_json(edit).scales) != info.document):
+        if is_gone or (is_there and with_scales(info.document, publication.edit.scales) != info.document):
             what = f"is being replaced, and {volume}/{FILE_NAME} describes the old one still"
             raise ReplacedError(f"{folder}: {what}; open it in a moment, or make the call again that was killed while it did so (wkwdask status names it)")
-
-
-def _record_of(root: str) -> dict[str, Any]:
-    """Read what a job publishes, nothing where it does not, or takes away."""
-    try:
-        with open(f"{root}/{RECORD_NAME}", "rb") as file:
-            record: dict[str, Any] = json.load(file)
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    return {} if is_removal(record) else record

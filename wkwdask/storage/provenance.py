@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.errors import CorruptError
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.storage.json_record import read_record
 from wkwdask.storage.local import publish_bytes
 
 if TYPE_CHECKING:
@@ -16,21 +18,20 @@ _BEYOND = 1 << 31  # no coordinate is as large
 
 
 def read_provenance(folder: str) -> dict[str, Any]:
-    """Read what a job left in a mag, an empty record where there is none."""
+    """Read what a job left in a mag, an empty record where there is none, or none that can be understood."""
     try:
-        with open(f"{folder}/{PROVENANCE_NAME}", "rb") as file:
-            value = json.load(file)
-    except (OSError, ValueError):
+        value = read_record(f"{folder}/{PROVENANCE_NAME}") or {}
+    except (CorruptError, OSError):
         return {}
-    return value if isinstance(value, dict) else {}
+    parts = [value, value.get("made", {})]
+    return value if all(isinstance(part, dict) and isinstance(part.get("settings", {}), dict) for part in parts) else {}
 
 
 def read_making(folder: str) -> dict[str, Any]:
     """Read the settings of the job that made a mag's voxels, whatever stored them anew since; an empty record where nobody knows."""
     provenance = read_provenance(folder)
-    made = provenance.get("made", provenance)
-    settings = made.get("settings", {}) if isinstance(made, dict) else {}
-    return settings if isinstance(settings, dict) else {}
+    settings: dict[str, Any] = provenance.get("made", provenance).get("settings", {})
+    return settings
 
 
 def read_box(folder: str, mag: Mag) -> BoundingBox | None:

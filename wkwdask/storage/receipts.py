@@ -10,6 +10,7 @@ import numpy as np
 
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import vec3
 from wkwdask.kernels.extremes import extremes
 from wkwdask.storage.states import add_digests
 
@@ -68,16 +69,27 @@ class Receipt:
 
     @classmethod
     def from_json(cls, values: dict[str, Any], mag: Mag) -> Receipt:
-        """Read what a journal keeps; the path is left out."""
-        fields = dict(values)
+        """Read what a journal keeps; the path is left out.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            It is something else.
+        """
+        fields = {name: value for name, value in values.items() if name != "path"}
         for name in ("box", "nonzero"):
             if name in fields:
                 x, y, z, width, height, depth = fields[name]
-                fields[name] = BoundingBox((x, y, z), (width, height, depth), mag)
+                fields[name] = BoundingBox(vec3((x, y, z)), vec3((width, height, depth)), mag)
         for name in ("shard", "part"):
             if name in fields:
-                fields[name] = tuple(fields[name])
-        return cls(**fields)
+                fields[name] = vec3(fields[name])
+        receipt = cls(**fields)
+        counts = (receipt.nbytes, receipt.voxels, receipt.checksum, receipt.mtime_ns, receipt.sources, receipt.files)
+        values_seen = (receipt.minimum, receipt.maximum)
+        if not all(isinstance(count, int) for count in counts) or not all(value is None or isinstance(value, (int, float)) for value in values_seen):
+            raise TypeError(f"expected numbers, found {values}")
+        return receipt
 
 
 def least(*values: float | None) -> float | None:

@@ -1,6 +1,7 @@
 """The tasks of one round of a job array, in one file: groups of pickled tasks, and an index that says where each group lies.
 
-An element reads its own groups alone. Tasks of a group are pickled together, so that what they have in common is stored once.
+An element reads its own groups alone. Tasks of a group are pickled together, so that what they have in common is stored once. Reading a pickle runs
+what it says: a group is only read where it is signed by the user that reads it, for just this place in this round of this job.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import pickle
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError
+from wkwdask.errors import CorruptError, MissingError
+from wkwdask.formats.parsing import reading
+from wkwdask.storage.json_record import read_record
 from wkwdask.storage.local import NewFile, publish_bytes
+from wkwdask.storage.user_key import is_signed, key_path, signature, user_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -39,20 +43,20 @@ def write_shares(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[A
         How many tasks there are.
     """
     offset, index = 0, []
-    waiting = iter(tasks)
+    waiting, key = iter(tasks), user_key(make=True)
     file = NewFile(path)
     try:
         while members := list(islice(waiting, group)):
             data = dumps(members)
             file.write(data, offset)
-            index.append((offset, len(data), len(members)))
+            index.append((offset, len(data), len(members), signature(key, f"{path} {offset} {len(members)}", data)))
             offset += len(data)
     except BaseException:
         file.discard()
         raise
     file.publish()
-    publish_bytes(path + _INDEX_SUFFIX, json.dumps(index).encode())
-    return sum(count for _, _, count in index)
+    publish_bytes(path + _INDEX_SUFFIX, json.dumps({"groups": index}).encode())
+    return sum(count for _, _, count, _ in index)
 
 
 class Share:
@@ -64,15 +68,29 @@ class Share:
         The file of the round.
     element, elements : int
         Which element, of how many.
+
+    Raises
+    ------
+    CorruptError
+        The index, or the key of this user, is something else.
+    MissingError
+        This user has no key here, or the round has no tasks.
     """
 
     def __init__(self, path: str, element: int, elements: int) -> None:
         self._path = path
-        with open(path + _INDEX_SUFFIX, "rb") as file:
-            self._groups = json.load(file)[element::elements]
+        self._key = user_key()
+        index_path = path + _INDEX_SUFFIX
+        index = read_record(index_path)
+        if index is None:
+            raise MissingError(f"{index_path}: not found")
+        with reading(index_path, "record"):
+            self._groups = [
+                (_count(offset), _count(nbytes), _count(count), str(signed)) for offset, nbytes, count, signed in index["groups"][element::elements]
+            ]
 
     def __len__(self) -> int:
-        return sum(count for _, _, count in self._groups)
+        return sum(count for _, _, count, _ in self._groups)
 
     def tasks(self) -> Iterator[Any]:
         """Go through the tasks, a group at a time.
@@ -80,15 +98,20 @@ class Share:
         Raises
         ------
         CorruptError
-            The file is shorter than its index says, or holds something else.
+            The file is shorter than its index says, or holds what this user did not write there.
         """
-        for offset, nbytes, count in self._groups:
+        for offset, nbytes, count, signed in self._groups:
             with open(self._path, "rb") as file:
                 file.seek(offset)
                 data = file.read(nbytes)
             if len(data) != nbytes:
                 raise CorruptError(f"{self._path}: {len(data)} bytes at offset {offset}, expected {nbytes}")
-            members = pickle.loads(data)
-            if len(members) != count:
-                raise CorruptError(f"{self._path}: {len(members)} tasks at offset {offset}, expected {count}")
-            yield from members
+            if not is_signed(self._key, f"{self._path} {offset} {count}", data, signed):
+                raise CorruptError(f"{self._path}: the {nbytes} bytes at offset {offset} are not signed with the key {key_path()}: they are not run")
+            yield from pickle.loads(data)
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"expected a count, found {value!r}")
+    return value

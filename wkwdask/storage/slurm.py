@@ -51,7 +51,7 @@ class SlurmJob:
         >>> SlurmJob.parse("slurm:hpc:1234:")
         SlurmJob(cluster='hpc', number='1234', restarts=None)
         """
-        found = re.fullmatch(r"slurm:([^:]*):(\d+):(\d*)", text)
+        found = re.fullmatch(r"slurm:([^:]*):([0-9]{1,18}):([0-9]{0,18})", text)
         return None if found is None else cls(found[1], found[2], int(found[3]) if found[3] else None)
 
     def __str__(self) -> str:
