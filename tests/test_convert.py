@@ -95,7 +95,7 @@ def test_names_of_layers(tmp_path, sections):
     with pytest.raises(ValueError, match="is mag 2-2-1, but what is to be written is mag 1"):
         wkwdask.convert(sections, tmp_path / "ds" / "coarse" / "2-2-1", mag=1)
     for inside in ("em", "em/1", "new/1"):
-        with pytest.raises(ValueError, match=rf"{inside}: lies in the dataset {tmp_path}/ds, and layer= \(--layer\) names a layer of a dataset"):
+        with pytest.raises(ValueError, match=rf"{inside}: lies in the dataset {tmp_path}/ds, and layer= names a layer of a dataset"):
             wkwdask.convert(sections, tmp_path / "ds" / inside, layer="em", **OPTIONS)
     assert not (tmp_path / "ds" / "em" / "1" / "em").exists()
 

@@ -99,7 +99,7 @@ def test_labels_and_channels(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("ngff", {"voxel_size": None}, r"voxel_size= is needed for a new image \(--voxel-size\)"),
+        ("ngff", {"voxel_size": None}, r"voxel_size= is needed for a new image"),
         ("ngff", {"category": "raw"}, 'category must be "color" or "segmentation"'),
         ("ngff", {"encoding": "jpeg"}, "encoding= is not for it"),
         ("n5", {"mag": 2}, "gets its finest level of images: mag= is not for it"),

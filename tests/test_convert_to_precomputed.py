@@ -196,7 +196,7 @@ def test_an_interrupted_import_goes_on(tmp_path, sections):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"voxel_size": None}, r"voxel_size= is needed for a new volume \(--voxel-size\)"),
+        ({"voxel_size": None}, r"voxel_size= is needed for a new volume"),
         ({"layer": "em"}, "layer= is not for it"),
         ({"block_len": 16}, "block_len= is not for it"),
         ({"compression": "raw", "level": 9}, "compression=, level= are not for it"),

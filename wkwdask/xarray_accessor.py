@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from wkwdask.errors import BoundsError
 from wkwdask.formats.coordinates import VOXEL, spacing_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -144,8 +145,16 @@ class WkwAccessor:
         Returns
         -------
         DataArray
+
+        Raises
+        ------
+        BoundsError
+            The box touches no voxel of the array.
+        ValueError
+            The array has no such axis, or no coordinate along it.
         """
         ranges = {axis: pair for axis, pair in (("x", x), ("y", y), ("z", z)) if pair is not None}
+        self._check_touches(ranges)
         return self._array.isel({axis: self._within(axis, *pair) for axis, pair in ranges.items()})
 
     def preview(self, output: str | os.PathLike[str] | None = None, *, size: int = 640) -> Image.Image:
@@ -211,6 +220,27 @@ class WkwAccessor:
         start, stop = math.floor((low - half - corner) / there.step + _ON_GRID), math.ceil((high + half - corner) / there.step - _ON_GRID)
         return slice(max(start, 0), min(stop, opened.sizes[axis]))
 
+    def _check_touches(self, ranges: dict[str, tuple[float | None, float | None]]) -> None:
+        """Make sure that a box touches the voxels of the array."""
+        extents = {axis: self._extent(axis) for axis in ranges if axis in self._array.dims and self._array.sizes[axis]}
+        outside = [
+            axis
+            for axis, (start, stop) in extents.items()
+            for low, high in (ranges[axis],)
+            if (low is not None and low >= stop) or (high is not None and high <= start)
+        ]
+        if outside:
+            asked = ", ".join(f"{axis} {_text(low)} to {_text(high)}" for axis, (low, high) in ranges.items())
+            there = ", ".join(f"{axis} {start:g} to {stop:g}" for axis, (start, stop) in extents.items())
+            raise BoundsError(f"the box {asked} holds nothing of the array, whose box is {there}, along {' and '.join(outside)} [unit of the coordinates]")
+
+    def _extent(self, axis: str) -> tuple[float, float]:
+        """Return where the first voxel begins and the last one ends."""
+        coordinate = self._coordinate(axis)
+        low, high = float(coordinate.min()), float(coordinate.max())
+        half = (high - low) / max(coordinate.size - 1, 1) / 2 or coordinate.attrs.get("mag", 1) * coordinate.attrs.get("voxel_size_nm", 1.0) / 2
+        return low - half, high + half
+
     def _within(self, axis: str, low: float | None, high: float | None) -> slice | npt.NDArray[np.int64]:
         if axis not in self._array.dims:
             raise ValueError(f"the array has no axis {axis} to crop: it was taken at one place")
@@ -224,6 +254,10 @@ class WkwAccessor:
         if len(places) and places[-1] - places[0] + 1 == len(places):
             return slice(int(places[0]), int(places[-1]) + 1)
         return places
+
+
+def _text(bound: float | None) -> str:
+    return "the end" if bound is None else f"{bound:g}"
 
 
 class _Shown:

@@ -177,7 +177,7 @@ def test_layers_of_a_container(container):
         ("volumes/em", None, [Mag(1, 1, 1), Mag(2, 2, 2)], (4.0, 4.0, 40.0)),
     ]
     assert choose(layers, "volumes/em", "c") is layers[1]
-    with pytest.raises(ValueError, match=r"holds several layers: choose one with layer= \(--layer\): seg, volumes/em"):
+    with pytest.raises(ValueError, match=r"holds several layers: choose one with layer=: seg, volumes/em"):
         choose(layers, None, "c")
     with pytest.raises(MissingError, match="no layer 'em'; there are seg, volumes/em"):
         choose(layers, "em", "c")

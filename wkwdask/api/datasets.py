@@ -208,9 +208,7 @@ class Dataset:
         theirs = None if source.datasource is None else source.datasource.voxel_size_nm
         ours = datasource_of(self.path).voxel_size_nm
         if not any_voxel_size and theirs is not None and ours is not None and not same_lengths(ours, theirs):
-            raise ValueError(
-                f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True (--any-voxel-size) lists it nevertheless"
-            )
+            raise ValueError(f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True lists it nevertheless")
         return self._with_entry(reference_entry(source, self.path, name or source.name, relative=relative))
 
     def rename_layer(self, old: str, new: str) -> Dataset:

@@ -128,7 +128,7 @@ def _with_stale(report: Report, place: Place, mags: Sequence[Mag]) -> Report:
         return report
     note = (
         f"coarser mags that are there are not changed: {', '.join(mag.name for mag in mags)}; "
-        f"wkwdask pyramid {place.folder} --update (or --overwrite) brings them up to date"
+        'build_pyramid(update=True) brings them up to date, existing="overwrite" replaces them'
     )
     return replace(report, note="\n".join(filter(None, [report.note, note])))
 

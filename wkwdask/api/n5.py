@@ -171,7 +171,7 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
     finest = mags[0]
     odd = [mag for mag in mags if any(a % b for a, b in zip(mag.factors, finest.factors, strict=True))]
     if odd:
-        raise MissingError(f"{layer.folder}: mag {odd[0]} is not coarser than mag {finest} along all axes; choose mags that are, with mag= (--mag)")
+        raise MissingError(f"{layer.folder}: mag {odd[0]} is not coarser than mag {finest} along all axes; choose mags that are, with mag=")
     size = voxel_size or layer.voxel_size_nm
     lengths = None if size is None else lengths_in(finest, size)
     group = n5_folder(target)

@@ -171,7 +171,7 @@ def convert_to_scales(
 
     size = voxel_size or layer.voxel_size_nm
     if size is None:
-        raise ValueError(f"{layer.folder}: no JSON says how large its voxels are; give voxel_size= (--voxel-size) in nm")
+        raise ValueError(f"{layer.folder}: no JSON says how large its voxels are; give voxel_size= in nm")
     kind = None if layer.category is None else "segmentation" if layer.category == "segmentation" else "image"
     mags = taken.mags_of(layer.folder, local_mags(layer))
     copies = [taken.copy_of(layer.volume(mag)) for mag in mags]

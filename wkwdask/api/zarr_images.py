@@ -172,7 +172,7 @@ def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Tak
     need("zarr", "an OME-NGFF image", "zarr")
     size = voxel_size or layer.voxel_size_nm
     if size is None:
-        raise ValueError(f"{layer.folder}: nothing says how large its voxels are; give voxel_size= (--voxel-size) in nm")
+        raise ValueError(f"{layer.folder}: nothing says how large its voxels are; give voxel_size= in nm")
     mags = taken.mags_of(layer.folder, list(layer.mags))
     image_place(target).check_voxel_size(size, mags)
     copies = [taken.copy_of(layer.volume(mag)) for mag in mags]

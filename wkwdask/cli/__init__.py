@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from wkwdask.cli import analysis, apply, batch, checks, cluster, commands, convert, copies, datasets, merging, n5, reshape, segmentations, tiff
+from wkwdask.cli.words import on_command_line
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -57,7 +58,7 @@ def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> N
     """Print a warning on one line, in place of :func:`warnings.showwarning`, unless the same one was printed before."""
     if str(message) not in shown:
         shown.add(str(message))
-        click.echo(f"warning: {message}", err=True)
+        click.echo(on_command_line(f"warning: {message}"), err=True)
 
 
 def main() -> None:
@@ -83,5 +84,5 @@ def main() -> None:
         if debug:
             raise
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-        click.echo(f"error: {error or type(error).__name__}{notes}", err=True)
+        click.echo(on_command_line(f"error: {error or type(error).__name__}{notes}"), err=True)
         sys.exit(getattr(error, "exit_code", 1))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -68,7 +69,7 @@ def apply(
             called, list(urls), target, halo=_numbers(halo) or 0, chunks=_numbers(chunks), existing=existing,
             **options,
         )  # fmt: skip
-    click.echo(str(result))
+    click.echo(on_command_line(str(result)))
 
 
 def _found(name: str) -> Any:

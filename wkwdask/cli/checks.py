@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wkwdask.cli.shared import METHODS, cluster_options, external_option, split_mags
+from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +69,7 @@ def verify(
     with cluster:
         if manifest is not None:
             hashed = api.write_manifest(path) if manifest == "write" else api.check_manifest(path)
-            _print(hashed, as_json, lambda report: click.echo(str(report)))
+            _print(hashed, as_json, lambda report: click.echo(on_command_line(str(report))))
             _exit(0 if hashed.is_equal else 1)
             return
         share = sample if sample is not None else pyramid
@@ -113,7 +114,7 @@ def repair(
     size = None if voxel_size is None else [float(length) for length in voxel_size.split(",")]
     with cluster:
         report = api.repair(path, layer=layers or None, mags=split_mags(mags), voxel_size=size, **options)
-    _print(report, as_json, lambda done: click.echo(str(done)))
+    _print(report, as_json, lambda done: click.echo(on_command_line(str(done))))
     _exit(0 if report.is_sound else 1)
 
 
@@ -143,7 +144,7 @@ def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager
     except Exception as error:
         error.exit_code = 2  # type: ignore[attr-defined]
         raise
-    _print(found, as_json, lambda report: click.echo(str(report)))
+    _print(found, as_json, lambda report: click.echo(on_command_line(str(report))))
     _exit(0 if found.equal else 1)
 
 

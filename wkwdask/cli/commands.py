@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wkwdask.cli.shared import COMPRESSIONS, METHODS, SAMPLINGS, cluster_options, existing_of, external_option, resume_option, scale_options, split_mags
+from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -109,7 +110,7 @@ def pyramid(
             click.echo("\n\n".join(str(plan_pyramid(path, name, existing=existing, **options)) for name in names))
             return
         report = build_pyramid(path, chosen or None, existing=existing, update="content" if update_content else update, bounding_box=box, **options)
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 def _all_layers(path: str) -> list[str]:
@@ -151,7 +152,7 @@ def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, cluster
     existing = existing_of(resume, overwrite)
     with cluster:
         report = make_finer(path, mags=split_mags(mags), existing=existing, **options)
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 @click.command(short_help="Draw three orthogonal slices.")
@@ -192,7 +193,7 @@ def demo(folder: Path, workers: int | None) -> None:
     click.echo(f"making {folder} with {workers} worker processes: an image and a segmentation, then the pyramid of each")
     reports = _on_local_cluster(workers, folder)
     for report in reports:
-        click.echo(str(report))
+        click.echo(on_command_line(str(report)))
     print_summary(summarize(folder))
     picture = draw(folder, folder / "preview.png")
     click.echo(

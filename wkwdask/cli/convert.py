@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wkwdask.cli.shared import cluster_options, existing_of, external_option, numbers, resume_option, scale_options
+from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -81,7 +82,7 @@ def convert(
         warnings.simplefilter("ignore", SectionWarning)  # the report, or the plan, names the sections
         verb = plan_convert if dry_run else convert_anything
         report = verb(source[0] if len(source) == 1 else source, target, existing=existing_of(resume, overwrite), **options)
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 @click.command("zarr-view", short_help="Let zarr-python read WKW where it is.")

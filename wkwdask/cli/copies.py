@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option, split_mags
+from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -60,7 +61,7 @@ def copy(
         del options["translate"]
     with cluster:
         report = copy_mags(path, target, layer=layers or None, mags=split_mags(mags), existing=existing_of(resume, overwrite), **options)
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 @click.command(short_help="Remove a dataset, a layer or mags for good.")
@@ -98,7 +99,7 @@ def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes:
         click.confirm("Remove?", abort=True)
     with cluster:
         report = remove(path, **chosen)
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 def _is_terminal() -> bool:

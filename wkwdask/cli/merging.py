@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -57,7 +58,7 @@ def merge(
         report = merge_annotations(
             base, annotations, target, relabel=relabel if largest_id is None else largest_id, existing=existing_of(resume, overwrite), **options
         )
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 COMMANDS = (merge,)

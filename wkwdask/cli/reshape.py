@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option, scale_options, split_mags
+from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -85,7 +86,7 @@ def _store_anew(
     existing = existing_of(resume, overwrite)
     with cluster:
         report = store_anew(path, target, layer=layers or None, mags=split_mags(mags), existing=existing, **options)
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 COMMANDS = (rechunk, compress)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.words import on_command_line
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -50,7 +51,7 @@ def components(
             source, target, threshold=_limits(threshold), connectivity=int(connectivity), existing=existing_of(resume, overwrite),  # type: ignore[arg-type]
             **options,
         )  # fmt: skip
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 def _limits(text: str | None) -> Any:
@@ -106,7 +107,7 @@ def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool,
 
     with cluster:
         report = remap_function(source, target, mapping, existing=existing_of(resume, overwrite), **options)
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 @click.command(short_help="Remove small segments.")
@@ -131,7 +132,7 @@ def dust(source: str, target: str, resume: bool, overwrite: bool, cluster: Abstr
 
     with cluster:
         report = remove_dust(source, target, existing=existing_of(resume, overwrite), **options)
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 @click.command(short_help="Give segments the ids 1, 2, 3...")
@@ -156,7 +157,7 @@ def renumber(source: str, target: str, resume: bool, overwrite: bool, cluster: A
 
     with cluster:
         report = renumber_function(source, target, existing=existing_of(resume, overwrite), **options)
-    click.echo(str(report))
+    click.echo(on_command_line(str(report)))
 
 
 COMMANDS = (components, remap, dust, renumber)

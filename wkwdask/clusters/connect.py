@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.clusters.config import CLUSTER_VARIABLE, SCRIPT_KINDS, ClusterConfig, load_config
-from wkwdask.errors import UnsupportedError
+from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.graphs.signals import ended_by_signal
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 _CLOSE_SECONDS = 30
+_ADDRESS_SECONDS = 8.0
+_FILE_SECONDS = 60.0  # a batch script may still be starting the scheduler
 
 
 @contextmanager
@@ -54,7 +56,7 @@ def cluster(
     ModuleNotFoundError
         A package is not installed: dask-jobqueue comes with ``pip install 'wkwdask[cluster]'``; a report needs bokeh.
     TaskFailedError
-        The queueing system refuses the jobs, or none of them brings a worker.
+        The queueing system refuses the jobs, none of them brings a worker, or no scheduler answers at an address.
 
     Examples
     --------
@@ -149,8 +151,15 @@ def _scheduler_client(config: ClusterConfig) -> Iterator[Any]:
     from distributed import Client
 
     values = config.values
-    where = {"scheduler_file": os.path.expandvars(values["scheduler-file"])} if values["scheduler-file"] else {"address": values["address"]}
-    with Client(**where, timeout=values["timeout"]) as client:
+    file = os.path.expandvars(values["scheduler-file"] or "")
+    where = {"scheduler_file": file} if file else {"address": values["address"]}
+    seconds = values["timeout"] or (_FILE_SECONDS if file else _ADDRESS_SECONDS)
+    try:
+        client = Client(**where, timeout=seconds)
+    except (OSError, ValueError) as error:
+        name = file or values["address"]
+        raise TaskFailedError(f"{name}: no dask scheduler answers there within {seconds:g} s; check that it runs, and its address ({error})") from error
+    with client:
         yield client
 
 

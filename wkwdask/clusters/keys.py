@@ -138,7 +138,7 @@ _LOCAL = {
     "interface": Key(_text),
     "local-directory": Key(_text),
 }
-_SCHEDULER = {**_COMMON, "address": Key(_text), "scheduler-file": Key(_text), "timeout": Key(_seconds, 60.0)}
+_SCHEDULER = {**_COMMON, "address": Key(_text), "scheduler-file": Key(_text), "timeout": Key(_seconds, None)}
 _JOBQUEUE = {
     **_STARTED,
     "class": Key(_one_of(*CLASSES), required=True),

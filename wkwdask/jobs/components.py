@@ -462,7 +462,7 @@ class Components:
         return states
 
     def _changed(self, box: BoundingBox) -> IncompleteWriteError:
-        return IncompleteWriteError(f'{self.labelling.source.name}: {box} was changed while it was read; existing="overwrite" (--overwrite) starts anew')
+        return IncompleteWriteError(f'{self.labelling.source.name}: {box} was changed while it was read; existing="overwrite" starts anew')
 
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
         """Give the ids of a brick, shape (c, x, y, z); None where all of them are zero.

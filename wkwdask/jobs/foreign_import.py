@@ -91,7 +91,7 @@ class StagedImport:
             Files were replaced.
         """
         if token_of(self.source) != self.input:
-            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" (--overwrite) starts anew')
+            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts anew')
 
     def all_notes(self) -> list[str]:
         """List what a user should know, with the slices that could not be decoded."""

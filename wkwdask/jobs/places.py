@@ -211,9 +211,7 @@ def voxel_size_of_new(place: Place, found: Lengths | None, given: Lengths | None
         return None
     size = given or (None if found is None else ratio_of(found, place.mag.factors))
     if size is None:
-        raise ValueError(
-            f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) (--voxel-size 4,4,35) in nm"
-        )
+        raise ValueError(f"{dataset}: a new dataset needs the size of a voxel, which the source does not say: voxel_size=(4, 4, 35) in nm")
     return size
 
 
@@ -242,7 +240,7 @@ def check_inside_dataset(layer: Layer, folder: str) -> None:
     if real is not None and not layer.allow_external:
         raise UnsupportedError(
             f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, which is read but not written through; "
-            "allow_external=True (--allow-external) writes there, or name the folder that it is in"
+            "allow_external=True writes there, or name the folder that it is in"
         )
 
 

@@ -83,7 +83,7 @@ class StagedScalePyramid(StagedPyramid):
             The source has changed.
         """
         if digest(self.source.volume.stored_states()) != self.staged.settings["states"]:
-            raise ResumeError(f'{self.source.name}: has changed since the pyramid was built; existing="overwrite" (--overwrite) makes it anew')
+            raise ResumeError(f'{self.source.name}: has changed since the pyramid was built; existing="overwrite" makes it anew')
 
 
 def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOptions, existing: str, workers: int) -> StagedScalePyramid:

@@ -229,7 +229,7 @@ def stage_scales(
 def _check_free(place: VolumePlace, scale: Scale, folder: str, existing: str) -> None:
     """Refuse a scale that is listed without having files, which its folder does not tell."""
     if existing == "error" and scale.key in place.listed_keys and not is_taken(folder):
-        raise ExistsError(f'{place.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" (--overwrite) replaces it whole')
+        raise ExistsError(f'{place.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" replaces it whole')
 
 
 def stage_array(
@@ -314,7 +314,7 @@ def resolution_for(place: VolumePlace, mag: Mag, lengths_nm: Lengths | None) -> 
         if mag != Mag(1, 1, 1):
             raise ValueError(f"{place.folder}: has no scales yet; mag= adds a coarser scale to a volume that is there")
         if lengths_nm is None:
-            raise ValueError("voxel_size= is needed for a new volume (--voxel-size): the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
+            raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
         return lengths_nm
     resolution = place.resolution_of(mag)
     if lengths_nm is not None and not same_resolution(resolution, lengths_nm):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from wkwdask.storage.volume import Target
 
 _DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
-_RESUME_NOTE = 'what was finished is kept: the same call goes on from there, existing="overwrite" (--overwrite) starts anew'
+_RESUME_NOTE = 'what was finished is kept: the same call goes on from there, existing="overwrite" starts anew'
 _KEPT_NOTE = 'what was finished is kept until somebody else writes here: existing="resume" goes on from there'
 _FINISHED_NOTE = "an earlier job with the same settings was interrupted while it published its result; that was finished now"
 
@@ -194,7 +194,7 @@ class StagedMags:
             provenance = read_provenance(folder)
             if "settings" not in provenance:
                 what = "is there, without a journal of a job that could be resumed" if is_taken(folder) else "is not there, but other mags of the job are"
-                raise ResumeError(f'{folder}: {what}; existing="overwrite" (--overwrite) replaces all')
+                raise ResumeError(f'{folder}: {what}; existing="overwrite" replaces all')
             check_same_settings(folder, self.settings, provenance["settings"], self.not_compared)
         return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
 
@@ -334,9 +334,7 @@ def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, A
         return
     of_source = {"input": "the source was replaced", "states": "files of the source have changed"}
     differences = [of_source.get(name, f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}") for name in names]
-    raise ResumeError(
-        f'{what}: made with other settings: {"; ".join(differences)}. Give the same settings, or existing="overwrite" (--overwrite) to start anew'
-    )
+    raise ResumeError(f'{what}: made with other settings: {"; ".join(differences)}. Give the same settings, or existing="overwrite" to start anew')
 
 
 def find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> UnfinishedJob | None:

@@ -100,7 +100,7 @@ class Taken:
             Another mag is asked for.
         """
         if mag is not None and self.mags is not None and self.mags != (mag,):
-            raise ValueError(f"{source}: is mag {mag}, but mag= (--mag) says {self.mags[0]}; give the layer's folder to choose a mag")
+            raise ValueError(f"{source}: is mag {mag}, but mag= says {self.mags[0]}; give the layer's folder to choose a mag")
         return self if mag is None else replace(self, mags=(mag,))
 
     @property
@@ -122,7 +122,7 @@ def check_alike(copies: Sequence[Copy]) -> None:
         if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):
             raise UnsupportedError(
                 f"{volume.name}: has {volume.num_channels} x {volume.dtype.name}, but {first.name} {first.num_channels} x {first.dtype.name}; "
-                "mags of a layer have one type: convert them one by one, with mag= (--mag) and dtype= (--dtype)"
+                "mags of a layer have one type: convert them one by one, with mag= and dtype="
             )
 
 

@@ -92,7 +92,7 @@ def _check_outside(folder: str, *, is_dataset: bool) -> None:
     above = [folder.rpartition("/")[0], folder.rpartition("/")[0].rpartition("/")[0]]
     outer = None if is_dataset else next((path for path in above if path and read_datasource(path) is not None), None)
     if outer is not None:
-        raise ValueError(f"{folder}: lies in the dataset {outer}, and layer= (--layer) names a layer of a dataset: give {outer} as the target, or no layer")
+        raise ValueError(f"{folder}: lies in the dataset {outer}, and layer= names a layer of a dataset: give {outer} as the target, or no layer")
 
 
 def _mag_named(name: str) -> Mag | None:

@@ -162,7 +162,7 @@ class StagedExport:
         if next(read_journal(self.root), None) is None:
             remove_tree(self.root)
         else:
-            error.add_note('what was finished is kept: the same call goes on from there, existing="overwrite" (--overwrite) starts anew')
+            error.add_note('what was finished is kept: the same call goes on from there, existing="overwrite" starts anew')
 
     def journal(self) -> Journal:
         """Continue the journal."""
@@ -244,7 +244,7 @@ def stage_export(mag: StoredVolume, target: str | os.PathLike[str], options: Exp
     source = converted(mag, options.channels, options.dtype, options.value_range)
     channels, dtype = range(mag.num_channels) if options.channels is None else options.channels, source.dtype
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
-        raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype= (--dtype), or export to .tif, .npy or .zarr")
+        raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or .zarr")
     compression = _compression(path, options.compression)
     settings = settings_of(
         _COMMAND, source=mag.name, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=options.value_range,
@@ -295,7 +295,7 @@ def _check_free(target: str, existing: str, *, is_file: bool) -> None:
     if os.path.isdir(target) and not os.listdir(target):
         return
     if existing != "overwrite":
-        raise ExistsError(f'{target}: is there already; existing="overwrite" (on the command line --overwrite) replaces it whole')
+        raise ExistsError(f'{target}: is there already; existing="overwrite" replaces it whole')
     if not os.path.isdir(target) and not is_file:
         raise ExistsError(f"{target}: is a file, expected nothing or a folder")
     if os.path.isdir(target) and not is_exported_zarr(target):

@@ -140,7 +140,7 @@ def check_presence(source: WkwVolume, now: dict[str, Any], then: dict[str, Any])
         It does not.
     """
     if now["presence"] != then.get("presence"):
-        raise ResumeError(f'{source.folder}: files were added or removed since the job was interrupted; existing="overwrite" (--overwrite) starts anew')
+        raise ResumeError(f'{source.folder}: files were added or removed since the job was interrupted; existing="overwrite" starts anew')
 
 
 def check_not_replaced(source: StoredVolume) -> None:
@@ -152,7 +152,7 @@ def check_not_replaced(source: StoredVolume) -> None:
         It was replaced.
     """
     if not is_current(source):
-        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" (--overwrite) starts anew with what is there now')
+        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts anew with what is there now')
 
 
 def is_current(source: StoredVolume) -> bool:

@@ -98,7 +98,7 @@ class StagedWkwPyramid(StagedPyramid):
             if changed:
                 raise ResumeError(
                     f"{folder}: {len(changed)} files are not what they were, or are made from files of mag {finer.box.mag} that have changed since; "
-                    "update=True (--update) makes them anew"
+                    "update=True makes them anew"
                 )
             finer = published.as_volume()
 

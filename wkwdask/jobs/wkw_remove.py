@@ -227,7 +227,7 @@ def _check_removable(layer: Layer, folder: str) -> None:
     if real is not None and not layer.allow_external:
         raise UnsupportedError(
             f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer takes the "
-            "layer off the JSON and leaves its files, allow_external=True (--allow-external) deletes them there"
+            "layer off the JSON and leaves its files, allow_external=True deletes them there"
         )
     folder = real_folder(layer, folder)
     if os.path.islink(os.path.dirname(folder)):

@@ -195,7 +195,7 @@ class StagedRepair:
         return not self._options.allow_external and not is_inside(self.scope, folder)
 
     def _leave_elsewhere(self, folder: str, faults: list[Fault]) -> None:
-        advice = f"it lies outside the dataset, at {os.path.realpath(folder)}: allow_external (--allow-external) mends it there"
+        advice = f"it lies outside the dataset, at {os.path.realpath(folder)}: allow_external=True mends it there"
         self.left += [Left(fault, advice) for fault in faults]
 
     def _plan_header(self, plan: MagPlan, handled: set[str]) -> None:
@@ -306,7 +306,7 @@ class StagedRepair:
         path = file_path(plan.scope.folder, shard)
         total = check.header.blocks_per_file
         if any(fault.kind == "pyramid.differs" for fault in faults):
-            self.left += [Left(fault, doubt or "it is not clear how the mag was made: give method= (--method)") for fault in faults]
+            self.left += [Left(fault, doubt or "it is not clear how the mag was made: give method=") for fault in faults]
         elif any(fault.kind == "file.lost" for fault in faults):
             self.left += [Left(fault, doubt or "bring it back from a backup") for fault in faults]
         elif self._options.salvage and num_sound:
@@ -319,9 +319,9 @@ class StagedRepair:
         elif self._options.quarantine:
             self._set_aside(plan, path, shard, faults)
         else:
-            can = f"salvage (--salvage) keeps {num_sound} of {total} blocks and makes zeros of the others; " if num_sound else ""
+            can = f"salvage=True keeps {num_sound} of {total} blocks and makes zeros of the others; " if num_sound else ""
             advice = f"{doubt}; else bring it back" if doubt else "bring it back"
-            advice += f" from a backup; {can}quarantine (--quarantine) sets the file aside, its place then reads as zeros"
+            advice += f" from a backup; {can}quarantine=True sets the file aside, its place then reads as zeros"
             self.left += [Left(fault, advice) for fault in faults]
 
     def _set_aside(self, plan: MagPlan, path: str, shard: Vec3 | None, faults: list[Fault]) -> None:
@@ -390,11 +390,11 @@ _ADVICE = {
     "file.outside": "grow the layer's box (grow_box, --grow-box), or remove the file",
     "folder.unreadable": "make it readable",
     "folder.dangling": "is its disk mounted?",
-    "folder.no_folder": "quarantine (--quarantine) sets it aside",
+    "folder.no_folder": "quarantine=True sets it aside",
     "name.unread": "rename it if it is a data file of this mag",
-    "mag.missing": "is its disk mounted? drop_missing (--drop-missing) takes it off the JSON",
+    "mag.missing": "is its disk mounted? drop_missing=True takes it off the JSON",
     "mag.twice": "compare the two, and remove one",
     "job.interrupted": "run the same command again, or remove the folder",
-    "pyramid.differs": "rebuild_differing (--pyramid) makes such files anew; build_pyramid(update=True) does where wkwdask made the mag",
-    "json.box_smaller": "grow_box (--grow-box) makes the box larger",
+    "pyramid.differs": "rebuild_differing=True makes such files anew; build_pyramid(update=True) does where wkwdask made the mag",
+    "json.box_smaller": "grow_box=True makes the box larger",
 }

@@ -88,7 +88,7 @@ class JsonRepair:
             self._plan_box(layer, fault)
         elif fault.kind == "json.box_smaller":
             handled.add(fault.path)
-            self.left.append(Left(fault, "grow_box (--grow-box) makes the box larger"))
+            self.left.append(Left(fault, "grow_box=True makes the box larger"))
 
     def _change(self, fault: Fault, how: str, change: Callable[[Document], Document]) -> None:
         self._changes.append(change)
@@ -148,7 +148,7 @@ class JsonRepair:
         head, kept, others = sound_parts(read_object(self._scope.json_path))
         size = self._options.voxel_size_nm
         if "scale" not in head and size is None:
-            self.left.append(Left(fault, "no file says how large a voxel is: give voxel_size (--voxel-size X,Y,Z in nanometres)"))
+            self.left.append(Left(fault, "no file says how large a voxel is: give voxel_size= in nanometres"))
             return True
         document = {**new_document(os.path.basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
         known = {entry["name"] for entry in kept}

@@ -59,7 +59,7 @@ class LeftoverRepair:
             elif fault.kind in ("job.dead", "record.broken"):
                 self._leftover(REMOVE, fault, handled)
             elif _is_copy(fault) and (not self._options.remove_copies or self._layer_of(fault.path) is None):
-                self.left.append(Left(fault, "look before you remove it; remove_copies (--remove-copies) does, where the layer has every voxel that it holds"))
+                self.left.append(Left(fault, "look before you remove it; remove_copies=True does, where the layer has every voxel that it holds"))
             elif _is_copy(fault) and (fault.path in self._only_copies or self._has_errors(fault.path, faults)):
                 self.left.append(Left(fault, "the layer lacks some of what it holds, or is not sound: it may be the only complete copy"))
             elif fault.kind.startswith("leftover.") and self._may_be_written(fault):

@@ -95,10 +95,10 @@ class MethodTrials:
         if len(left) == 1:
             return left[0], f"by {left[0]}, as {'you say' if made.is_known else 'intact files of the mag show'}"
         if left:
-            return None, f"nothing tells how the mag was made, its sound files fit {', '.join(left)} alike: give method= (--method)"
+            return None, f"nothing tells how the mag was made, its sound files fit {', '.join(left)} alike: give method="
         if fits:
             return None, f"its sound blocks are not what the finer mag gives by {', '.join(sorted(fits))}: that may hold less than was there"
-        return None, "no method gives the intact files of the mag: give method= (--method) if you know it"
+        return None, "no method gives the intact files of the mag: give method= if you know it"
 
 
 def _telling(tasks: Sequence[RecomputeTask]) -> list[RecomputeTask]:

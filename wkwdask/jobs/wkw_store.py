@@ -42,8 +42,8 @@ def check_not_below_zero(source: Volume) -> None:
     """
     if min(source.box.topleft) < 0:
         raise BoundsError(
-            f"{source.name}: begins at voxel {source.box.topleft}, and no voxel of WKW can lie below 0: move it with offset= (--offset), or leave that "
-            "part out with bounding_box= (--box)"
+            f"{source.name}: begins at voxel {source.box.topleft}, and no voxel of WKW can lie below 0: move it with offset=, or leave that "
+            "part out with bounding_box="
         )
 
 

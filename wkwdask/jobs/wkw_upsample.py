@@ -88,9 +88,7 @@ class StagedUpsample:
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
             record = read_record(folder)
             if not is_current(self.source, target, np.empty((0, RECORD_COLUMNS), np.int64) if record is None else record):
-                raise ResumeError(
-                    f'{self.source.folder}: has changed since {folder} was made from it; existing="overwrite" (--overwrite) makes the finer mags anew'
-                )
+                raise ResumeError(f'{self.source.folder}: has changed since {folder} was made from it; existing="overwrite" makes the finer mags anew')
 
 
 def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> StagedUpsample:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _COMMAND = "to_zarr"
 _CONVERT = "convert"
-_NO_SIZE = "voxel_size= is needed for a new image (--voxel-size): the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)"
+_NO_SIZE = "voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -198,7 +198,7 @@ def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None
     names = list(opened.names())
     if any(_BLOCK.fullmatch(name) for name in names):
         if volume_layer is not None:
-            raise ValueError(f"{file.name}: is one volume layer without a name; leave volume_layer= (--volume-layer) out")
+            raise ValueError(f"{file.name}: is one volume layer without a name; leave volume_layer= out")
         return file, ""
     inner = sorted(name for name in names if _DATA_ZIP.fullmatch(name))
     note = ""
@@ -232,10 +232,7 @@ def _chosen(layers: list[VolumeLayer], fallback: str | None, volume_layer: str |
         return found[0]
     listed = "; ".join(map(str, layers))
     if volume_layer is None:
-        raise ValueError(
-            f"{file.path}: several volume annotations, of which {len(found)} were made on layer {fallback}; "
-            f"name one with volume_layer= (--volume-layer): {listed}"
-        )
+        raise ValueError(f"{file.path}: several volume annotations, of which {len(found)} were made on layer {fallback}; name one with volume_layer=: {listed}")
     if not found:
         raise MissingError(f"{file.path}: no volume layer {volume_layer!r}; there are {listed}")
     raise ValueError(f"{file.path}: {len(found)} volume layers are called {volume_layer!r}; name the data*.zip of one: {listed}")

@@ -205,7 +205,7 @@ def _open_images(paths: list[str], name: str, placing: Placing) -> Foreign:
     stack = _stack([slice_ for slices in of_files for slice_ in slices], name, placing, notes)
     if missing and not placing.fill:
         raise MissingError(
-            f'{name}: sections seem to be missing: {_ranges(missing)}; on_error="fill" (--on-error fill) leaves zeros for them; '
+            f'{name}: sections seem to be missing: {_ranges(missing)}; on_error="fill" leaves zeros for them; '
             "if none is missing, number the files (or links to them) without a gap"
         )
     return stack
@@ -280,7 +280,7 @@ def _stack(slices: list[Slice], name: str, placing: Placing, notes: list[str]) -
     ]
     if problems and not placing.fill:
         more = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
-        raise CorruptError("; ".join(problems[:_TOLD]) + more + ' (on_error="fill" (--on-error fill) puts zeros in their place)')
+        raise CorruptError("; ".join(problems[:_TOLD]) + more + ' (on_error="fill" puts zeros in their place)')
     notes += [f"filled with zeros: {problem}" for problem in problems]
     good = next(slice_ for slice_ in slices if slice_.format == expected)
     box = BoundingBox(placing.corner, (expected.width, expected.height, len(slices)), placing.mag)

@@ -120,8 +120,7 @@ class _Reach:
         real = os.path.realpath(other)
         if not self._is_anywhere and os.path.commonpath((self._folder, real)) != self._folder:
             raise UnsupportedError(
-                f"{path}: {what} leads to {real}, outside of the folder of the file; put it there, or, where you trust it, convert with "
-                "allow_external=True (--allow-external)"
+                f"{path}: {what} leads to {real}, outside of the folder of the file; put it there, or, where you trust it, convert with allow_external=True"
             )
         return other
 
@@ -143,9 +142,7 @@ class _Reach:
             if _PATTERN.search(file_name + key):
                 if self._is_anywhere:
                     continue
-                raise UnsupportedError(
-                    f"{path}:{data.name}: is made of all files and datasets {file_name}:{key}, which allow_external=True (--allow-external) reads"
-                )
+                raise UnsupportedError(f"{path}:{data.name}: is made of all files and datasets {file_name}:{key}, which allow_external=True reads")
             other = path if file_name == "." else self._allowed(path, os.path.join(os.path.dirname(path), file_name), f"the virtual dataset {data.name}")
             place = (os.path.realpath(other), key)
             if place in self._entered:

@@ -69,7 +69,7 @@ class IdMap:
             The file is not what it was.
         """
         if self.state is not None and self.state != _state(self.values_path):
-            raise IncompleteWriteError(f'{self.values_path}: was changed while ids were mapped; existing="overwrite" (--overwrite) starts anew')
+            raise IncompleteWriteError(f'{self.values_path}: was changed while ids were mapped; existing="overwrite" starts anew')
         return _mapped(self)
 
     def of_zero(self) -> int:

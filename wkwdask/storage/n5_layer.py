@@ -128,7 +128,7 @@ def choose(layers: Sequence[LeveledLayer], name: str | None, source: str) -> Lev
             raise MissingError(f"{source}: no layer {name!r}; there are {known or 'none'}")
         return found
     if len(layers) != 1:
-        raise ValueError(f"{source}: holds several layers: choose one with layer= (--layer): {known}")
+        raise ValueError(f"{source}: holds several layers: choose one with layer=: {known}")
     return layers[0]
 
 

@@ -144,7 +144,7 @@ def _check_inside(layer: Layer, folder: str, *, allow_external: bool) -> None:
     root = os.path.realpath(layer.dataset_folder or layer.folder)
     real = os.path.realpath(folder)
     if not allow_external and os.path.commonpath([root, real]) != root:
-        raise UnsupportedError(f"{folder}: lies outside of {root}, at {real}; allow_external=True (--allow-external) writes there too")
+        raise UnsupportedError(f"{folder}: lies outside of {root}, at {real}; allow_external=True writes there too")
 
 
 def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Layer], mags: Iterable[Mag]) -> None:

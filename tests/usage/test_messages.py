@@ -1,0 +1,79 @@
+"""Errors name options of commands on the command line, and arguments of functions in Python."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from command_line import run_here
+
+import wkwdask
+from wkwdask.errors import BoundsError, TaskFailedError, WkwDaskError
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
+    voxels = np.random.default_rng(1).integers(1, 255, (40, 40, 40)).astype(np.uint8)
+    for layer in ("one", "two"):
+        wkwdask.to_wkw(voxels, tmp_path / f"ds/{layer}/1", block_len=8, file_len=2)
+    return tmp_path / "ds"
+
+
+def test_errors_speak_the_language_of_the_caller(dataset):
+    wkwdask.build_pyramid(dataset, "one", mags=["2"])
+    calls = [
+        (["pyramid", dataset], "--layer", lambda: wkwdask.build_pyramid(dataset), "layer="),
+        (["pyramid", dataset / "one", "--mags", "2"], "--overwrite replaces", lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"]), 'existing="overwrite"'),
+        (
+            ["pyramid", dataset / "one", "--mags", "2", "--coarsest", "4"], "--mags lists the mags; --coarsest, --sampling and --align-with choose them",
+            lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"], coarsest=4), "mags= lists the mags; coarsest=, sampling= and align_with= choose them",
+        ),
+        (
+            ["apply", "numpy:copy", dataset / "one/1", "--reduce", "--halo", "1"], "--halo and --mask go with a target",
+            lambda: wkwdask.apply(np.copy, dataset / "one/1", halo=1), "halo= and mask= go with a target",
+        ),
+    ]  # fmt: skip
+    for command, on_command_line, call, in_python in calls:
+        done = run_here(*command)
+        assert done.returncode == 1
+        assert on_command_line in done.stderr
+        assert not re.search(r"\w+=", done.stderr), done.stderr
+        with pytest.raises((WkwDaskError, ValueError)) as failed:
+            call()
+        assert in_python in str(failed.value)
+        assert "--" not in str(failed.value)
+
+
+def test_no_message_of_the_library_names_options_of_commands():
+    package = Path(wkwdask.__file__).parent
+    for path in package.rglob("*.py"):
+        if path.parent.name != "cli":
+            assert not re.search(r"""["'(= ](--(layer|mag|overwrite|voxel-size|dtype|method|allow-external))\b""", path.read_text()), path
+
+
+def test_a_box_outside_of_an_array_is_an_error_that_names_both():
+    xr = pytest.importorskip("xarray")
+    coordinates = {axis: (axis, (np.arange(10) + 0.5) * 4, {"units": "nm", "mag": 1, "voxel_size_nm": 4.0}) for axis in "xyz"}
+    array = xr.DataArray(np.zeros((10, 10, 10), np.uint8), coordinates, dims=("x", "y", "z"))
+    import wkwdask.xarray_accessor  # noqa: F401
+
+    assert array.wkw.crop_nm(x=(0, 20)).shape == (5, 10, 10)
+    with pytest.raises(BoundsError, match=r"the box x 100 to 200, y 0 to 40 holds nothing of the array, whose box is x 0 to 40, y 0 to 40, along x"):
+        array.wkw.crop_nm(x=(100, 200), y=(0, 40))
+    with pytest.raises(BoundsError, match=r"the box z the end to -4 holds nothing"):
+        array.wkw.crop_nm(z=(None, -4))
+
+
+def test_a_dead_scheduler_is_an_error_within_seconds(dataset):
+    pytest.importorskip("distributed")
+    start = time.monotonic()
+    done = run_here("pyramid", dataset / "one", "--scheduler", "tcp://127.0.0.1:9")
+    assert time.monotonic() - start < 40
+    assert done.returncode == 1
+    assert "tcp://127.0.0.1:9: no dask scheduler answers there within 8 s; check that it runs, and its address" in done.stderr
+    with pytest.raises(TaskFailedError), wkwdask.cluster("tcp://127.0.0.1:9", timeout=1):
+        pass

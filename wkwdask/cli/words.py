@@ -1,0 +1,71 @@
+"""Messages of the library name arguments of Python; on the command line they name its options."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FLAGS = {
+    'existing="overwrite"': "--overwrite",
+    'existing="resume"': "--resume",
+    'existing="keep"': "--keep",
+    'update="content"': "--update-content",
+    "pyramid=True": "--pyramid",
+}
+_VERBS = {"build_pyramid": "pyramid", "open_dataset": "info", "connected_components": "components"}
+_ARGUMENT = re.compile(r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$)))?""")
+_CALL = re.compile(r"\b(" + "|".join(_VERBS) + r")\(([^()]*)\)")
+
+
+def on_command_line(text: str) -> str:
+    """Name the options of commands where a message names arguments of functions.
+
+    Parameters
+    ----------
+    text : str
+        What the library says.
+
+    Examples
+    --------
+    >>> on_command_line('existing="overwrite" starts anew; choose one with layer=, or build_pyramid(update=True)')
+    '--overwrite starts anew; choose one with --layer, or wkwdask pyramid --update'
+    """
+    text = _CALL.sub(lambda found: f"wkwdask {_VERBS[found[1]]} {found[2]}".rstrip(), text)
+    return _ARGUMENT.sub(_as_option, text)
+
+
+def _as_option(found: re.Match[str]) -> str:
+    if found[0] in _FLAGS:
+        return _FLAGS[found[0]]
+    option = _options().get(found[1])
+    if option is None or found[4] == "False":
+        return found[0]
+    value = found[2] or found[3] or (found[5] or "").replace(" ", "") or found[6]
+    return f"{option} {value}" if value else option
+
+
+@functools.cache
+def _options() -> dict[str, str]:
+    """Find the option that stands for each argument: the arguments of commands have the names of those of functions."""
+    from wkwdask.cli import cli
+
+    found = {"bounding_box": "--box"}
+    for command in _commands(cli):
+        for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):
+            flag = max(option.opts, key=len)
+            found.setdefault(flag.lstrip("-").replace("-", "_"), flag)
+            found.setdefault(option.name or "", flag)
+    return found
+
+
+def _commands(group: click.Group) -> Iterator[click.Command]:
+    for command in group.commands.values():
+        yield command
+        if isinstance(command, click.Group):
+            yield from _commands(command)
