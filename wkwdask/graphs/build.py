@@ -368,8 +368,7 @@ def remap(remapping: StagedRemap) -> Report:
         job = remapping.job(remapping.table())
         note = _run_from_journal(staged, job, f"mapping ids into {staged.folders[0]}")
         remapping.check_unchanged()
-        largest = job.tallies[0].report(staged.folders[0]).maximum
-        return remapping.with_largest(largest).publish(job.tallies, "; ".join(filter(None, (remapping.note, note))))
+        return staged.publish(job.tallies, "; ".join(filter(None, (remapping.note, note))))
 
 
 def reduce(application: Application, combine: Callable[[Any, Any], Any], *, most_failures: int) -> Any:

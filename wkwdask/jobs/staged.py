@@ -17,6 +17,7 @@ from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_lines import keep_progress
 from wkwdask.storage.job_records import JobState, find_unfinished, is_untouched, job_root, job_states, job_targets
 from wkwdask.storage.journal import Journal, read_journal
+from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import lock_holder
 from wkwdask.storage.metadata import folders_of
@@ -260,8 +261,16 @@ class StagedMags:
             NewMag(os.path.basename(target.folder), folder, (*box.topleft, *box.size))
             for target, folder, box in zip(self.targets, self.folders, boxes, strict=True)
         ]
-        job_folder.publish(new_mags, self.edit, {"settings": self.settings, "report": report.to_json(), **({"made": self.made} if self.made else {})})
+        provenance = {"settings": self.settings, "report": report.to_json(), **({"made": self.made} if self.made else {})}
+        job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
         return report
+
+    def _edit_with_maxima(self, report: Report) -> MetadataEdit | None:
+        """Let the metadata state the largest id of a segmentation, now that all values are known."""
+        if not isinstance(self.edit, LayerEdit):
+            return self.edit
+        maxima = tuple(mag.maximum if isinstance(mag.maximum, int) else None for mag in report.mags)
+        return replace(self.edit, maxima=maxima, is_new_content=self.made is None and is_taken(self.folders[0]))
 
     def discard(self) -> None:
         """End the job without publishing anything."""

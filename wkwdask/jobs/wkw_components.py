@@ -25,7 +25,6 @@ from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
 from wkwdask.kernels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
 from wkwdask.storage.foreign import open_any
-from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
@@ -33,7 +32,6 @@ from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.storage.metadata import MetadataEdit
     from wkwdask.storage.volume import Volume
     from wkwdask.storage.wkw_target import WkwTarget
 
@@ -104,7 +102,7 @@ class StagedComponents:
                 raise ValueError(f"{self.place.folder}: {num_components} components are too many for {target.dtype.name}; give another dtype=")
             target = _with_longer_ids(target)
         edit = edit_for(self.place, target.header, target.box, "segmentation")
-        return replace(self, staged=replace(self.staged, targets=(target,), edit=with_largest_id(edit, num_components)))
+        return replace(self, staged=replace(self.staged, targets=(target,), edit=edit))
 
 
 def _with_longer_ids(target: WkwTarget) -> WkwTarget:
@@ -115,13 +113,6 @@ def _with_longer_ids(target: WkwTarget) -> WkwTarget:
     )
     publish_bytes(f"{target.folder}/{HEADER_NAME}", format_header(header))
     return replace(target, header=header)
-
-
-def with_largest_id(edit: MetadataEdit | None, largest: int) -> MetadataEdit | None:
-    """Let the JSON say which id of a segmentation is the largest."""
-    if not isinstance(edit, LayerEdit) or edit.new_layer is None:
-        return edit
-    return replace(edit, attributes={**edit.attributes, "largestSegmentId": largest})
 
 
 def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> Volume:

@@ -21,6 +21,7 @@ from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import check_level
 from wkwdask.storage.dataset import choose_layer, locate, open_volume
 from wkwdask.storage.job_folder import JobFolder
+from wkwdask.storage.layer_edit import raise_largest_id
 from wkwdask.storage.local import remove_temporaries
 from wkwdask.storage.locks import ShardBox, guarded
 from wkwdask.storage.records import RECORD_NAME, merge_record
@@ -44,6 +45,8 @@ class StagedRegion(StagedMags):
 
     region: ShardBox | None = None
     """The files that it touches."""
+    segmentation: tuple[str, str] | None = None
+    """Dataset and layer, where the JSON lists the layer as a segmentation."""
 
     def check_free(self) -> None:
         """Make sure that the folder can be written; who else writes is found out at the start."""
@@ -88,10 +91,16 @@ class StagedRegion(StagedMags):
         with guarded(self.parent):  # other jobs may write other files
             remove_temporaries(folder, RECORD_NAME)  # of one that was killed right here
             merge_record(folder, tally.shards)
+        made = tally.report(folder, whole=False)
+        if self.segmentation is not None and isinstance(made.maximum, int):
+            try:
+                raise_largest_id(*self.segmentation, made.maximum)
+            except PermissionError as error:
+                note = "; ".join(filter(None, (note, f"largestSegmentId was not changed: {error}")))
         job_folder = self._job_folder()
         seconds = time.time() - job_folder.started_at()
         job_folder.discard()
-        return Report((tally.report(folder, whole=False),), self.nbytes_in, seconds, note)
+        return Report((made,), self.nbytes_in, seconds, note)
 
     def _job_folder(self) -> JobFolder:
         return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False)
@@ -154,8 +163,9 @@ def stage_region(
     target = WkwTarget(volume.folder, parts, volume.header, DEFAULT_LEVEL if level is None else level, region, is_living=True, merges=True)
     nbytes = region.volume * volume.header.voxel_nbytes
     return StagedRegion(
-        owner, parent, (target,), (volume.folder,), nbytes, None, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared, region=shards
-    )
+        owner, parent, (target,), (volume.folder,), nbytes, None, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared, region=shards,
+        segmentation=(layer.dataset_folder, layer.name) if layer.dataset_folder is not None and layer.category == "segmentation" else None,
+    )  # fmt: skip
 
 
 def _has_box(url: str | os.PathLike[str]) -> bool:

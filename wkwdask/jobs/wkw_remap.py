@@ -17,7 +17,7 @@ from wkwdask.jobs.merger_mode import MergerMode, read_merger_mode
 from wkwdask.jobs.places import Place, edit_for
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_apply import ApplyOptions, header_for
-from wkwdask.jobs.wkw_components import open_labels, place_like, token_of, with_largest_id
+from wkwdask.jobs.wkw_components import open_labels, place_like, token_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, presence
 from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
 from wkwdask.kernels.remap import map_ids
@@ -138,10 +138,6 @@ class StagedRemap:
         """Make the job that writes."""
         function = Remapping(table, self.keeps, self.target.dtype)
         return ApplyJob(replace(self.application, function=function, skips_empty=table.of_zero() == 0), self.target)
-
-    def with_largest(self, largest: Any) -> StagedMags:
-        """Let the JSON say which id is the largest, now that all are written."""
-        return self.staged if largest is None else replace(self.staged, edit=with_largest_id(self.staged.edit, int(largest)))
 
 
 def stage_remap(

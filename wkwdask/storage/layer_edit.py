@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.coordinates import same_lengths
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document, parse_datasource
-from wkwdask.formats.datasource_edits import with_layer, with_mags, without_mags
+from wkwdask.formats.datasource import FILE_NAME, format_datasource, largest_segment_id, layer_entry, new_document, parse_datasource
+from wkwdask.formats.datasource_edits import with_largest_id, with_layer, with_mags, without_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import check_datasource_writable, read_datasource, update_datasource
@@ -37,6 +37,10 @@ class LayerEdit:
     """Edge lengths of a voxel of mag 1 [nm], for a JSON that is made where there is none yet."""
     is_listed: bool = False
     """Whether the JSON listed the layer when the job was planned."""
+    maxima: tuple[int | None, ...] = ()
+    """Largest value of each mag, None where it is not known; empty where none is."""
+    is_new_content: bool = False
+    """Whether the finest of the mags replaces one with other voxels: then a larger id that the JSON states is that of voxels which are gone."""
 
     def apply(self) -> None:
         """Change the JSON."""
@@ -45,10 +49,21 @@ class LayerEdit:
             if self.new_layer is not None:
                 category, box, elements, num_channels = self.new_layer
                 document = with_layer(document, self.layer, category, self._grown(box, document), elements, num_channels, self.attributes)
-            return with_mags(document, self.layer, self.mags)
+            return self._with_largest(with_mags(document, self.layer, self.mags))
 
         new = None if self.voxel_size_nm is None else new_document(os.path.basename(self.dataset_folder), self.voxel_size_nm)
         update_datasource(self.dataset_folder, change, new)
+
+    def _with_largest(self, document: dict[str, Any]) -> dict[str, Any]:
+        """State the largest id of a segmentation, as far as the voxels that were written tell it."""
+        record = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
+        known = {mag: value for (mag, _, _), value in zip(self.mags, self.maxima, strict=False) if value is not None}
+        if record is None or record.category != "segmentation" or not known:
+            return document
+        stated, of_finest, largest = largest_segment_id(record.attributes), known.get(record.mags[0].mag), max(known.values())
+        if of_finest is not None and (self.is_new_content if stated is not None else of_finest > 0):
+            return with_largest_id(document, self.layer, max(0, of_finest))
+        return document if stated is None or stated >= largest else with_largest_id(document, self.layer, largest)
 
     def check_writable(self) -> None:
         """Make sure, before any work, that the JSON can be brought up to date after it."""
@@ -98,6 +113,8 @@ class LayerEdit:
             "attributes": self.attributes,
             "voxel_size_nm": self.voxel_size_nm,
             "is_listed": self.is_listed,
+            "maxima": self.maxima,
+            "is_new_content": self.is_new_content,
         }
 
     @classmethod
@@ -110,7 +127,25 @@ class LayerEdit:
         mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
         size = value.get("voxel_size_nm")
         voxel_size = None if size is None else (size[0], size[1], size[2])
-        return cls(value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}), voxel_size, value.get("is_listed", False))
+        return cls(
+            value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}), voxel_size, value.get("is_listed", False),
+            tuple(value.get("maxima", ())), value.get("is_new_content", False),
+        )  # fmt: skip
+
+
+def raise_largest_id(dataset_folder: str, layer: str, value: int) -> None:
+    """State a larger id of a segmentation, after a part of it was written; nothing is stated where nothing was."""
+
+    def stated(document: dict[str, Any]) -> int | None:
+        return largest_segment_id(layer_entry(document, layer))
+
+    def change(document: dict[str, Any]) -> dict[str, Any]:
+        return with_largest_id(document, layer, max(value, stated(document) or 0))
+
+    source = read_datasource(dataset_folder)
+    before = None if source is None or source.layer(layer) is None else stated(source.document)
+    if before is not None and before < value:
+        update_datasource(dataset_folder, change)
 
 
 @dataclass(frozen=True, slots=True)
