@@ -192,6 +192,8 @@ class CsvFile(_File):
         try:
             float(_unquoted(line.split(",")[0]))
         except ValueError:
+            if line and "," not in line:
+                raise FormatError(f"{self.describe(1)}: found {line[:80]!r}, expected the names of two columns, or two ids") from None
             return bool(line)
         return False
 
