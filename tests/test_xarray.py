@@ -210,7 +210,7 @@ def test_nothing_is_read_before_it_is_needed(dataset, tmp_path):
     for file in tmp_path.glob("1/z*/y*/x*.wkw"):
         file.write_bytes(b"broken")
     opened = xr.open_dataarray(tmp_path / "1", engine="wkw")
-    assert opened[3:5, ::2].shape == (2, 24, 32)
+    assert opened[3:5, ::2].shape == (2, 19, 23)
     with pytest.raises(wkwdask.FormatError, match=r"x0\.wkw"):
         opened[3:5].compute()
 
@@ -404,7 +404,7 @@ class TestWriting:
         opened = xr.open_dataarray(dataset, engine="wkw", layer="cells")
         if unit == "voxel":
             wkwdask.to_wkw(opened, tmp_path / "cells" / "1", offset=TOPLEFT, **OPTIONS)
-            opened = xr.open_dataarray(tmp_path / "cells" / "1", engine="wkw")[TOPLEFT[0] :, TOPLEFT[1] :]
+            opened = xr.open_dataarray(tmp_path / "cells" / "1", engine="wkw")
         half = opened.coarsen(x=2, y=2, boundary="trim").max()  # from voxel 21, 3 on: these lie between those of the mag
         with pytest.raises(ValueError, match=r"coordinate x: .* not the centre of a voxel"):
             half.wkw.to_wkw(tmp_path / "new" / "cells" / "2-2-1", **OPTIONS)

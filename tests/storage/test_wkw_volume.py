@@ -81,6 +81,7 @@ def test_read_into_tells_whether_all_is_zero(tmp_path):
 def test_header_only_is_zeros(tmp_path):
     folder = make(tmp_path / "1", np.zeros((8, 8, 8), np.uint8))
     assert list(list_files(str(folder))) == []
+    (folder / ".wkwdask.json").unlink()  # which keeps the box
     assert read(folder).shape == (1, 0, 0, 0)
     assert not read(folder, ((3, 4, 5), (9, 9, 9))).any()
 
