@@ -292,7 +292,7 @@ def test_what_fails_is_listed_and_the_rest_is_kept(dataset, small_regions):
     with pytest.raises(TaskFailedError) as failed:
         wkwdask.apply(broken, dataset / "color" / "1", target, chunks=32)
     message = str(failed.value)
-    assert message.startswith("2 tasks failed; everything that does not depend on what failed is done:")
+    assert message.startswith("2 tasks failed; all tasks that do not depend on them are done:")
     assert "(32, 32, 32) + (32, 26, 13) in mag 1, computed by" in message
     assert "ArithmeticError: no result for (64, 32, 32) (box (64, 32, 32) + (19, 26, 13) in mag 1)" in message
     assert "what was finished is kept" in failed.value.__notes__[-1]

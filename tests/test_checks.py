@@ -457,12 +457,12 @@ def test_an_interrupted_job_keeps_its_mags(dataset):
     (root / "plan.json").write_text(json.dumps({"targets": ["2"], "existing": "overwrite", "settings": {}, "plan": None}))
     (root / "journal-0.jsonl").write_text('{"task": "region 0 0,0,0"}\n')
     cut(COARSE, -20)(dataset)
-    with pytest.raises(ResumeError, match="can go on"):
+    with pytest.raises(ResumeError, match="interrupted job writes"):
         wkwdask.repair(dataset)
     (dataset / "cells" / "2").rename(dataset / "kept")
     shutil.copytree(dataset / "kept", dataset / "cells" / "2")
     blocks(BROKEN_BLOCK)(dataset)
-    with pytest.raises(ResumeError, match="can go on"):
+    with pytest.raises(ResumeError, match="interrupted job writes"):
         wkwdask.repair(dataset, salvage=True)
     assert [action.verb for action in wkwdask.repair(dataset / "cells" / "1", salvage=True).actions] == ["salvage"]
     assert root.exists()
@@ -918,7 +918,7 @@ def test_repair_command(dataset):
     assert "nothing was changed" in result.output
     result = run("repair", dataset, "--salvage")
     assert result.exit_code == 0
-    assert "nothing stays" in result.output
+    assert "no errors or warnings remain" in result.output
     (dataset / FILE_NAME).unlink()
     assert run("repair", dataset, "--voxel-size", "11.24,11.24,28").exit_code == 0
     assert wkwdask.info(dataset).voxel_size_nm == (11.24, 11.24, 28)
@@ -946,7 +946,7 @@ def test_diff_command(dataset, sound):
     [
         (("verify", "damaged"), 1, "NOT SOUND"),
         (("verify", "sound"), 0, "sound: 0 errors"),
-        (("repair", "damaged", "--dry-run"), 1, "1 errors and 0 warnings stay"),
+        (("repair", "damaged", "--dry-run"), 1, "1 error and 0 warnings remain"),
         (("diff", "damaged", "sound", "--layer", "color"), 0, "equal"),
         (("diff", "sound", "other"), 1, "only the first has cells"),
         (("diff", "sound", "nothing"), 2, "no such folder"),

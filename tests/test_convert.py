@@ -169,7 +169,7 @@ def test_layers_with_other_names(tmp_path, sections):
 def test_a_new_dataset_appears_with_its_first_mag(tmp_path, sections):
     """Of a call that fails nothing stays that a later one would have to follow; two calls at once make one JSON."""
     np.save(tmp_path / "a.npy", voxels(dtype=np.uint16))
-    with pytest.raises(BoundsError, match="is no int8"):
+    with pytest.raises(BoundsError, match="does not fit into int8"):
         wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", dtype="int8", voxel_size=(1, 2, 3))
     assert not (tmp_path / "ds" / FILE_NAME).exists()
     with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug"):
@@ -227,7 +227,7 @@ def test_types_and_ranges(tmp_path):
     np.save(tmp_path / "a.npy", array)
     wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="scaled", dtype="uint8", value_range=(0, 4095), **OPTIONS)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds", layer="scaled")[0].T, np.minimum(np.rint(array * (255 / 4095)), 255))
-    with pytest.raises(BoundsError, match=r"a\.npy: voxel \(.*\) of channel 0: \d+ is no uint8; give the range of values"):
+    with pytest.raises(BoundsError, match=r"a\.npy: voxel \(.*\) of channel 0: \d+ does not fit into uint8; scale the values"):
         wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="cast", dtype="uint8", **OPTIONS)
     assert not (tmp_path / "ds" / "cast" / "1").exists()
     wkwdask.convert(tmp_path / "a.npy", tmp_path / "ds", layer="cast", dtype="uint32", **OPTIONS)
@@ -563,7 +563,7 @@ def test_command(tmp_path):
     np.testing.assert_array_equal(found, np.rint(array * (255 / 51000)))
     assert len(document(tmp_path / "ds")["dataLayers"][0]["mags"]) > 1
     done = run("convert", tmp_path / "ds" / "em" / "1", tmp_path / "b.npy", "--box", "5,6,7,10,10,10")
-    assert "b.npy: 1 files, 1,000 voxels" in done.output
+    assert "b.npy: 1 file, 1,000 voxels" in done.output
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), found[:10, :10, :10])
     done = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.npy"), str(tmp_path / "x"), "--voxel-size", "4,4"])
     assert isinstance(done.exception, ValueError)

@@ -72,7 +72,7 @@ def test_what_is_there(dataset):
         dataset["x"]
     with pytest.raises(MissingError, match="layer color has no mag 8; there are 1, 2-2-1, 4-4-1"):
         color[8]
-    with pytest.raises(MissingError, match=r"no dataset: there is no datasource-properties\.json"):
+    with pytest.raises(MissingError, match=r"not a dataset: datasource-properties\.json is missing"):
         wkwdask.open_dataset(Path(dataset.path) / "color")
 
 
@@ -196,7 +196,7 @@ def test_edits_of_fields(dataset):
     ):  # fmt: skip
         with pytest.raises(MissingError, match=r"no layer 'x'; there are color, seg|no mag 8|no mags"):
             change()
-    with pytest.raises(ValueError, match="is no segmentation"):
+    with pytest.raises(ValueError, match="is not a segmentation"):
         dataset.set_largest_segment_id("color", 5)
     assert said(dataset) == before
 
@@ -699,7 +699,7 @@ def test_a_json_that_cannot_be_replaced(dataset, tmp_path, monkeypatch):
 
 def test_an_edit_of_a_dataset_that_is_gone(dataset):
     shutil.rmtree(dataset.path)
-    with pytest.raises(MissingError, match=f"{dataset.path}/{FILE_NAME}: there is no such folder"):
+    with pytest.raises(MissingError, match=f"{dataset.path}/{FILE_NAME}: no such folder"):
         dataset.set_voxel_size((1, 2, 3))
 
 

@@ -260,7 +260,7 @@ def test_what_cannot_be_read_is_listed(floats, tmp_path):
     shutil.copytree(floats[0], broken)
     path = sorted((broken / "seg" / "1").rglob("x*.wkw"))[3]
     path.write_bytes(path.read_bytes()[:100])
-    with many_regions(), dask.config.set(scheduler="synchronous"), pytest.raises(TaskFailedError, match=rf"1 tasks failed; .*\n.*{path.name}"):
+    with many_regions(), dask.config.set(scheduler="synchronous"), pytest.raises(TaskFailedError, match=rf"1 task failed; .*\n.*{path.name}"):
         wkwdask.label_statistics(broken)
 
 

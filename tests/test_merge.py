@@ -257,7 +257,7 @@ def test_what_is_refused(dataset, tmp_path):
     header = format_header(make_header(np.uint32, 1, block_len=32, file_len=1, block_type=BlockType.LZ4))
     for path, error, message in (
         (tmp_path / "nothing.zip", MissingError, "no such file"),
-        (tmp_path / "text.zip", CorruptError, "text.zip: no zip that can be read"),
+        (tmp_path / "text.zip", CorruptError, "text.zip: not readable as zip"),
         (tmp_path / "damaged.zip", CorruptError, r"damaged.zip:1/z\d/y\d/x\d.wkw"),
         (tmp_path / "large", UnsupportedError, r"files of 2\^3 blocks do not tell which"),
         (zipped("other.zip", {"notes.txt": "mine"}), MissingError, "no volume annotation"),

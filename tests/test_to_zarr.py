@@ -365,7 +365,7 @@ def test_levels_that_are_no_mags(tmp_path):
     [
         ('"type": "scale"', '"typ": "scale"', "a new dataset needs the size of a voxel"), ("1.5", '"x"', "a new dataset needs the size of a voxel"),
         ('"datasets"', '"data"', "a group without multiscales"),
-        ('"path": "0"', '"path": "9"', "a.zarr/9: not found, though the image lists it"), ("{", "", "no Zarr array or group that can be read"),
+        ('"path": "0"', '"path": "9"', "a.zarr/9: not found, though the image lists it"), ("{", "", "not readable as Zarr array or group"),
     ],
 )  # fmt: skip
 def test_broken_images(tmp_path, old, new, message):

@@ -241,7 +241,7 @@ class TestGuess:
     def test_a_broken_json_is_ours(self, tmp_path):
         (tmp_path / FILE_NAME).write_text("{")
         assert WkwBackend().guess_can_open(tmp_path)
-        with pytest.raises(wkwdask.CorruptError, match="no JSON"):
+        with pytest.raises(wkwdask.CorruptError, match="not valid JSON"):
             xr.open_dataset(tmp_path)
 
     @pytest.mark.parametrize("other", ["s3://bucket/ds", b"bytes", 7, ""])

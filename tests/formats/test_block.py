@@ -68,10 +68,10 @@ BROKEN = [
     (b"", RAW, TruncatedError, "x0.wkw: block 5 at byte 100: 0 bytes, expected 16"),
     (bytes(15), RAW, TruncatedError, "x0.wkw: block 5 at byte 100: 15 bytes, expected 16"),
     (b"", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 0 stored bytes cannot decode to 16 bytes"),  # an empty entry of the jump table
-    (b"\xff\xff\xff", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 3 bytes are no LZ4 block of 16 bytes"),
+    (b"\xff\xff\xff", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 3 bytes are not an LZ4 block of 16 bytes"),
     (b"\x00", LZ4, CorruptError, "x0.wkw: block 5 at byte 100: 1 bytes decode to 0 bytes, expected 16"),
     (lz4.block.compress(bytes(8), store_size=False), LZ4, CorruptError, "x0.wkw: block 5 at byte 100: .* bytes decode to 8 bytes, expected 16"),
-    (lz4.block.compress(bytes(17), store_size=False), LZ4, CorruptError, "x0.wkw: block 5 at byte 100: .* bytes are no LZ4 block of 16 bytes"),
+    (lz4.block.compress(bytes(17), store_size=False), LZ4, CorruptError, "x0.wkw: block 5 at byte 100: .* bytes are not an LZ4 block of 16 bytes"),
 ]
 
 

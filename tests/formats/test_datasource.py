@@ -170,9 +170,9 @@ def test_all_problems_are_listed():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "ds.json: byte 0: no JSON"),
-        ('{"a": 1', "ds.json: byte 7: no JSON: .*line 1, column 8"),
-        ('{"µ": 1,\n x}', "ds.json: byte 11: no JSON: .*line 2, column 2"),  # bytes, not characters
+        ("", "ds.json: byte 0: not valid JSON"),
+        ('{"a": 1', "ds.json: byte 7: not valid JSON: .*line 1, column 8"),
+        ('{"µ": 1,\n x}', "ds.json: byte 11: not valid JSON: .*line 2, column 2"),  # bytes, not characters
     ],
 )
 def test_no_json(text, message):

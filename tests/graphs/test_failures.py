@@ -98,7 +98,7 @@ def test_what_fails_is_listed_and_all_else_is_done(folders, on, runner):
         assert isinstance(error, TaskFailedError)
         assert error.exit_code == 3
         lines = str(error).splitlines()
-        assert lines[0] == "3 tasks failed; everything that does not depend on what failed is done:"
+        assert lines[0] == "3 tasks failed; all tasks that do not depend on them are done:"
         stale = f"  work 4: OSError: [Errno {errno.ESTALE}] {os.strerror(errno.ESTALE)}: 'file 4' (tried 4 times)"
         own = "TaskFailedError: OwnError: own 5" if runner in ("processes", "cluster") else "OwnError: own 5"
         assert sorted(lines[1:]) == ["  work 2: CorruptError: file 2: broken", stale, f"  work 5: {own}"]
@@ -117,7 +117,7 @@ def test_what_fails_is_listed_and_all_else_is_done(folders, on, runner):
         job, error = start(folders, kinds)
     assert isinstance(error, CorruptError)
     assert str(error) == "file 2: broken"
-    assert "everything that does not depend on what failed is done" in error.__notes__
+    assert "all tasks that do not depend on them are done" in error.__notes__
     assert error.exit_code == 3
     assert {name: times - tried.get(name, 0) for name, times in attempts(folders[0]).items() if times != tried.get(name)} == {
         "work 2": 1, "work 4": 1, "work 5": 1, "pair 2": 1
@@ -345,7 +345,7 @@ def test_two_broken_files_of_a_mag(dataset, capsys, monkeypatch):
     assert code == 3, err
     assert re.search(rf"region .*: TruncatedError: {first}: .*\d", err)
     assert re.search(rf"region .*: CorruptError: {second}: block 0 at byte {at}", err)
-    assert err.startswith("error: 2 tasks failed; everything that does not depend on what failed is done:")
+    assert err.startswith("error: 2 tasks failed; all tasks that do not depend on them are done:")
     assert "what was finished is kept" in err
     assert [name for name in os.listdir(dataset / "color") if not name.startswith(".")] == ["1"]
     (root,) = (dataset / "color").glob(".wkwdask-job-*")
@@ -353,7 +353,7 @@ def test_two_broken_files_of_a_mag(dataset, capsys, monkeypatch):
     first.write_bytes(whole[first])
     with pytest.raises(CorruptError, match=f"{second}: block 0") as caught:
         wkwdask.build_pyramid(dataset, layer="color", mags=[2, 4])
-    assert any("everything that does not depend on what failed is done" in note for note in caught.value.__notes__)
+    assert any("all tasks that do not depend on them are done" in note for note in caught.value.__notes__)
     second.write_bytes(whole[second])
     report = wkwdask.build_pyramid(dataset, layer="color", mags=[2, 4])
     assert "tasks had been finished before" in report.note

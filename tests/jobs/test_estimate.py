@@ -244,7 +244,7 @@ def test_text(tmp_path):
     assert [line.split(":")[0] for line in lines[2:4]] == [f"  {layer}/2", f"  {layer}/4"]
     assert [line.split()[0] for line in lines[4:]] == ["reads", "writes", "memory", "time"]
     assert f"reads    {plan.files_in} files" in lines[4]
-    assert "on 1 workers" in lines[-1]
+    assert "on 1 worker" in lines[-1]
     ignoring = wkwdask.plan_pyramid(tmp_path / "ds", mags=[2], ignore_zero=True)
     assert "by median ignoring zeros, stored as lz4, blocks of 4^3" in str(ignoring)
 

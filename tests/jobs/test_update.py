@@ -124,7 +124,7 @@ def test_one_file_has_changed(dataset, other_files, scheduler):
     with dask.config.set(scheduler=scheduler, num_workers=2):
         report = wkwdask.build_pyramid(dataset, update=True)
     assert changed(before, states(dataset)) == above((5, 3, 2))
-    assert report.note == "3 files were made anew, 3 of them changed"
+    assert report.note == "3 files rebuilt, 3 of them changed"
     assert [(Path(mag.path).name, mag.files) for mag in report.mags] == [(mag, 1) for mag in MAGS]
     assert report.nbytes_in == sum(mag.voxels * times for mag, times in zip(report.mags, (4, 8, 32), strict=True))
     check_like_new(dataset)
@@ -136,7 +136,7 @@ def test_a_file_that_was_only_touched(dataset):
     os.utime(source_file(dataset, (5, 3, 2)))
     before = states(dataset)
     report = wkwdask.build_pyramid(dataset, update=True)
-    assert report.note == "1 files were made anew, 0 of them changed"
+    assert report.note == "1 file rebuilt, 0 of them changed"
     assert states(dataset) == before
     assert "nothing to do" in wkwdask.build_pyramid(dataset, update=True).note
     check_like_new(dataset)

@@ -349,7 +349,7 @@ def test_hdf5_axes_and_damage(tmp_path):
             dim.label = label
     np.testing.assert_array_equal(imported(tmp_path / "a.h5", tmp_path), array)
     (tmp_path / "b.h5").write_bytes(b"no HDF5")
-    with pytest.raises(CorruptError, match=r"b\.h5: no HDF5 file that can be read"):
+    with pytest.raises(CorruptError, match=r"b\.h5: not readable as HDF5 file"):
         imported(tmp_path / "b.h5", tmp_path)
 
 

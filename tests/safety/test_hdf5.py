@@ -186,5 +186,5 @@ def test_pipes_do_not_hang(tmp_path, name):
     (tmp_path / "s").mkdir()
     os.mkfifo(tmp_path / "s" / name)
     for source in (tmp_path / "s", tmp_path / "s" / name) if name.startswith("1") else (tmp_path / "s" / name,):
-        with pytest.raises(FormatError, match=f"{name}: .*is no regular file"):
+        with pytest.raises(FormatError, match=f"{name}: .*not a regular file"):
             converted(source, tmp_path)

@@ -55,7 +55,7 @@ def assert_as_by_one_thread(folder):
 def test_fixed_number_of_jobs(slurm, dataset, capfd):
     """A job of two processes makes a pyramid; then it is cancelled while it computes, and comes again."""
     with wkwdask.cluster("slurm-jobqueue", jobs=1, **SITE | {"cores": 2, "processes": 2, "memory": "2GiB"}) as client:
-        assert "1 jobs of 2 workers (1 threads, 1.00 GiB each)" in capfd.readouterr().err
+        assert "1 jobs of 2 workers (1 thread, 1.00 GiB each)" in capfd.readouterr().err
         wkwdask.build_pyramid(dataset)
         client.wait_for_workers(2, timeout=60)
         assert set(map(str, client.run(memory_settings).values())) == {str([False, False, 0.8, 0.95])}

@@ -97,5 +97,5 @@ def test_a_volume(tmp_path):
     array[1, 4, 4, 3] = 1000
     array[array != 1000] %= 256
     np.save(tmp_path / "a.npy", array)
-    with pytest.raises(BoundsError, match=r"a\.npy: voxel \(13, 24, 34\) of channel 1: 1000 is no uint8; give the range"):
+    with pytest.raises(BoundsError, match=r"a\.npy: voxel \(13, 24, 34\) of channel 1: 1000 does not fit into uint8; scale the values"):
         Converted(source, (3, 1), np.dtype(np.uint8)).read_into(out, (11, 22, 33))

@@ -312,8 +312,8 @@ def test_a_layer_that_the_json_does_not_list(dataset):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("", "no JSON"),
-        ("{", r"byte 1: no JSON: .* \(line 1, column 2\)"),
+        ("", "not valid JSON"),
+        ("{", r"byte 1: not valid JSON: .* \(line 1, column 2\)"),
         ("[]", "expected an object at the top, found list"),
         ('{"dataLayers": 3}', "dataLayers: expected a list, found 3"),
         ('{"scale": {"factor": [1, 2]}, "dataLayers": [{"name": 3}]}', r"scale\.factor: .*; dataLayers\[0\]\.name: .*; dataLayers\[0\]\.boundingBox: "),

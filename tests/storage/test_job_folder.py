@@ -469,7 +469,7 @@ def test_a_job_that_overwrites_goes_on_as_such(layer):
 def test_another_job_does_not_throw_away_what_can_go_on(layer, names, existing):
     before = interrupted(layer, names=("1", "2"))
     other = folder_of(layer, Owner.this_process("another"), names)
-    with pytest.raises(ResumeError, match=r'an interrupted job that can go on writes the same mags; existing="resume" .* "overwrite" starts anew'):
+    with pytest.raises(ResumeError, match=r'an interrupted job writes the same mags; existing="resume" .* "overwrite" starts again'):
         other.start(existing, {"command": "another"})
     assert find_unfinished(str(layer), before.targets).job == before.owner.job
     assert not os.path.exists(other.root)

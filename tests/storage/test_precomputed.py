@@ -240,7 +240,7 @@ def test_no_regular_file(stored):
     path = max((stored / "4_4_40").iterdir())
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(CorruptError, match=f"{path.name}: no regular file"):
+    with pytest.raises(CorruptError, match=f"{path.name}: not a regular file"):
         read(open_precomputed(stored).volume)
 
 

@@ -285,8 +285,8 @@ def _slab_linked_to_nowhere(file):
 
 
 NO_FILES = [
-    (_pipe, CorruptError, r"z1/y1/x3\.wkw: no regular file"),
-    (_folder, CorruptError, r"z1/y1/x3\.wkw: no regular file"),
+    (_pipe, CorruptError, r"z1/y1/x3\.wkw: not a regular file"),
+    (_folder, CorruptError, r"z1/y1/x3\.wkw: not a regular file"),
     (_link_to_nowhere, MissingError, r"z1/y1/x3\.wkw: a symbolic link to a file that is not there"),
     (_loop, OSError, r"symbolic links: '.*z1/y1/x3\.wkw'"),
     (_folder_linked_to_nowhere, MissingError, r"z1/y1: a symbolic link to a folder that is not there"),

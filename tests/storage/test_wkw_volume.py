@@ -511,7 +511,7 @@ def test_what_is_no_file_is_an_error(tmp_path):
         wkwdask.read(tmp_path / "x" / "1", ((0, 0, 0), (8, 8, 8)))
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(CorruptError, match="no regular file"):
+    with pytest.raises(CorruptError, match="not a regular file"):
         wkwdask.read(tmp_path / "x" / "1", ((0, 0, 0), (8, 8, 8)))
 
 

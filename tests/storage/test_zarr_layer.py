@@ -265,7 +265,7 @@ def test_what_is_zarr(group, tmp_path):
     with pytest.raises(MissingError, match="a Zarr group without arrays"):
         find_zarr_layers(tmp_path / "empty")
     (tmp_path / "empty" / "zarr.json").write_text("{")
-    with pytest.raises(CorruptError, match="no Zarr array or group that can be read"):
+    with pytest.raises(CorruptError, match="not readable as Zarr array or group"):
         find_zarr_layers(tmp_path / "empty")
 
 
@@ -321,7 +321,7 @@ def test_an_empty_shard_is_no_zeros(tmp_path, channels):
 
 @pytest.mark.parametrize(
     ("path", "shape", "message"),
-    [("../b", (8, 8, 8), "no array that can be read: The path"), ("c", (0, 8, 8, 8), "'c' of length 0, expected a channel or more")],
+    [("../b", (8, 8, 8), "not readable as array: The path"), ("c", (0, 8, 8, 8), "'c' of length 0, expected a channel or more")],
 )
 def test_an_array_of_an_image_that_cannot_be_used(tmp_path, path, shape, message):
     """It leaves the others alone."""

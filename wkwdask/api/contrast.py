@@ -235,7 +235,7 @@ def contrast(
     first = counted.box.topleft[2]
     whole = counted.percentiles(sum((counts.counts for counts in counted.slices), counted.nothing.counts).sum(axis=0), percents)
     if np.isnan(whole[0]):
-        raise ValueError(f"{counted.opened.volume.name}: no voxel counts{' but zeros' if ignore_zero else ''}, so that there is no range of values")
+        raise ValueError(f"{counted.opened.volume.name}: no voxels to count{' except zeros' if ignore_zero else ''}, so there is no range of values")
     keys, rows = [], []
     for z, slice_counts in enumerate(counted.slices, first):
         for channel, counts in enumerate(slice_counts.counts):

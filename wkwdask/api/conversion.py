@@ -139,7 +139,7 @@ def convert(
     compress : {"gzip"}, optional
         Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
     force : bool
-        Encode a segmentation in a way that changes its ids.
+        Allow a lossy encoding of a segmentation, which changes its ids.
     ngff : {"0.5", "0.4"}, optional
         Version of an OME-NGFF image: 0.5 (the default) lies in Zarr 3, 0.4 in Zarr 2, which has no shards.
     category : {"color", "segmentation"}, optional
@@ -243,7 +243,7 @@ def convert(
             return import_array(source, target, parsed_mag(), as_images, stored_as_arrays, category, existing)
         refuse_options(f"{target} is an OME-NGFF image", {**of_images, "category": category})
         return convert_to_image(stored_found.choose(layer), target, take().only(stored_found.mag, source), stored_as_arrays, size, existing)
-    refuse_options(f"{target} is no OME-NGFF image", {"ngff": ngff})
+    refuse_options(f"{target} is not an OME-NGFF image", {"ngff": ngff})
     if is_named_precomputed(target):
         what = f"{target} is a precomputed volume"
         refuse_options(what, {**of_wkw, "compression": compression, "level": its_level})

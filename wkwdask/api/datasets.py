@@ -385,7 +385,7 @@ def open_dataset(url: str | os.PathLike[str]) -> Dataset:
     path = local_path(url)
     source = read_datasource(path)
     if source is None:
-        raise MissingError(f"{path}: no dataset: there is no {FILE_NAME}; create_dataset() makes one")
+        raise MissingError(f"{path}: not a dataset: {FILE_NAME} is missing; create_dataset() makes one")
     odd, sound = {layer.path: layer for layer in source.odd}, iter(source.layers)
     places = [f"dataLayers[{number}]" for number in range(len(source.layers) + len(odd))]
     layers = [odd_layer(path, odd[place]) if place in odd else layer_of(path, source, next(sound)) for place in places]
@@ -463,7 +463,7 @@ def _record_of(layer: StoredLayer) -> LayerRecord:
 def _segment_id(value: int, layer: str, category: str) -> int:
     """Make sure that a number can be the largest id of a layer, and give it as a plain one."""
     if category != "segmentation":
-        raise ValueError(f"layer {layer} is no segmentation, and has no largest id")
+        raise ValueError(f"layer {layer} is not a segmentation and has no largest id")
     number = operator.index(value)
     if not 0 <= number < 2**64:
         raise ValueError(f"the largest id of layer {layer} is a whole number from 0 to {2**64 - 1}, got {value}")

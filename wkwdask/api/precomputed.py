@@ -104,7 +104,7 @@ def to_precomputed(
         Compress chunks that are files of their own, which then have names that end with ``.gz``: cloud-volume and Neuroglancer behind a server that knows such
         names can read them, tensorstore cannot. Chunks in shards are compressed as the sharding says.
     force : bool
-        Encode a segmentation in a way that changes its ids.
+        Allow a lossy encoding of a segmentation, which changes its ids.
     token : str, optional
         A name of the array's content: a call with another one does not go on.
     compute : bool

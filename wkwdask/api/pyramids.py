@@ -97,7 +97,7 @@ def build_pyramid(
     compress : {"gzip"}, optional
         Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
     force : bool
-        Encode a segmentation in a way that changes its ids.
+        Allow a lossy encoding of a segmentation, which changes its ids.
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew. A finished pyramid with the same settings is no error:

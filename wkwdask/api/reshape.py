@@ -77,7 +77,7 @@ def rechunk(
     compress : {"gzip"}, optional
         Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
     force : bool
-        Encode a segmentation in a way that changes its ids.
+        Allow a lossy encoding of a segmentation, which changes its ids.
     bounding_box : BoundingBox, str or sequence, optional
         What to take over, in mag-1 voxels; only with a target.
     existing : {"error", "resume", "overwrite"}

@@ -34,7 +34,7 @@ def cli(debug: bool) -> None:
     Copy it, or a part of it   wkwdask copy DATASET TARGET
     Merge annotations          wkwdask merge DATASET ANNOTATION.zip TARGET
     Remove it                  wkwdask rm DATASET
-    Check it, mend it          wkwdask verify DATASET, wkwdask repair DATASET
+    Check it, repair it        wkwdask verify DATASET, wkwdask repair DATASET
     Compare two of them        wkwdask diff DATASET OTHER
     Images to WKW and back     wkwdask convert sections/ DATASET --voxel-size 4,4,35
     N5 as Zarr                 wkwdask n5-as-zarr VOLUME.n5
@@ -44,7 +44,7 @@ def cli(debug: bool) -> None:
     Edit its JSON              wkwdask dataset rename-layer DATASET OLD NEW
     On a cluster               wkwdask pyramid DATASET --cluster slurm-jobqueue, wkwdask cluster list
     As a SLURM job array       wkwdask submit pyramid DATASET --cluster slurm-array
-    How far it is              wkwdask status DATASET, wkwdask cancel DATASET
+    Show progress              wkwdask status DATASET, wkwdask cancel DATASET
     Try all of it              wkwdask demo
     """
 

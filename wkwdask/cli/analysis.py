@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 20
 
-box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What counts [voxels of mag 1]. Default: all.")
+box_option = click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to count [voxels of mag 1]. Default: all.")
 
 
 @click.command(short_help="Tabulate labels: sizes, boxes, centroids, values of another layer.")
@@ -52,10 +52,10 @@ def labels(path: str, with_zero: bool, output: str | None, cluster: AbstractCont
 @click.option("--layer", help="The layer; may be omitted where there is one color layer.")
 @click.option("--mag", help="The mag. Default: the finest that has files.")
 @click.option("--bins", type=click.IntRange(1), help="Number of bins. Default: every value of 8 and 16 bits, 4096 bins for other types.")
-@click.option("--range", "limits", metavar="LOW,HIGH", help="Ends of the bins. Default: the least and the greatest value.")
+@click.option("--range", "limits", metavar="LOW,HIGH", help="Lower and upper limit of the bins. Default: the minimum and the maximum.")
 @box_option
-@click.option("--per-slice", is_flag=True, help="Count each slice along z by itself.")
-@click.option("--ignore-zero", is_flag=True, help="Leave zeros out.")
+@click.option("--per-slice", is_flag=True, help="Count each slice along z separately.")
+@click.option("--ignore-zero", is_flag=True, help="Ignore zeros.")
 @click.option("-o", "--output", metavar="FILE", help="Write the counts that are not 0: .csv or .parquet. Default: they are printed.")
 @cluster_options
 def histogram(path: str, limits: str | None, output: str | None, cluster: AbstractContextManager[Any], **options: Any) -> None:
@@ -84,7 +84,7 @@ def histogram(path: str, limits: str | None, output: str | None, cluster: Abstra
             click.echo(f"{outside:,} values {'are NaN' if name == 'nan' else f'lie {name} the bins'}")
 
 
-@click.command(short_help="Find the range of values by which a layer is well seen.")
+@click.command(short_help="Find a range of values that shows a layer well.")
 @click.argument("path")
 @click.option("--layer", help="The layer; may be omitted where there is one color layer.")
 @click.option("--mag", help="The mag. Default: the finest that has files.")
@@ -92,7 +92,7 @@ def histogram(path: str, limits: str | None, output: str | None, cluster: Abstra
 @box_option
 @click.option("--per-slice", is_flag=True, help="Print a row for each slice along z.")
 @click.option("--with-zero", is_flag=True, help="Count zeros too; they are usually an empty margin.")
-@click.option("--write", is_flag=True, help="Let WEBKNOSSOS show the layer by this range (intensityRange in the JSON).")
+@click.option("--write", is_flag=True, help="Store the range for WEBKNOSSOS (intensityRange in the JSON).")
 @cluster_options
 def contrast(path: str, percentiles: str, with_zero: bool, write: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Find two percentiles of a layer's values, exact for integers of 8 and 16 bits.

@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 @click.command(short_help="Apply your own function to layers.")
 @click.argument("function")
 @click.argument("sources", nargs=-1, required=True)
-@click.option("--reduce", "is_reduction", is_flag=True, help="There is no target: print what the function gives, added up.")
-@click.option("--halo", metavar="X,Y,Z", help="How far the function looks beyond what it computes [voxels]; one number for all axes.")
-@click.option("--mask", metavar="MAG", help="A mag, of any resolution: what is zero there becomes zero, and is not computed.")
-@click.option("--where", metavar="X,Y,Z,W,H,D", help="What to compute [voxels of mag 1]; everything else becomes zero.")
-@click.option("--skip-empty", is_flag=True, help="The result is zero where the first source is, and not computed there.")
-@click.option("--chunks", metavar="X,Y,Z", help="What one call computes [voxels]; one number for all axes.")
+@click.option("--reduce", "is_reduction", is_flag=True, help="Write no target: print the sum of what the function returns.")
+@click.option("--halo", metavar="X,Y,Z", help="Margin that the function reads around its box [voxels]; one number for all axes.")
+@click.option("--mask", metavar="MAG", help="A mag of any resolution: where it is zero, the result is zero and is not computed.")
+@click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to compute [voxels of mag 1]; everything else becomes zero.")
+@click.option("--skip-empty", is_flag=True, help="Where the first source is zero, the result is zero and is not computed.")
+@click.option("--chunks", metavar="X,Y,Z", help="Box that one call computes [voxels]; one number for all axes.")
 @click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="A keyword argument of the function; JSON, else text. Several times for several.")
 @click.option("--dtype", help="Type of the result. Default: as in the first source.")
 @click.option("--channels", type=click.IntRange(1), default=1, show_default=True, help="Channels of the result.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the first source.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits the box, at most as in the first source.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the first source.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits the box, at most as in the first source.")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the first source, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
-@click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by its type.")
-@click.option("--token", help="A name of the function's version: an interrupted run of another one does not go on.")
+@click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
+@click.option("--token", help="Version of the function: an interrupted run of another version is not resumed.")
 @click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="Retries after an error that may pass, such as a timeout.")
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
 @cluster_options
 def apply(
@@ -43,8 +43,8 @@ def apply(
 ) -> None:  # fmt: skip
     """Apply FUNCTION, named as module:function or file.py:function, to one or several SOURCES; the last path is the TARGET, a mag that is made.
 
-    The function gets a numpy array (x, y, z) per source and gives one of the same shape. The mag appears when it is complete; the same command goes on with
-    an interrupted run. Boxes for which the function failed are listed.
+    The function gets a numpy array (x, y, z) per source and returns one of the same shape. The mag is published when it is complete; the same command
+    continues an interrupted run. Boxes in which the function failed are listed.
 
     \b
     Examples:

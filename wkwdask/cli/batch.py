@@ -22,24 +22,24 @@ _UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": True}
 
 
-@click.command(short_help="Hand a command to SLURM.", context_settings=_VERBATIM)
+@click.command(short_help="Submit a command to SLURM.", context_settings=_VERBATIM)
 @click.argument("verb")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--cluster", "config", metavar="FILE|NAME", required=True, help="A batch script: slurm-array, slurm-allocation, or a file of your own.")
-@click.option("--elements", type=click.IntRange(1), help="Elements of the job array. Default: so that each has half an hour to do at least.")
+@click.option("--elements", type=click.IntRange(1), help="Elements of the job array. Default: as many as have half an hour of work each.")
 @click.option("--cpus", type=click.IntRange(1), help="Cores of each, and tasks that it runs at once. Default: as the script says, else 1.")
 @click.option("--walltime", metavar="HH:MM:SS", help="Default: as the script says, else proposed from the plan.")
 @click.option("--memory", metavar="SIZE", help="Memory of each element, such as 4G. Default: as the script says, else proposed from the plan.")
 @click.option("--sbatch", "options", metavar="OPTION", multiple=True, help='More options of sbatch, such as "--partition=short --nodes=2".')
-@click.option("--wait", is_flag=True, help="Wait for the end; the exit code says whether the command came to it.")
-@click.option("--logs", default="wkwdask-logs", show_default=True, help="Folder for what the jobs print.")
+@click.option("--wait", is_flag=True, help="Wait until the command ends; the exit code is 0 if it succeeded.")
+@click.option("--logs", default="wkwdask-logs", show_default=True, help="Folder for the output of the jobs.")
 def submit(
     verb: str, arguments: tuple[str, ...], config: str, walltime: str | None, memory: str | None, wait: bool, logs: str, **options: Any
 ) -> None:  # fmt: skip
     """Hand the command VERB, with its ARGUMENTS, to SLURM, and print the ids of the jobs.
 
     With a job array (slurm-array) this machine makes the plan; the elements share the tasks, and a job after them joins, checks and publishes. With an
-    allocation (slurm-allocation) the command, or a Python script, runs in a job with a dask cluster of its own.
+    allocation (slurm-allocation) the command, or a Python script, runs in a job with its own dask cluster.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def submit(
         ended = _hand_over(Batch((verb, *arguments), os.getcwd(), loaded.text, logs, size, options["options"]), (verb, *arguments), wait=wait)
     else:
         raise click.UsageError(
-            f"--cluster {config}: is no batch script but a cluster of kind {loaded.kind}: give the command itself, wkwdask {verb} ... --cluster {config}"
+            f"--cluster {config}: not a batch script but a cluster of kind {loaded.kind}; type the command itself: wkwdask {verb} ... --cluster {config}"
         )
     if not ended:
         raise click.ClickException(f"wkwdask {verb} did not come to its end: see what its jobs printed, in {logs}")
@@ -139,10 +139,14 @@ def batch_element(root: str, number: int) -> None:
 @click.argument("root")
 @click.argument("again")
 def batch_finish(root: str, again: str) -> None:
+<<<<<<< HEAD
     """Go on with a job whose array has ended; where this start was put back into the queue after it published that job, with what AGAIN says is next.
 
     What is run is what AGAIN says, which came with the job: others may write the job's folder.
     """
+=======
+    """Finish a job whose array has ended. If the job was published before this start was queued again, continue with the next step after AGAIN."""
+>>>>>>> 087b1cb (Help texts, reports and errors in plain words: what the trial found odd, and what read alike; numbers agree with their nouns)
     import json
     from dataclasses import replace
 
@@ -171,15 +175,15 @@ def _going_on(arguments: Sequence[str]) -> list[str]:
     return [*(argument for argument in arguments if argument not in ("--overwrite", "--resume")), "--resume"]
 
 
-@click.command(short_help="Show how far the jobs are that write a dataset, a layer or a mag.")
+@click.command(short_help="Show the progress of jobs that write a dataset, a layer or a mag.")
 @click.argument("path")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the text.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("--follow", is_flag=True, help="Print again and again until no job is running.")
-@click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two looks, with --follow.")
+@click.option("--every", type=click.FloatRange(0.1), default=10.0, show_default=True, help="Seconds between two updates, with --follow.")
 def status(path: str, as_json: bool, follow: bool, every: float) -> None:
-    """Show how far the jobs are that write PATH: running, interrupted and finished ones; from any machine that sees the folder.
+    """Show the progress of jobs that write PATH: running, interrupted and finished ones; from any machine that sees the folder.
 
-    The exit code is 3 where a job was interrupted, or has failed tasks.
+    The exit code is 3 if a job was interrupted or has failed tasks.
 
     \b
     Examples:
@@ -210,7 +214,7 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
 @click.command(short_help="Cancel the SLURM jobs that write a dataset, a layer or a mag.")
 @click.argument("path")
 def cancel(path: str) -> None:
-    """Cancel the SLURM jobs that write PATH. What they finished is kept: the same command goes on from there.
+    """Cancel the SLURM jobs that write PATH. Finished work is kept, and the same command continues from there.
 
     \b
     Example:
@@ -225,7 +229,7 @@ def cancel(path: str) -> None:
         raise click.ClickException(f"{path}: no job runs here")
     for job, numbers in found:
         if not numbers:
-            raise click.ClickException(f"{job.root}: {job.owner}: is no SLURM job; end its process there")
+            raise click.ClickException(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
         cancel_jobs(reversed(numbers))  # the job after the array would start when that is gone
         click.echo(f"cancelled {', '.join(numbers)}: {job.owner}")
 

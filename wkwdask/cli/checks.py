@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON in place of text.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 _layer_option = click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all.")
 _mags_option = click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all.")
 _method_option = click.option(
-    "--method", type=click.Choice(METHODS[1:]), help="How coarser mags were made that do not say so. Default: as most software does, or as intact files show."
+    "--method",
+    type=click.Choice(METHODS[1:]),
+    help="Method of coarser mags that do not record it. Default: the most common one, or the one that intact files show.",
 )
 
 
@@ -39,19 +41,23 @@ def _exit(code: int) -> None:
 @_layer_option
 @_mags_option
 @click.option("--quick", is_flag=True, help="Headers, jump tables, names and JSON; no block is decoded.")
-@click.option("--pyramid", is_flag=True, help="Compute coarser mags anew from finer ones, and compare.")
-@click.option("--sample", type=click.FloatRange(0, 1), metavar="SHARE", help="Do --pyramid for a share of the files, the same in each run, such as 0.05.")
+@click.option("--pyramid", is_flag=True, help="Compute coarser mags again from finer ones and compare.")
+@click.option(
+    "--sample", type=click.FloatRange(0, 1), metavar="SHARE", help="Share of the files that --pyramid compares, such as 0.05; the same files in each run."
+)
 @_method_option
-@click.option("--manifest", type=click.Choice(["write", "check"]), help="Write the hashes of all files to wkwdask-manifest.txt, or compare with it; no more.")
-@click.option("--strict", is_flag=True, help="Warnings count too for the exit code.")
-@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="How many faults to print.")
+@click.option(
+    "--manifest", type=click.Choice(["write", "check"]), help="Write the hashes of all files to wkwdask-manifest.txt, or compare with it; check nothing else."
+)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@click.option("--limit", type=click.IntRange(0), default=50, show_default=True, help="Maximum number of faults to print.")
 @_json_option
 @cluster_options
 def verify(
     path: str, layers: tuple[str, ...], mags: str | None, quick: bool, pyramid: bool, sample: float | None, method: str | None, manifest: str | None,
     strict: bool, limit: int, as_json: bool, cluster: AbstractContextManager[Any],
 ) -> None:  # fmt: skip
-    """Check a dataset, a layer or a mag: headers, sizes, jump tables, every block, names, left-overs, the JSON.
+    """Check a dataset, a layer or a mag: headers, sizes, jump tables, every block, names, leftover files, the JSON.
 
     Each fault is named with file, block and meaning. Exit code 0: sound; 1: an error was found (with --strict a warning too), or files differ from the
     manifest.
@@ -78,30 +84,32 @@ def verify(
     _exit(1 if not found.is_sound or (strict and found.count("warning")) else 0)
 
 
-@click.command(short_help="Mend what verify finds; good data are never touched.")
+@click.command(short_help="Repair what verify finds; intact data are never changed.")
 @click.argument("path")
 @_layer_option
 @_mags_option
-@click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")
-@click.option("--salvage", is_flag=True, help="Broken blocks that cannot be rebuilt become ZEROS, all others stay; the old files are set aside.")
-@click.option("--quarantine", is_flag=True, help="Set files aside that cannot be mended: their place reads as ZEROS.")
-@click.option("--drop-missing", is_flag=True, help="Take mags off the JSON that are not there.")
-@click.option("--grow-box", is_flag=True, help="Let boxes in the JSON grow around all voxels that are not zero.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done; change nothing.")
+@click.option("--salvage", is_flag=True, help="Replace broken blocks that cannot be rebuilt by ZEROS and keep all others; the old files are set aside.")
+@click.option("--quarantine", is_flag=True, help="Set aside files that cannot be repaired; their voxels read as ZEROS.")
+@click.option("--drop-missing", is_flag=True, help="Remove missing mags from the JSON.")
+@click.option("--grow-box", is_flag=True, help="Extend the bounding boxes in the JSON to all voxels that are not zero.")
 @click.option("--pyramid", "rebuild_differing", is_flag=True, help="Rebuild files of coarser mags that differ from the finer one; the old ones are set aside.")
 @_method_option
-@click.option("--voxel-size", metavar="X,Y,Z", help="For a JSON that has to be written anew [nm].")
-@click.option("--older-than", type=float, default=3600, show_default=True, metavar="SECONDS", help="Younger temporary files of other software are left alone.")
-@click.option("--remove-copies", is_flag=True, help="Remove mags that webknossos left half-way, where the layer has every voxel that they hold.")
+@click.option("--voxel-size", metavar="X,Y,Z", help="Voxel size for a JSON that must be rewritten [nm].")
+@click.option(
+    "--older-than", type=float, default=3600, show_default=True, metavar="SECONDS", help="Keep temporary files of other software that are younger than this."
+)
+@click.option("--remove-copies", is_flag=True, help="Remove unfinished mags of webknossos if the layer holds all of their voxels.")
 @_json_option
 @external_option
 @cluster_options
 def repair(
     path: str, layers: tuple[str, ...], mags: str | None, voxel_size: str | None, as_json: bool, cluster: AbstractContextManager[Any], **options: Any
 ) -> None:
-    """Mend a dataset, a layer or a mag.
+    """Repair a dataset, a layer or a mag.
 
-    Removes what dead processes left, writes headers anew where the blocks prove what they should say, rebuilds broken files of coarser mags from the finer
-    one, corrects the JSON. What cannot be mended is left as it is and named, unless an option says what is to become of it. Exit code 1: an error stays.
+    Removes leftover files, rewrites headers that the blocks determine, rebuilds broken files of coarser mags from the finer one, and corrects the JSON.
+    What cannot be repaired stays unchanged and is listed, unless an option says otherwise. Exit code 1: an error remains.
 
     \b
     Examples:
@@ -123,7 +131,7 @@ def repair(
 @click.argument("second")
 @click.option("--layer", help="The layer. Default: all that both have.")
 @click.option("--mag", help="The mag. Default: all that both have.")
-@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Where [voxels of mag 1]. Default: everywhere.")
+@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to compare [voxels of mag 1]. Default: everything.")
 @_json_option
 @cluster_options
 def diff(first: str, second: str, as_json: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:

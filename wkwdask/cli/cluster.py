@@ -21,11 +21,11 @@ def cluster() -> None:
     """
 
 
-@cluster.command("list", short_help="List the clusters that have a name.")
+@cluster.command("list", short_help="List the named clusters.")
 def list_clusters() -> None:
-    """List the clusters that have a name, with their kinds and files.
+    """List the named clusters with their kinds and files.
 
-    They are looked for in the folders of $WKWDASK_CLUSTERS, in ~/.config/wkwdask/clusters, then among the shipped ones; the first of a name counts.
+    They are searched in the folders of $WKWDASK_CLUSTERS, in ~/.config/wkwdask/clusters, then among the shipped ones; the first of a name counts.
     """
     from wkwdask.clusters.config import known_configs, load_config
     from wkwdask.errors import FormatError
@@ -56,9 +56,9 @@ def render(config: str) -> None:
     click.echo(write(load_config(config)).rstrip("\n"))
 
 
-@cluster.command(short_help="Start one worker, look whether all is well there, stop it.")
+@cluster.command(short_help="Start one worker, check its environment, and stop it.")
 @click.argument("config")
-@click.option("--folder", required=True, type=click.Path(exists=True, file_okay=False), help="A folder that workers have to see, such as that of the data.")
+@click.option("--folder", required=True, type=click.Path(exists=True, file_okay=False), help="A folder that workers must see, such as the one with the data.")
 @click.option("--timeout", "seconds", type=click.FloatRange(1), default=600, show_default=True, help="How long to wait for the worker [s].")
 def check(config: str, folder: str, seconds: float) -> None:
     """Start one worker, compare its versions with those here, try the shared folder from both sides, look at scratch and memory, and stop everything.

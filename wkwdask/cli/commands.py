@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Show what is in a dataset, layer or mag, in a precomputed volume, N5 or Zarr.")
 @click.argument("path")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of the table.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of the table.")
 def info(path: str, as_json: bool) -> None:
     """Show what is in a dataset, a layer or a mag, in a precomputed volume, N5 or Zarr.
 
@@ -59,19 +59,19 @@ def info(path: str, as_json: bool) -> None:
     "--method",
     type=click.Choice(METHODS),
     default="default",
-    help="How a window becomes a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
+    help="How a window is reduced to a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
 )
-@click.option("--ignore-zero", is_flag=True, help="Zeros do not count (mode, mean, median).")
+@click.option("--ignore-zero", is_flag=True, help="Ignore zeros (mode, mean, median).")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the finest mag, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level, 5 by default; 9 makes the smallest usual files, slowly.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the finest mag.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits each mag, at most as in the finest, 8 if that is 1.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the finest mag.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits each mag, at most as in the finest, 8 if that is 1.")
 @scale_options
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
-@click.option("--update", is_flag=True, help="Make anew, in place, what lies above files that changed.")
-@click.option("--update-content", is_flag=True, help="Make everything anew and replace, in place, the files that differ.")
-@click.option("--box", metavar="X,Y,Z,W,H,D", help="Make anew, in place, what lies above this part of the layer [voxels of mag 1].")
+@click.option("--overwrite", is_flag=True, help="Replace existing mags; discard an interrupted run.")
+@click.option("--update", is_flag=True, help="Rebuild, in place, the files above source files that changed.")
+@click.option("--update-content", is_flag=True, help="Compute everything again and replace, in place, the files that differ.")
+@click.option("--box", metavar="X,Y,Z,W,H,D", help="Rebuild, in place, the files above this part of the layer [voxels of mag 1].")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @external_option
 @cluster_options
@@ -81,8 +81,7 @@ def pyramid(
 ) -> None:  # fmt: skip
     """Make all coarser mags of a layer, in one pass over its finest mag.
 
-    The new mags appear when all of them are complete; an interrupted run leaves nothing behind that could be mistaken for data, and the same command
-    goes on from where it was.
+    The new mags are published when all of them are complete. An interrupted run leaves nothing that could be mistaken for data; the same command continues it.
 
     \b
     Examples:
@@ -126,20 +125,19 @@ def _all_layers(path: str) -> list[str]:
 @click.option("--layer", help="The layer. May be omitted where there is one.")
 @click.option("--mag", "source", metavar="MAG", help="The coarse mag to start from. Default: the finest that has files.")
 @click.option("--finest", metavar="MAG", help="The finest mag to make; mags of WEBKNOSSOS's ladder above it that are missing are made too. Default: 1.")
-@click.option("--mags", metavar="MAG,MAG", help="The mags to make in place of that ladder, such as 1,2-2-1.")
+@click.option("--mags", metavar="MAG,MAG", help="The mags to make instead of that ladder, such as 1,2-2-1.")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the coarse mag, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level; 9 makes the smallest usual files, slowly.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the coarse mag.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits each mag, at most 32, or 8 if the coarse mag has 1.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the coarse mag.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits each mag, at most 32, or 8 if the coarse mag has 1.")
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace mags that are there already; forget an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace existing mags; discard an interrupted run.")
 @external_option
 @cluster_options
 def upsample(path: str, mags: str | None, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
 
-    The new mags appear when all of them are complete; an interrupted run leaves nothing behind that could be mistaken for data, and the same command
-    goes on from where it was.
+    The new mags are published when all of them are complete. An interrupted run leaves nothing that could be mistaken for data; the same command continues it.
 
     \b
     Examples:

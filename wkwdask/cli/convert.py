@@ -14,33 +14,38 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-@click.command(short_help="Images and arrays to WKW, and back.")
+@click.command(short_help="Convert images and arrays to WKW, and back.")
 @click.argument("source", nargs=-1, required=True)
 @click.argument("target")
 @click.option("--layer", help="The layer of the dataset. Default for a new one: color or segmentation.")
 @click.option("--mag", metavar="MAG", help="The mag that is written, 1 by default, or exported, by default the finest.")
 @click.option("--axes", metavar="zyx", help="Order of the source's axes, such as xyz or czyx. Default: what the file says, else zyx or czyx.")
-@click.option("--channels", metavar="N,N", help="Which channels, such as 0,1,2 to drop alpha. Default: all.")
-@click.option("--dtype", help="Type of the values, such as uint8. Default: as they are.")
-@click.option("--range", "value_range", metavar="LOW,HIGH", help="Values that become the least and the greatest of the type; others are scaled or cut off.")
+@click.option("--channels", metavar="N,N", help="Channels to convert, such as 0,1,2 to drop alpha. Default: all.")
+@click.option("--dtype", help="Data type, such as uint8. Default: unchanged.")
+@click.option(
+    "--range",
+    "value_range",
+    metavar="LOW,HIGH",
+    help="Values that become the minimum and the maximum of the data type; values between are scaled, others are clipped.",
+)
 @click.option("--voxel-size", metavar="X,Y,Z", help="Size of a voxel of mag 1, for a new dataset. Default: what the source says.")
 @click.option("--unit", default="nm", show_default=True, help="Unit of the voxel size.")
-@click.option("--offset", metavar="X,Y,Z", default="0,0,0", show_default=True, help="Voxel that the first one of the source becomes.")
-@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to take over [voxels of mag 1 of the dataset].")
-@click.option("--block-len", type=int, default=32, show_default=True, metavar="VOXELS", help="Edge of a block.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits the box, at most 32.")
+@click.option("--offset", metavar="X,Y,Z", default="0,0,0", show_default=True, help="Position of the first voxel of the source.")
+@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to convert [voxels of mag 1 of the dataset].")
+@click.option("--block-len", type=int, default=32, show_default=True, metavar="VOXELS", help="Edge length of a block.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits the box, at most 32.")
 @click.option(
     "--compression",
     help="lz4hc (default), lz4 or raw; TIFF: zlib (default), lzw, zstd, raw; OME-NGFF: zstd, blosc, gzip, raw; N5: gzip (default), zstd, blosc...",
 )
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
-@click.option("--ngff", type=click.Choice(("0.5", "0.4")), help="Version of an OME-NGFF image. Default: 0.5, in Zarr 3; 0.4 lies in Zarr 2, without shards.")
-@click.option("--category", type=click.Choice(("color", "segmentation")), help="What a new layer is. Default: by the type.")
+@click.option("--ngff", type=click.Choice(("0.5", "0.4")), help="Version of OME-NGFF. Default: 0.5 (Zarr 3); 0.4 is Zarr 2 without shards.")
+@click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
 @click.option("--on-error", type=click.Choice(("fail", "fill")), default="fail", show_default=True, help="Bad and missing slices: an error, or zeros.")
 @scale_options
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace the target where it is there already; forget an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing target; discard an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
 @click.option(
     "--allow-external", is_flag=True, help="Write where paths or links lead out of the dataset; read HDF5 data outside of the file's folder. Default: refused."
@@ -54,7 +59,7 @@ def convert(
     SOURCE is a folder of TIFF, PNG or JPEG sections, a pattern in quotes or several files, a TIFF with many pages, OME-TIFF, .npy, file.h5:/dataset, a Zarr
     array, MRC, a Neuroglancer volume (precomputed://PATH or URL), N5 (n5://PATH) or OME-NGFF with all its resolutions (zarr://PATH). TARGET is a dataset, a
     layer or a mag, precomputed://PATH, .ome.zarr or zarr://PATH (OME-NGFF, all mags), n5://PATH; for an export .ome.tif, .tif, .npy, .zarr or a folder of
-    TIFFs. What is made appears when it is complete, and an interrupted run goes on when it is started again.
+    TIFFs. The target is published when it is complete; the same command continues an interrupted run.
 
     \b
     Examples:
@@ -85,10 +90,10 @@ def convert(
     click.echo(on_command_line(str(report)))
 
 
-@click.command("zarr-view", short_help="Let zarr-python read WKW where it is.")
+@click.command("zarr-view", short_help="Add Zarr metadata so that zarr-python can read WKW in place.")
 @click.argument("path")
 @click.option("--layer", help="The layer. Default: all.")
-@click.option("--remove", is_flag=True, help="Remove the files again.")
+@click.option("--remove", is_flag=True, help="Remove these files.")
 @external_option
 def zarr_view(path: str, layer: str | None, remove: bool, allow_external: bool) -> None:
     """Write small zarr.json files beside the WKW files of a dataset, layer or mag: Zarr 3 with OME-NGFF 0.5, no voxel is copied.

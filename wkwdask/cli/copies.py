@@ -35,11 +35,11 @@ class Triple(click.ParamType):
 @click.argument("target")
 @click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all.")
 @click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all.")
-@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to copy [voxels of mag 1].")
-@click.option("--translate", type=Triple(), help="By what all voxels move [voxels of mag 1].")
-@click.option("--verify", is_flag=True, help="Compare all voxels before a mag appears.")
+@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to copy [voxels of mag 1].")
+@click.option("--translate", type=Triple(), help="Offset added to all positions [voxels of mag 1].")
+@click.option("--verify", is_flag=True, help="Compare all voxels before a mag is published.")
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace mags of the target that are there already; forget an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace existing mags of the target; discard an interrupted run.")
 @external_option
 @cluster_options
 def copy(
@@ -47,7 +47,7 @@ def copy(
 ) -> None:
     """Copy a dataset, a layer or a mag to TARGET, under the same name or another one.
 
-    Files or stored blocks are copied as they are wherever each becomes one again. The same command goes on where it was interrupted.
+    Files or stored blocks are copied without decoding where possible. If it is interrupted, the same command continues.
 
     \b
     Examples:
@@ -64,7 +64,7 @@ def copy(
     click.echo(on_command_line(str(report)))
 
 
-@click.command(short_help="Remove a dataset, a layer or mags for good.")
+@click.command(short_help="Delete a dataset, a layer or mags.")
 @click.argument("path")
 @click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all.")
 @click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all.")
@@ -75,7 +75,7 @@ def copy(
 def rm(path: str, layers: tuple[str, ...], mags: str | None, dry_run: bool, yes: bool, allow_external: bool, cluster: AbstractContextManager[Any]) -> None:
     """Remove a dataset, a layer or a mag: its files, and what the JSON says about it.
 
-    What is no mag stays. The same command deletes the rest where it was interrupted.
+    Files that belong to no mag stay. If it is interrupted, the same command deletes the rest.
 
     \b
     Examples:

@@ -43,7 +43,7 @@ def _lengths(text: str) -> list[float]:
 @click.argument("voxel_size", metavar="X,Y,Z")
 @click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
 @click.option("--name", help="Its name. Default: that of the folder.")
-@click.option("--keep", is_flag=True, help="Take a dataset that is there already as it is, if it has that voxel size.")
+@click.option("--keep", is_flag=True, help="Keep an existing dataset if it has that voxel size.")
 def create(path: str, voxel_size: str, unit: str, name: str | None, keep: bool) -> None:
     """Make a dataset without layers, with voxels of the size X,Y,Z.
 
@@ -59,8 +59,8 @@ def create(path: str, voxel_size: str, unit: str, name: str | None, keep: bool) 
 @dataset.command("add-layer", short_help="List a folder with mags that the JSON does not know.")
 @click.argument("path")
 @click.argument("name")
-@click.option("--category", type=_CATEGORIES, help="What it is. Default: integers of 32 bits and more are a segmentation.")
-@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Where it has data [voxels of mag 1]. Default: the extent of its files.")
+@click.option("--category", type=_CATEGORIES, help="Category of the layer. Default: integers of 32 bits and more are a segmentation.")
+@click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box of its data [voxels of mag 1]. Default: the extent of its files.")
 def add_layer(path: str, name: str, **options: Any) -> None:
     """List the folder NAME of a dataset, with all mags in it, as a layer.
 
@@ -89,7 +89,7 @@ def add_mags(path: str, layer: str) -> None:
 @click.argument("other")
 @click.option("--name", help="Its name here. Default: the same.")
 @click.option("--relative", is_flag=True, help="Relative paths, so that both datasets can move together. Default: absolute paths.")
-@click.option("--any-voxel-size", is_flag=True, help="Even where voxels have another size there.")
+@click.option("--any-voxel-size", is_flag=True, help="Allow another voxel size in the other dataset.")
 def add_ref(path: str, other: str, **options: Any) -> None:
     """List the layer OTHER, such as other-dataset/color, in the dataset PATH; its mags stay where they are.
 
@@ -105,7 +105,7 @@ def add_ref(path: str, other: str, **options: Any) -> None:
 @click.argument("old")
 @click.argument("new")
 def rename_layer(path: str, old: str, new: str) -> None:
-    """Give the layer OLD, and its folder, the name NEW. The same command ends what was interrupted.
+    """Give the layer OLD, and its folder, the name NEW. If it is interrupted, the same command completes it.
 
     \b
     Example:
@@ -114,14 +114,14 @@ def rename_layer(path: str, old: str, new: str) -> None:
     click.echo(repr(_opened(path).rename_layer(old, new)))
 
 
-@dataset.command("remove-layer", short_help="Take a layer off the JSON; its files stay.")
+@dataset.command("remove-layer", short_help="Remove a layer from the JSON; its files stay.")
 @click.argument("path")
 @click.argument("name")
 @click.option("--delete-files", is_flag=True, help="DELETE its mags for good, as rm does.")
 @external_option
 @cluster_options
 def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **options: Any) -> None:
-    """Take a layer off the JSON; its files stay, unless they are to be deleted.
+    """Remove a layer from the JSON; its files stay, unless they are to be deleted.
 
     \b
     Examples:
@@ -132,7 +132,7 @@ def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **o
         click.echo(repr(_opened(path).remove_layer(name, **options)))
 
 
-@dataset.command("remove-mag", short_help="Take a mag off the JSON; its files stay.")
+@dataset.command("remove-mag", short_help="Remove a mag from the JSON; its files stay.")
 @click.argument("path")
 @click.argument("layer")
 @click.argument("mag")
@@ -140,7 +140,7 @@ def remove_layer(path: str, name: str, cluster: AbstractContextManager[Any], **o
 @external_option
 @cluster_options
 def remove_mag(path: str, layer: str, mag: str, cluster: AbstractContextManager[Any], **options: Any) -> None:
-    """Take a mag off the JSON; its files stay, unless they are to be deleted.
+    """Remove a mag from the JSON; its files stay, unless they are to be deleted.
 
     \b
     Example:
@@ -150,12 +150,12 @@ def remove_mag(path: str, layer: str, mag: str, cluster: AbstractContextManager[
         click.echo(repr(_opened(path).remove_mag(layer, mag, **options)))
 
 
-@dataset.command("voxel-size", short_help="Say how large a voxel is.")
+@dataset.command("voxel-size", short_help="Set the voxel size.")
 @click.argument("path")
 @click.argument("voxel_size", metavar="X,Y,Z")
 @click.option("--unit", default="nanometer", show_default=True, help="Unit of the voxel size, such as micrometer or mm.")
 def voxel_size(path: str, voxel_size: str, unit: str) -> None:
-    """Say that a voxel of mag 1 has the size X,Y,Z.
+    """Set the size of a voxel of mag 1 to X,Y,Z.
 
     \b
     Example:
@@ -164,12 +164,12 @@ def voxel_size(path: str, voxel_size: str, unit: str) -> None:
     click.echo(repr(_opened(path).set_voxel_size(_lengths(voxel_size), unit)))
 
 
-@dataset.command("bounding-box", short_help="Say where a layer has data.")
+@dataset.command("bounding-box", short_help="Set the bounding box of a layer.")
 @click.argument("path")
 @click.argument("layer")
 @click.argument("box", metavar="X,Y,Z,W,H,D")
 def bounding_box(path: str, layer: str, box: str) -> None:
-    """Say that LAYER has data in the box: top left corner, width, height, depth [voxels of mag 1].
+    """Set the bounding box of LAYER: top left corner, width, height, depth [voxels of mag 1].
 
     \b
     Example:
@@ -178,14 +178,14 @@ def bounding_box(path: str, layer: str, box: str) -> None:
     click.echo(repr(_opened(path).set_bounding_box(layer, box)))
 
 
-@dataset.command("largest-id", short_help="State the largest id of a segmentation.")
+@dataset.command("largest-id", short_help="Store the largest id of a segmentation.")
 @click.argument("path")
 @click.argument("layer")
 @click.option("--id", "value", type=click.IntRange(0), help="The id. Default: it is computed from all voxels of the finest mag.")
 @click.option("--dry-run", is_flag=True, help="Only print it.")
 @cluster_options
 def largest_id(path: str, layer: str, value: int | None, dry_run: bool, cluster: AbstractContextManager[Any]) -> None:
-    """Find the largest id of a segmentation, and state it in the JSON.
+    """Find the largest id of a segmentation and store it in the JSON.
 
     \b
     Example:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 @click.option("--layer", help="The layer of BASE. Default: the only one, or the only segmentation.")
 @click.option("--mag", help="The mag. Default: the finest that an annotation holds blocks of.")
 @click.option("--volume-layer", metavar="NAME", help="The volume layer of annotations with several. Default: the one that was made on the layer.")
-@click.option("--relabel", is_flag=True, help="Give each annotation ids of its own for its new segments.")
-@click.option("--largest-id", type=int, metavar="ID", help="The largest id of BASE, with --relabel. Default: what its JSON states.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in BASE.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as in BASE.")
+@click.option("--relabel", is_flag=True, help="Give the new segments of each annotation unique ids.")
+@click.option("--largest-id", type=int, metavar="ID", help="The largest id of BASE, with --relabel. Default: the largestSegmentId of its JSON.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in BASE.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: as in BASE.")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in BASE.")
-@click.option("--verify", is_flag=True, help="Compare all voxels before the mag appears.")
+@click.option("--verify", is_flag=True, help="Compare all voxels before the mag is published.")
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
 @cluster_options
 def merge(
@@ -43,7 +43,7 @@ def merge(
 ) -> None:
     """Merge volume ANNOTATIONs, zips as WEBKNOSSOS exports them, into the segmentation BASE, and write one mag of TARGET.
 
-    A block that an annotation stores takes the place of the block, zeros included; of several annotations the last one counts.
+    A block stored in an annotation replaces the block of BASE, zeros included. Where several annotations store a block, the last one counts.
 
     \b
     Examples:

@@ -7,9 +7,9 @@ import click
 
 @click.command("n5-as-zarr", short_help="N5 as Zarr v3: print, write or remove its zarr.json files.")
 @click.argument("path")
-@click.option("--form", type=click.Choice(("n5_default", "offset")), default="n5_default", show_default=True, help="Codecs that say how blocks are stored.")
+@click.option("--form", type=click.Choice(("n5_default", "offset")), default="n5_default", show_default=True, help="Codecs that describe the stored blocks.")
 @click.option("--write", is_flag=True, help="Write each zarr.json beside its attributes.json.")
-@click.option("--remove", is_flag=True, help="Remove what was written so.")
+@click.option("--remove", is_flag=True, help="Remove the zarr.json files that --write made.")
 def n5_as_zarr(path: str, form: str, write: bool, remove: bool) -> None:
     """Describe N5 data as Zarr v3, so that zarr-python opens the same files once this package is installed.
 

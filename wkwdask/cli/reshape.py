@@ -17,13 +17,13 @@ _MOVES = (
     click.argument("target", required=False),
     click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all."),
     click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all."),
-    click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level; blocks are encoded anew even where nothing else changes."),
-    click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as it is."),
-    click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: as it is."),
-    click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="What to take over [voxels of mag 1]; only with a target."),
-    click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag appears. Default: in its own place."),
+    click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level; all blocks are encoded again, even if nothing else changes."),
+    click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: unchanged."),
+    click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: unchanged."),
+    click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to store [voxels of mag 1]; needs a target."),
+    click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: if it replaces a mag in place."),
     resume_option,
-    click.option("--overwrite", is_flag=True, help="Replace mags of the target that are there already; forget an interrupted run."),
+    click.option("--overwrite", is_flag=True, help="Replace existing mags of the target; discard an interrupted run."),
     external_option,
     cluster_options,
 )
@@ -38,13 +38,13 @@ def _moves(command: Any) -> Any:
 
 @click.command(short_help="Store mags with other files, blocks or compression.")
 @_moves
-@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as it is.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: unchanged.")
 @scale_options
 def rechunk(**options: Any) -> None:
-    """Store mags with other files, blocks or compression, in their place or at TARGET. All voxels stay as they are.
+    """Store mags with other files, blocks or compression, in place or at TARGET. Voxel values do not change.
 
-    A dataset becomes a dataset, a layer a layer, a mag a mag, a precomputed volume one. A mag appears when it is complete; in its own place the old one is
-    kept until the voxels of the new one have been compared with it.
+    A dataset becomes a dataset, a layer a layer, a mag a mag, a precomputed volume one. A mag is published when it is complete. In place, the old mag is
+    kept until all voxels of the new one have been compared with it.
 
     \b
     Examples:
@@ -60,7 +60,7 @@ def rechunk(**options: Any) -> None:
 @_moves
 @click.option("--compression", type=click.Choice(COMPRESSIONS), default="lz4hc", show_default=True, help="How blocks are encoded.")
 def compress(**options: Any) -> None:
-    """Compress mags, in their place or at TARGET. All voxels stay as they are.
+    """Compress mags, in place or at TARGET. Voxel values do not change.
 
     \b
     Examples:

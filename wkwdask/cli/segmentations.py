@@ -16,19 +16,27 @@ if TYPE_CHECKING:
 @click.command(short_help="Label connected components.")
 @click.argument("source")
 @click.argument("target")
-@click.option("--threshold", metavar="LEAST[,GREATEST]", help="Voxels count that are at least this, or lie between the two. Default: equal labels are joined.")
-@click.option("--connectivity", type=click.Choice(("6", "18", "26")), default="26", show_default=True, help="Neighbours across faces, edges, corners.")
+@click.option(
+    "--threshold", metavar="LEAST[,GREATEST]", help="Join voxels with at least this value, or with values from LEAST to GREATEST. Default: join equal labels."
+)
+@click.option(
+    "--connectivity",
+    type=click.Choice(("6", "18", "26")),
+    default="26",
+    show_default=True,
+    help="Neighbours across faces (6), also edges (18), also corners (26).",
+)
 @click.option("--min-voxels", type=click.IntRange(0), default=0, help="Smaller components become 0.")
 @click.option("--layer", help="The layer, where SOURCE is a dataset.")
 @click.option("--mag", help="The mag. Default: the finest.")
-@click.option("--where", metavar="X,Y,Z,W,H,D", help="What to label [voxels of mag 1]; everything else becomes zero.")
+@click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to label [voxels of mag 1]; everything else becomes zero.")
 @click.option("--dtype", help="Type of the ids. Default: uint32, uint64 where there are too many.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the source.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits the box, at most as in the source.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the source.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits the box, at most as in the source.")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the source, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
 @cluster_options
 def components(
@@ -36,7 +44,7 @@ def components(
 ) -> None:
     """Label the connected components of SOURCE, a mag or layer, as the mag TARGET: each gets one id across all files.
 
-    With a threshold, voxels are joined that reach it; without one, neighbours with the same label. Interrupted, the same command goes on.
+    With a threshold, voxels are joined that reach it; without one, neighbours with the same label. If it is interrupted, the same command continues.
 
     \b
     Examples:
@@ -73,28 +81,30 @@ def _number(text: str) -> float:
         return float(text)
 
 
-@click.command(short_help="Give ids other ids: merge, rename, remove segments.")
+@click.command(short_help="Map ids to other ids: merge, rename or remove segments.")
 @click.argument("source")
 @click.argument("target")
 @click.argument("mapping")
-@click.option("--default", type=click.Choice(("keep", "zero")), default="keep", show_default=True, help="What becomes of ids that MAPPING does not name.")
+@click.option(
+    "--default", type=click.Choice(("keep", "zero")), default="keep", show_default=True, help="Keep the ids that MAPPING does not name, or set them to zero."
+)
 @click.option("--layer", help="The layer, where SOURCE is a dataset.")
 @click.option("--mag", help="The mag. Default: the finest.")
-@click.option("--where", metavar="X,Y,Z,W,H,D", help="What to map [voxels of mag 1]; everything else becomes zero.")
+@click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to map [voxels of mag 1]; everything else becomes zero.")
 @click.option("--dtype", help="Type of the new ids. Default: as in the source.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge of a block. Default: as in the source.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge of a file. Default: what suits the box, at most as in the source.")
+@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the source.")
+@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits the box, at most as in the source.")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the source, lz4hc if that is raw.")
 @click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
 @cluster_options
 def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
     """Map the ids of SOURCE, a mag or layer, to those that MAPPING names, as the mag TARGET.
 
     MAPPING is a .csv or .parquet of two columns, a .npy of shape (n, 2) or with an entry for each id, an agglomerate file of WEBKNOSSOS (.hdf5), or a
-    merger-mode annotation (.nml), each tree of which merges the segments under its nodes. Interrupted, the same command goes on.
+    merger-mode annotation (.nml), each tree of which merges the segments under its nodes. If it is interrupted, the same command continues.
 
     \b
     Examples:
@@ -118,7 +128,7 @@ def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool,
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--dtype", help="Type of the ids. Default: as in the source.")
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
 @cluster_options
 def dust(source: str, target: str, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
@@ -135,19 +145,19 @@ def dust(source: str, target: str, resume: bool, overwrite: bool, cluster: Abstr
     click.echo(on_command_line(str(report)))
 
 
-@click.command(short_help="Give segments the ids 1, 2, 3...")
+@click.command(short_help="Renumber segments to 1, 2, 3...")
 @click.argument("source")
 @click.argument("target")
-@click.option("--mapping", metavar="FILE", help="Keep the old and the new ids: .csv, .parquet or .npy, which remap reads.")
+@click.option("--mapping", metavar="FILE", help="Write the old and the new ids: .csv, .parquet or .npy, which remap reads.")
 @click.option("--layer", help="The layer, where SOURCE is a dataset.")
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--dtype", help="Type of the new ids. Default: as in the source.")
 @resume_option
-@click.option("--overwrite", is_flag=True, help="Replace a mag that is there already; forget an interrupted run.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
 @cluster_options
 def renumber(source: str, target: str, resume: bool, overwrite: bool, cluster: AbstractContextManager[Any], **options: Any) -> None:
-    """Give the n segments of SOURCE, a mag or layer, the ids 1 to n, in the order of their old ones, as the mag TARGET.
+    """Renumber the n segments of SOURCE, a mag or layer, to 1 to n in the order of their ids, and write the mag TARGET.
 
     \b
     Examples:

@@ -16,9 +16,9 @@ ENCODINGS = ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"
 SAMPLINGS = ("anisotropic", "isotropic", "constant_z")
 
 external_option = click.option(
-    "--allow-external", is_flag=True, help="Write (or delete) where paths or links lead out of the dataset. Default: that is refused."
+    "--allow-external", is_flag=True, help="Allow writing and deleting where paths or links lead out of the dataset. Default: refuse."
 )
-resume_option = click.option("--resume", is_flag=True, help="Go on with an interrupted run; do nothing if it was finished.")
+resume_option = click.option("--resume", is_flag=True, help="Resume an interrupted run; do nothing if it has finished.")
 
 
 def existing_of(resume: bool, overwrite: bool) -> Any:
@@ -50,12 +50,16 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
 def scale_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command the options that say how scales of a precomputed volume are stored."""
 
-    @click.option("--encoding", type=click.Choice(ENCODINGS), help="Of a precomputed volume: how chunks are encoded. Default: as it is, or by the type.")
-    @click.option("--sharded/--unsharded", default=None, help="Of a precomputed volume: put chunks into shards. Default: as it is, or one file each.")
-    @click.option("--chunk-size", metavar="X,Y,Z", help="Of a precomputed volume: a chunk [voxels]. Default: as it is, or 64,64,64.")
-    @click.option("--quality", type=click.IntRange(0, 100), help="Of jpeg and jxl.")
-    @click.option("--gzip", "compress", flag_value="gzip", help="Compress chunks that are files of their own (.gz); tensorstore does not read these.")
-    @click.option("--force", is_flag=True, help="Encode a segmentation in a way that changes its ids.")
+    @click.option(
+        "--encoding", type=click.Choice(ENCODINGS), help="Encoding of chunks, for precomputed volumes. Default: unchanged, or chosen by the data type."
+    )
+    @click.option(
+        "--sharded/--unsharded", default=None, help="Store chunks in shards or as single files, for precomputed volumes. Default: unchanged, or single files."
+    )
+    @click.option("--chunk-size", metavar="X,Y,Z", help="Size of a chunk, for precomputed volumes [voxels]. Default: unchanged, or 64,64,64.")
+    @click.option("--quality", type=click.IntRange(0, 100), help="Quality of jpeg and jxl.")
+    @click.option("--gzip", "compress", flag_value="gzip", help="Compress chunks that are single files (.gz); tensorstore cannot read these.")
+    @click.option("--force", is_flag=True, help="Allow a lossy encoding of a segmentation, which changes its ids.")
     @functools.wraps(command)
     def run(*args: Any, chunk_size: str | None, **options: Any) -> Any:
         return command(*args, chunk_size=None if chunk_size is None else numbers(chunk_size, "chunk-size", int), **options)

@@ -12,6 +12,7 @@ import click
 from dask.utils import format_bytes, parse_bytes
 
 from wkwdask.graphs.runners import EXPECTED_MEMORY, EXPECTED_WORKERS
+from wkwdask.jobs.report import counted
 
 if TYPE_CHECKING:
     from wkwdask.clusters.config import ClusterConfig
@@ -52,14 +53,11 @@ def _size(config: ClusterConfig, client: Any) -> str:
         adaptive = values["adaptive"]
         jobs = f"{adaptive['minimum']} to {adaptive['maximum']}" if adaptive else str(values["jobs"])
         each = format_bytes(parse_bytes(values["memory"]) // processes)
-        return f"{jobs} jobs of {_workers(processes)} ({values['cores'] // processes} threads, {each} each), {len(workers)} there"
-    threads = sum(worker["nthreads"] for worker in workers)
+        threads = counted(values["cores"] // processes, "thread")
+        return f"{jobs} jobs of {counted(processes, 'worker')} ({threads}, {each} each), {len(workers)} connected"
+    threads = counted(sum(worker["nthreads"] for worker in workers), "thread")
     memory = format_bytes(sum(int(worker["memory_limit"] or 0) for worker in workers))
-    return f"{_workers(len(workers))}, {threads} threads, {memory}"
-
-
-def _workers(number: int) -> str:
-    return f"{number} worker{'' if number == 1 else 's'}"
+    return f"{counted(len(workers), 'worker')}, {threads}, {memory}"
 
 
 def _dashboard(client: Any) -> str:

@@ -129,7 +129,7 @@ def _by_script(config: ClusterConfig, place: str, token: str, seconds: float) ->
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except FileNotFoundError:
-        raise TaskFailedError(f"{config.name}: there is no sbatch here: check it where jobs are submitted") from None
+        raise TaskFailedError(f"{config.name}: sbatch not found: run the check on a machine that submits jobs") from None
     if done.returncode:
         raise TaskFailedError(f"{config.name}: the job was refused: {' '.join(done.stderr.split())}")
     job = done.stdout.strip().partition(";")[0]

@@ -72,9 +72,11 @@ def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
     try:
         document = json.loads(text, parse_float=Number, parse_constant=Number)
     except json.JSONDecodeError as error:
-        raise CorruptError(f"{source}: byte {len(text[: error.pos].encode())}: no JSON: {error.msg} (line {error.lineno}, column {error.colno})") from None
+        raise CorruptError(
+            f"{source}: byte {len(text[: error.pos].encode())}: not valid JSON: {error.msg} (line {error.lineno}, column {error.colno})"
+        ) from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets of thousands of levels
-        raise CorruptError(f"{source}: no JSON that can be read: {error}") from None
+        raise CorruptError(f"{source}: not readable as JSON: {error}") from None
     if not isinstance(document, dict):
         raise CorruptError(f"{source}: expected an object at the top, found {type(document).__name__}")
     _check_depth(document, source)

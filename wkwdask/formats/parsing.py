@@ -36,7 +36,7 @@ def reading(name: str, kind: str, place: Callable[[], str] | None = None) -> Ite
     >>> with reading("a.json", "JSON"):
     ...     {}["scale"]
     Traceback (most recent call last):
-    wkwdask.errors.CorruptError: a.json: no JSON that can be read: KeyError: 'scale'
+    wkwdask.errors.CorruptError: a.json: not readable as JSON: KeyError: 'scale'
     """
     try:
         yield
@@ -45,7 +45,7 @@ def reading(name: str, kind: str, place: Callable[[], str] | None = None) -> Ite
     except Exception as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise CorruptError(f"{name}: no {kind} that can be read: {reason_of(error)}{'' if place is None else f', {place()}'}") from error
+        raise CorruptError(f"{name}: not readable as {kind}: {reason_of(error)}{'' if place is None else f', {place()}'}") from error
 
 
 def reason_of(error: Exception) -> str:

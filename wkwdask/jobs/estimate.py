@@ -12,7 +12,7 @@ import numpy as np
 
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import borders, cell_range
-from wkwdask.jobs.report import format_nbytes
+from wkwdask.jobs.report import counted, format_nbytes
 from wkwdask.storage.target_files import most_files
 from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
@@ -117,13 +117,15 @@ class PyramidPlan:
         for one in self.passes:
             shape = " x ".join(map(str, one.region_shape))
             lines.append(f"  mag {one.reads} -> {', '.join(one.makes)}: {one.regions:,} regions of {shape} voxels, up to {one.joins:,} joins")
-        lines.extend(f"  {mag.folder}: up to {mag.files:,} files, about {format_nbytes(mag.nbytes)}" for mag in self.mags)
-        lines.append(f"reads    {self.files_in:,} files, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)")
+        lines.extend(f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}" for mag in self.mags)
+        lines.append(f"reads    {counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)")
         lines.append(
-            f"writes   up to {self.files:,} files, about {format_nbytes(self.nbytes_out)}; sets aside up to about {format_nbytes(self.scratch_nbytes)}"
+            f"writes   up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}; sets aside up to about {format_nbytes(self.scratch_nbytes)}"
         )
         lines.append(f"memory   about {format_nbytes(self.memory_nbytes)} per worker of one thread")
-        lines.append(f"time     about {format_duration(self.seconds)} in {self.tasks:,} tasks on {self.workers} workers like this machine's cores")
+        lines.append(
+            f"time     about {format_duration(self.seconds)} in {counted(self.tasks, 'task')} on {counted(self.workers, 'worker')} like this machine's cores"
+        )
         return "\n".join([*lines, *self.notes])
 
 

@@ -100,7 +100,7 @@ class VolumePlace:
             if its_mag == mag:
                 return scale.resolution
         if not known:
-            raise ValueError(f"{self.folder}: there is no scale whose mag is known; write mag 1 first")
+            raise ValueError(f"{self.folder}: no scale has a known mag; write mag 1 first")
         base, scale = known[0]
         x, y, z = (length * n / m for length, n, m in zip(scale.resolution, mag.factors, base.factors, strict=True))
         return x, y, z

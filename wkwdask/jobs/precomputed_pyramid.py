@@ -177,7 +177,7 @@ def choose_mags(source: AbsoluteVolume, options: ScalePyramidOptions, voxel_size
     """
     finest = source.box.mag
     if voxel_size_nm is None or any(abs(a / (b * n) - 1) > SAME for a, b, n in zip(source.volume.scale.resolution, voxel_size_nm, finest.factors, strict=True)):
-        raise UnsupportedError(f"{source.name}: its voxels are no power-of-two multiples of those of the first scale: no pyramid can be built from it")
+        raise UnsupportedError(f"{source.name}: its voxel size is not a power-of-two multiple of that of the first scale, so no pyramid can be built from it")
     if options.mags is not None:
         if options.coarsest is not None or options.sampling is not None:
             raise ValueError("mags= lists the mags; coarsest= and sampling= choose them: give one or the other")

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.faults import NOTE, Fault
+from wkwdask.jobs.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -87,19 +88,19 @@ class RepairReport:
     actions: tuple[Action, ...]
     """What was done, in this order."""
     left: tuple[Left, ...]
-    """Errors and warnings that stay."""
+    """Errors and warnings that remain."""
 
     @property
     def is_sound(self) -> bool:
-        """Whether no error stays."""
+        """Whether no error remains."""
         return not any(left.fault.severity == "error" for left in self.left)
 
     def __str__(self) -> str:
         would = "would " if self.is_dry_run else ""
         lines = [f"{would}{action}" for action in self.actions] + [str(left) for left in self.left]
-        done = "nothing was changed (dry run)" if self.is_dry_run else f"{len(self.actions)} actions" if self.actions else "nothing to do"
+        done = "nothing was changed (dry run)" if self.is_dry_run else counted(len(self.actions), "action") if self.actions else "nothing to do"
         errors = sum(left.fault.severity == "error" for left in self.left)
-        state = f"{errors} errors and {len(self.left) - errors} warnings stay" if self.left else "nothing stays"
+        state = f"{counted(errors, 'error')} and {counted(len(self.left) - errors, 'warning')} remain" if self.left else "no errors or warnings remain"
         return "\n".join([*lines, f"{done}; {state}"])
 
     def to_json(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Report:
 
     def __str__(self) -> str:
         lines = [
-            f"{mag.path}: {mag.files} files, {mag.voxels:,} voxels, {format_nbytes(mag.nbytes)}"
+            f"{mag.path}: {counted(mag.files, 'file')}, {counted(mag.voxels, 'voxel')}, {format_nbytes(mag.nbytes)}"
             + (f", values {mag.minimum} to {mag.maximum}" if mag.minimum is not None else "")
             for mag in self.mags
         ]
@@ -132,7 +132,7 @@ class RmReport:
     """Anything else a user should know."""
 
     def __str__(self) -> str:
-        lines = [*self.paths, f"{self.files} files, {format_nbytes(self.nbytes)}", *(f"stays: {path}" for path in self.left)]
+        lines = [*self.paths, f"{counted(self.files, 'file')}, {format_nbytes(self.nbytes)}", *(f"stays: {path}" for path in self.left)]
         return "\n".join([*lines, self.note] if self.note else lines)
 
 
@@ -143,6 +143,17 @@ def merge_reports(reports: Sequence[Report]) -> Report:
     notes = dict.fromkeys(report.note for report in reports if report.note)
     mags = tuple(mag for report in reports for mag in report.mags)
     return Report(mags, sum(report.nbytes_in for report in reports), sum(report.seconds for report in reports), "; ".join(notes))
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number with its noun.
+
+    Examples
+    --------
+    >>> counted(1, "file"), counted(12_000, "file")
+    ('1 file', '12,000 files')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_nbytes(nbytes: int) -> str:

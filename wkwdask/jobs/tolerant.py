@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from wkwdask.errors import LockedError, ResumeError, TaskFailedError, WkwDaskError
 from wkwdask.jobs import job as jobs
 from wkwdask.jobs.job import is_given_up, kept_trace, take_marks
+from wkwdask.jobs.report import counted
 from wkwdask.storage.job_lines import Failure, failure_lines, failure_record
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class Tolerance:
     """With more failures than these it ends at once."""
     lists_always: bool = False
     """Whether a single failure comes as a list too; else it comes as its own error."""
-    ending: str = "everything that does not depend on what failed is done"
+    ending: str = "all tasks that do not depend on them are done"
     """What became of the other tasks."""
 
 
@@ -249,14 +250,14 @@ class TolerantJob:
         if self._first is not None and is_one_reason and not self._tolerance.lists_always:
             error = _as_raised(self._first)
             if self._num_failed > 1:
-                error.add_note(f"{self._num_failed} tasks failed {'for this reason' if len(self._errors) == 1 else 'in this way'}; {ending}")
+                error.add_note(f"{counted(self._num_failed, 'task')} failed {'for this reason' if len(self._errors) == 1 else 'in this way'}; {ending}")
             elif self._has_succeeded:
                 error.add_note(ending)
             return error
         listed = "".join(f"\n  {_describe(failure)}" for failure in self._listed)
         more = f"\n  and {self._num_failed - _LISTED} more{self._where_all_are()}" if self._num_failed > _LISTED else ""
         trace = "" if self._first is None else kept_trace(self._first.error)
-        failed = TaskFailedError(f"{self._num_failed} tasks failed; {ending}:{listed}{more}" + (f"\nof the first one:\n{trace}" if trace else ""))
+        failed = TaskFailedError(f"{counted(self._num_failed, 'task')} failed; {ending}:{listed}{more}" + (f"\nof the first one:\n{trace}" if trace else ""))
         failed.__cause__ = None if self._first is None else _as_raised(self._first)
         return failed
 

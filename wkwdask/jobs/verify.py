@@ -12,7 +12,7 @@ from wkwdask.formats.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.compare import Differences, find_differences
 from wkwdask.jobs.job import Result
-from wkwdask.jobs.report import format_nbytes
+from wkwdask.jobs.report import counted, format_nbytes
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -222,9 +222,9 @@ class VerifyReport:
             how = f"{blocks:,} blocks were decoded"
         if self.unchecked:
             how += f"; not checked: {', '.join(self.unchecked)}"
-        counts = ", ".join(f"{self.count(severity)} {severity}s" for severity in SEVERITIES)
+        counts = ", ".join(counted(self.count(severity), severity) for severity in SEVERITIES)
         state = "sound" if self.is_sound else "NOT SOUND" if self.count(ERROR) else "NOT CHECKED"
-        return f"{state}: {counts}; {self.files:,} files, {format_nbytes(self.nbytes)}, {self.seconds:.1f} s ({how})"
+        return f"{state}: {counts}; {counted(self.files, 'file')}, {format_nbytes(self.nbytes)}, {self.seconds:.1f} s ({how})"
 
     def __str__(self) -> str:
         lines = [str(fault) for fault in self.faults[:_SHOWN]]

@@ -123,7 +123,7 @@ def find_moves(
         for mag in _chosen_mags(located, layer, mags)
     ]
     if not moves:
-        raise MissingError(f"{located.path}: there are no mags")
+        raise MissingError(f"{located.path}: no mags found")
     return moves
 
 

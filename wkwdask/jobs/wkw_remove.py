@@ -235,7 +235,7 @@ def _check_removable(layer: Layer, folder: str) -> None:
     if os.path.islink(folder):
         raise UnsupportedError(f"{folder}: is a symbolic link; remove the link itself, or the mag that it points to")
     if os.path.lexists(folder) and not (os.path.isdir(folder) and is_mag(folder)):
-        raise UnsupportedError(f"{folder}: is no mag, or holds something else than one{what_else(folder)}, and is not removed")
+        raise UnsupportedError(f"{folder}: is not a mag, or holds other files too{what_else(folder)}, and is not removed")
 
 
 def _left(located: Located, staged: Sequence[StagedRemoval], *, whole: bool) -> Iterator[str]:

@@ -326,7 +326,7 @@ class StagedRepair:
 
     def _set_aside(self, plan: MagPlan, path: str, shard: Vec3 | None, faults: list[Fault]) -> None:
         plan.aside.append((path, shard, why(faults)))
-        self.actions.append(Action(QUARANTINE, path, why(faults), "its place reads as ZEROS from now on"))
+        self.actions.append(Action(QUARANTINE, path, why(faults), "its voxels read as ZEROS from now on"))
 
     # ------------------------------------------------------------------ doing
 

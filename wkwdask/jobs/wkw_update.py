@@ -15,7 +15,7 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import check_files_inside, parent_of
-from wkwdask.jobs.report import Report
+from wkwdask.jobs.report import Report, counted
 from wkwdask.jobs.staged import StagedMags
 from wkwdask.jobs.update import LivingMag, UpdateJob
 from wkwdask.jobs.wkw_mags import box_setting, mag_folder, open_source, source_token
@@ -93,7 +93,7 @@ class StagedUpdate:
         self.folder.discard()
         tallies = self.job.tallies
         made = sum(tally.expected for tally in tallies)
-        note = f"{made} files were made anew, {sum(self.job.num_changed)} of them changed" if made else "nothing to do: no finer file has changed"
+        note = f"{counted(made, 'file')} rebuilt, {sum(self.job.num_changed)} of them changed" if made else "nothing to do: no finer file has changed"
         mags = tuple(tally.report(tally.target.folder, whole=False) for tally in tallies if tally.expected)
         return Report(mags, self.job.voxels_in * self.source.header.voxel_nbytes, seconds, note)
 

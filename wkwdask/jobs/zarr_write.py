@@ -136,7 +136,7 @@ def _edit(place: ImagePlace, new: NewArray, version: str) -> NgffEdit:
     edit = NgffEdit(place.folder, version, multiscale(name, [level], letters_of(new.num_channels)), new.is_label, rgb)
     edit.check_current()
     if place.folder.split("/")[-2] == LABELS and not new.is_label:
-        raise ValueError(f"{place.folder}: labels are whole numbers in one channel, got {new.num_channels} x {new.dtype.name} that are no segmentation")
+        raise ValueError(f"{place.folder}: labels must be integers in one channel, got {new.num_channels} x {new.dtype.name}, which is not a segmentation")
     return edit
 
 

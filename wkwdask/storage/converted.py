@@ -213,7 +213,7 @@ def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: 
         if is_wide or not np.can_cast(values.dtype, dtype, "safe"):
             fits = _fits(values, dtype)
             if not fits.all():
-                raise BoundsError(f"{values[~fits][0]} is no {dtype}; give the range of values that it is to be scaled from")
+                raise BoundsError(f"{values[~fits][0]} does not fit into {dtype}; scale the values with value_range= (--range)")
         return values.astype(dtype)
     low, high = value_range
     if dtype.kind == "f":

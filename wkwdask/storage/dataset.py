@@ -68,7 +68,7 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
     """
     path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
     if not os.path.isdir(os.path.dirname(path)):
-        raise MissingError(f"{path}: there is no such folder")
+        raise MissingError(f"{path}: no such folder")
     check_datasource_writable(folder)
     update_json(f"{folder}/{FILE_NAME}", lambda: _document(folder), change, format_datasource, new)
 

@@ -140,7 +140,7 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
             update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
             return
         if os.path.lexists(there) and not _leads_to(there, old):
-            raise ExistsError(f"{there}: is there already; it is no layer of the JSON, so move it away or choose another name")
+            raise ExistsError(f"{there}: exists already, but is not a layer of the JSON; move it away or choose another name")
         if not os.path.lexists(there):
             os.symlink(old, there)
         update_datasource(dataset, lambda document: with_new_name(document, old, new, _mover(dataset, old, new)))

@@ -150,7 +150,7 @@ class NpyOutput:
         start = len(self._header())
         x, y, z = (a - b for a, b in zip(box.topleft, form.box.topleft, strict=True))
         if (x, box.size[0]) != (0, form.box.size[0]):
-            raise AlignmentError(f"{self.path}: {box} are no whole rows of {form.box}")
+            raise AlignmentError(f"{self.path}: {box} does not cover whole rows of {form.box}")
         width, height, depth = form.box.size
         fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -69,12 +69,12 @@ def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
     if array.dtype.kind == "O" and all(isinstance(value, (int, np.integer)) for value in array.ravel()):
         for value in array.ravel():
             if not 0 <= value <= _MOST:
-                raise ValueError(f"{what}: {value} is no id, expected 0 to 2^64 - 1")
+                raise ValueError(f"{what}: {value} is not an id, expected 0 to 2^64 - 1")
         return array.astype(np.uint64)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"{what}: holds {array.dtype.name}, expected whole numbers")
     if array.dtype.kind == "i" and array.size and array.min() < 0:
-        raise ValueError(f"{what}: {array.min()} is no id, expected 0 to 2^64 - 1")
+        raise ValueError(f"{what}: {array.min()} is not an id, expected 0 to 2^64 - 1")
     ids: npt.NDArray[np.uint64] = array.astype(np.uint64, copy=False)
     return ids
 

@@ -277,7 +277,7 @@ class JobFolder:
                 return set()
             if existing != "overwrite" and is_kept_for_later(root):
                 raise ResumeError(
-                    f'{root}: an interrupted job that can go on writes the same mags; existing="resume" with its settings goes on, "overwrite" starts anew'
+                    f'{root}: an interrupted job writes the same mags; existing="resume" with the same settings continues it, "overwrite" starts again'
                 )
         remove_tree(root)
         release_locks_of(job, targets)

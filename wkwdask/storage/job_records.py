@@ -56,9 +56,9 @@ class UnfinishedJob:
 class JobState(Enum):
     """What became of a job whose folder is there."""
 
-    RUNNING = "its process lives, or may live on another machine"
-    UNPUBLISHED = "ended while its mags appeared"
-    CAN_GO_ON = "interrupted, can go on"
+    RUNNING = "running, or not known to have ended on another machine"
+    UNPUBLISHED = "ended while it published its mags"
+    CAN_GO_ON = "interrupted"
     REFUSED = "its records cannot be read, or name what is not in the dataset"
     DEAD = "ended"
 

@@ -62,7 +62,7 @@ def local_path(url: str | os.PathLike[str]) -> str:
     if not text:
         raise ValueError("a path is empty")  # it would mean the current folder
     if not _is_path(text):
-        raise ValueError(f"{text!r}: no path: it holds a NUL byte or half of a character")
+        raise ValueError(f"{text!r}: not a valid path: it holds a NUL byte or half of a character")
     if text.startswith(_OTHER_FORMATS):
         raise UnsupportedError(f"{text}: this works on WKW; convert() (wkwdask convert) makes WKW of other formats")
     if is_remote(text):
@@ -92,7 +92,7 @@ def check_regular(path: str) -> None:
     except (FileNotFoundError, NotADirectoryError):
         raise MissingError(f"{path}: not found") from None
     if not stat.S_ISREG(mode):
-        raise CorruptError(f"{path}: is no regular file")
+        raise CorruptError(f"{path}: not a regular file")
 
 
 def _is_path(text: str) -> bool:

@@ -91,7 +91,7 @@ def find_n5_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
         raise MissingError(f"{location}: no such folder")
     layers = tuple(_walk(location))
     if not layers:
-        raise MissingError(f"{location}: no N5 dataset here or below: no {FILE_NAME} with dimensions")
+        raise MissingError(f"{location}: no N5 dataset found here or below: no {FILE_NAME} has dimensions")
     return layers
 
 

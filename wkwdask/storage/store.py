@@ -238,7 +238,7 @@ class LocalStore:
         try:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise CorruptError(f"{path}: no regular file")
+                raise CorruptError(f"{path}: not a regular file")
         except BaseException:
             os.close(fd)
             raise

@@ -210,7 +210,7 @@ def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Sl
     outer = letters[: len(letters) - next(within, 2)]
     shape = (len(series), *first.shape[: len(outer)])
     if "y" in outer or "x" in outer or math.prod(shape) != len(pages):
-        raise UnsupportedError(f"{path}: {len(pages)} pages with the axes {letters} of the whole {first.shape}: the pages are no sections")
+        raise UnsupportedError(f"{path}: {len(pages)} pages with the axes {letters} of the whole {first.shape}: the pages are not sections")
     table = np.arange(len(pages)).reshape(shape)
     order = [0, *(1 + outer.index(letter) for letter in "zc" if letter in outer)]
     rest = [n for n in range(len(shape)) if n not in order]

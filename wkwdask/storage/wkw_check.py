@@ -387,7 +387,7 @@ class _FileCheck:
         if nbytes < 0:
             nbytes = decoded_nbytes(stored, 4 * header.block_nbytes)
         kind = "block.undecodable" if nbytes < 0 else "block.too_few" if nbytes < header.block_nbytes else "block.too_many"
-        found = f"{row[SIZE]} stored bytes are no LZ4 block" if nbytes < 0 else f"{row[SIZE]} stored bytes decode to {nbytes} bytes"
+        found = f"{row[SIZE]} stored bytes are not an LZ4 block" if nbytes < 0 else f"{row[SIZE]} stored bytes decode to {nbytes} bytes"
         self._faults.add(self._at_block(kind, int(row[CODE]), found, f"{header.block_nbytes} bytes", int(row[OFFSET])))
 
     def _at_block(self, kind: str, code: int, found: str, expected: str, offset: int | None) -> Fault:

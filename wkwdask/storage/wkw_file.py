@@ -129,7 +129,7 @@ class WkwFile:
                 first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
             )  # fmt: skip
             if decoded.broken >= 0:
-                found_nbytes = "are no LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
+                found_nbytes = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
                 where, size = self._where(found, page, first + decoded.broken)
                 raise CorruptError(f"{where}: {size} stored bytes {found_nbytes}, expected {header.block_nbytes} decoded bytes")
             reading.zeros.decoded(found.blocks[first:last], header.block_len, decoded.nonzero)
@@ -324,7 +324,7 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
         except (FileNotFoundError, NotADirectoryError):
             raise _dangling(path) from None
     if not stat.S_ISREG(status.st_mode):
-        raise CorruptError(f"{path}: no regular file")
+        raise CorruptError(f"{path}: not a regular file")
     signature = (status.st_ino, status.st_mtime_ns, status.st_size)
     kept = _open_files.get(path)
     if kept is not None and kept[0] == signature and (kept[1].mag_header is mag_header or kept[1].mag_header == mag_header):

@@ -123,7 +123,7 @@ def _open(location: str) -> Any:
     except (ModuleNotFoundError, MemoryError):
         raise
     except Exception as error:
-        raise CorruptError(f"{location}: no Zarr array or group that can be read: {error or type(error).__name__}") from error
+        raise CorruptError(f"{location}: not readable as Zarr array or group: {error or type(error).__name__}") from error
 
 
 def _image_above(location: str) -> LeveledLayer | None:
@@ -206,7 +206,7 @@ def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Leveled
         except (ModuleNotFoundError, OSError):
             raise
         except Exception as error:  # what zarr-python raises of metadata that it does not take, and of paths out of the group
-            odd.append(Level(level.path, None, problem=f"{location}/{level.path}: no array that can be read: {reason_of(error)}", error=CorruptError))
+            odd.append(Level(level.path, None, problem=f"{location}/{level.path}: not readable as array: {reason_of(error)}", error=CorruptError))
     used = NgffImage(image.axes, image.units, tuple(kept), image.is_labels)
     places = place_levels(used, [letters for _, letters in arrays], [item.shape for item, _ in arrays]) if kept else []
     base = _written_here(dict(arrays[0][0].attrs))[1] if arrays else MAG_1

@@ -142,7 +142,11 @@ def test_all_problems_at_once():
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("{", "v/info: byte 1: no JSON"), ("[]", "v/info: expected an object at the top, found list"), ("{}", "v/info: data_type: .*; scales: expected a list")],
+    [
+        ("{", "v/info: byte 1: not valid JSON"),
+        ("[]", "v/info: expected an object at the top, found list"),
+        ("{}", "v/info: data_type: .*; scales: expected a list"),
+    ],
 )
 def test_no_info_at_all(text, message):
     with pytest.raises(CorruptError, match=message):

@@ -60,7 +60,7 @@ def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset:
         try:
             voxels = lz4.block.decompress(raw, uncompressed_size=header.block_nbytes)
         except lz4.block.LZ4BlockError as error:
-            raise CorruptError(f"{where}: {len(raw)} bytes are no LZ4 block of {header.block_nbytes} bytes ({error})") from None
+            raise CorruptError(f"{where}: {len(raw)} bytes are not an LZ4 block of {header.block_nbytes} bytes ({error})") from None
         if len(voxels) != header.block_nbytes:
             raise CorruptError(f"{where}: {len(raw)} bytes decode to {len(voxels)} bytes, expected {header.block_nbytes}")
     edge = header.block_len

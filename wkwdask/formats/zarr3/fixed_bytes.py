@@ -204,7 +204,7 @@ def decode_base64(text: Any, where: str) -> bytes:
     try:
         decoded = base64.b64decode(text.encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
-        raise CorruptError(f"{where} is no base64: {error}") from None
+        raise CorruptError(f"{where} is not base64: {error}") from None
     if base64.b64encode(decoded).decode("ascii") != text:
-        raise CorruptError(f"{where} is no base64 as it would be written: its end holds bits or padding beyond its {len(decoded)} bytes")
+        raise CorruptError(f"{where} is not canonical base64: its end holds bits or padding beyond its {len(decoded)} bytes")
     return decoded

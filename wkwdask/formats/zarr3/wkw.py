@@ -274,7 +274,7 @@ def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header
     )  # fmt: skip
     if decoded.broken >= 0:
         row = blocks[decoded.broken]
-        found = "are no LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
+        found = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
         raise CorruptError(
             f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {int(row[SIZE])} stored bytes {found}, "
             f"expected {header.block_nbytes} decoded bytes"
