@@ -139,14 +139,10 @@ def batch_element(root: str, number: int) -> None:
 @click.argument("root")
 @click.argument("again")
 def batch_finish(root: str, again: str) -> None:
-<<<<<<< HEAD
-    """Go on with a job whose array has ended; where this start was put back into the queue after it published that job, with what AGAIN says is next.
+    """Finish a job whose array has ended. If the job was published before this start was queued again, continue with the next step after AGAIN.
 
-    What is run is what AGAIN says, which came with the job: others may write the job's folder.
+    AGAIN, which came with the job, decides what is run: others may write the job's folder.
     """
-=======
-    """Finish a job whose array has ended. If the job was published before this start was queued again, continue with the next step after AGAIN."""
->>>>>>> 087b1cb (Help texts, reports and errors in plain words: what the trial found odd, and what read alike; numbers agree with their nouns)
     import json
     from dataclasses import replace
 

@@ -397,7 +397,7 @@ def _open_zarr(path: str, placing: Placing) -> Foreign:
     try:
         item = zarr.open(path, mode="r")
     except Exception as error:
-        raise CorruptError(f"{path}: no Zarr array or group that can be read: {error or type(error).__name__}") from error
+        raise CorruptError(f"{path}: not readable as Zarr array or group: {error or type(error).__name__}") from error
     is_group = isinstance(item, zarr.Group)
     found = ("", None, None) if not is_group else _ome_zarr(item, path)
     key, axes, voxel_size = found
