@@ -475,7 +475,7 @@ def _check_same_type(folder: str, volumes: Iterable[WkwVolume], expected: tuple[
 
     Raises
     ------
-    ValueError
+    FormatError
         One has another one.
     """
     for volume in volumes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import IncompleteWriteError, MissingError, ResumeError
+from wkwdask.errors import FormatError, IncompleteWriteError, MissingError, ResumeError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
 from wkwdask.jobs.places import check_inside_dataset, json_path, real_folder
@@ -245,4 +245,4 @@ def check_apart(layer: Layer, source: WkwVolume, mags: Sequence[Mag], folders: S
         real = os.path.realpath(folder)
         for other in others + [os.path.realpath(before) for before in folders[:number]]:
             if os.path.commonpath([real, other]) in (real, other):
-                raise ValueError(f"{folder}: mag {mags[number]} would take the place of {other}; the paths in the JSON overlap")
+                raise FormatError(f"{folder}: mag {mags[number]} would take the place of {other}; the paths in the JSON overlap")

@@ -127,6 +127,8 @@ class Zip:
     def _inner(self, info: zipfile.ZipInfo) -> Any:
         """Open a zip inside the zip: in its place where it is stored, else unpacked."""
         if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
+            if info.header_offset < 0:
+                raise CorruptError(f"{self._file.name}: starts at byte {info.header_offset} of the zip around it")
             head = os.pread(self._fd, _LOCAL_HEADER_NBYTES, info.header_offset)
             skipped = _LOCAL_HEADER_NBYTES + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
             return _Section(self._fd, info.header_offset + skipped, info.file_size)
