@@ -100,7 +100,7 @@ OUTSIDE = {
 @pytest.mark.parametrize("kind", OUTSIDE)
 def test_what_lies_outside_is_refused(tmp_path, folder, kind):
     source = write(folder, lambda file: OUTSIDE[kind](file, tmp_path))
-    with pytest.raises(UnsupportedError, match=rf"\.h5: .* leads to {tmp_path}/(secret|other\.h5), outside of the folder of the file; .*--allow-external"):
+    with pytest.raises(UnsupportedError, match=rf"\.h5: .* leads to {tmp_path}/(secret|other\.h5), outside of the folder of the file; .*allow_external=True"):
         converted(source, tmp_path)
     with pytest.raises((UnsupportedError, MissingError)):
         wkwdask.label_statistics(source)
