@@ -285,9 +285,10 @@ def to_wkw(
     any_length : bool
         Allow ``block_len`` and ``file_len`` up to 32768, which the reference library cannot read.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag is there already; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings:
-        files that it finished are kept (their size, header and table are checked) and not computed again. An array in memory is compared with that of the
-        first call; of a dask array only place, shape and type are, so that it must be up to you that it has the same content.
+        What to do where the mag is there already; ``"overwrite"`` replaces it whole. The same call resumes an interrupted one: files
+        that it finished are kept (their size, header and table are checked) and not computed again. The same call means the same settings and the same
+        array: the same voxels in memory, a dask graph of the same name, or the same ``token``. ``"resume"`` compares of a dask array only place, shape and
+        type: you must know that its content is the same.
     token : str, optional
         A name of the array's content: a call with another one does not go on.
     category : {"color", "segmentation"}, optional

@@ -11,6 +11,7 @@ from wkwdask.formats.layer_views import attachments_of, axes_of, dtype_of, mappi
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer as StoredLayer
+from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.dataset_edit import elsewhere, stored_layer
 
 if TYPE_CHECKING:
@@ -46,12 +47,14 @@ class LayerMag:
         """Open it as a dask array; options as for :func:`wkwdask.open`."""
         from wkwdask.api import access
 
+        _check_listed(self.dataset, self.layer, mag=self.mag)
         return access.open(self.dataset, layer=self.layer, mag=self.mag, **options)
 
     def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None) -> npt.NDArray[Any]:
         """Read voxels, shape (c, x, y, z); the box as for :func:`wkwdask.read`, by default all."""
         from wkwdask.api import access
 
+        _check_listed(self.dataset, self.layer, mag=self.mag)
         return access.read(self.dataset, box, layer=self.layer, mag=self.mag)
 
     def __repr__(self) -> str:
@@ -153,6 +156,7 @@ class Layer:
         from wkwdask.api import access
 
         self._check()
+        _check_listed(self.dataset, self.name, type_of=self)
         return access.open(self.dataset, layer=self.name, mag=mag, **options)
 
     def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None, mag: MagLike | None = None) -> npt.NDArray[Any]:
@@ -160,6 +164,7 @@ class Layer:
         from wkwdask.api import access
 
         self._check()
+        _check_listed(self.dataset, self.name, type_of=self)
         return access.read(self.dataset, box, layer=self.name, mag=mag)
 
     def compute_largest_segment_id(self) -> int:
@@ -182,6 +187,7 @@ class Layer:
         from wkwdask.api.functions import apply
 
         self._check()
+        _check_listed(self.dataset, self.name, type_of=self)
         stored = stored_layer(self.dataset, self.name)
         volume = stored.volume(stored.finest_mag())
         if volume.dtype.kind not in "iu":
@@ -210,6 +216,25 @@ class Layer:
         from wkwdask.viewer.cards import layer_card
 
         return layer_card(self)
+
+
+def _check_listed(dataset: str, name: str, *, mag: Mag | None = None, type_of: Layer | None = None) -> None:
+    """Make sure that a record is not that of a layer which was renamed, removed or replaced by one of another type.
+
+    Raises
+    ------
+    MissingError
+        It is.
+    """
+    source = read_datasource(dataset)
+    now = None if source is None else source.layer(name)
+    is_there = now is not None and (mag is None or any(listed.mag == mag for listed in now.mags))
+    if now is not None and type_of is not None:
+        is_there = (now.category, now.element_class, now.num_channels) == (type_of.category, type_of.element_class, type_of.num_channels)
+    if not is_there:
+        what = f"layer {name!r}" if mag is None else f"mag {mag} of layer {name!r}"
+        names = "none" if source is None else ", ".join(layer.name for layer in source.layers) or "none"
+        raise MissingError(f"{dataset}: {what} was renamed, removed or replaced since this record was read; open the dataset again (its layers are {names})")
 
 
 def _largest(values: npt.NDArray[Any]) -> int:

@@ -209,25 +209,32 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
 
 @click.command(short_help="Cancel the SLURM jobs that write a dataset, a layer or a mag.")
 @click.argument("path")
-def cancel(path: str) -> None:
-    """Cancel the SLURM jobs that write PATH. Finished work is kept, and the same command continues from there.
+@click.option("--discard", is_flag=True, help="Remove interrupted jobs and the work that they finished.")
+def cancel(path: str, discard: bool) -> None:
+    """Cancel the SLURM jobs that write PATH. Finished work is kept, and the same command continues from there, unless --discard removes it.
 
     \b
-    Example:
+    Examples:
       wkwdask cancel dataset/color
+      wkwdask cancel dataset/color --discard
     """
     from wkwdask.jobs.status import jobs_of
+    from wkwdask.storage.job_removals import discard_interrupted
     from wkwdask.storage.slurm import cancel_jobs
 
-    found = [(job, job.slurm_jobs() if job.is_running else job.left_arrays()) for job in jobs_of(path)]
-    found = [(job, numbers) for job, numbers in found if job.is_running or numbers]
-    if not found:
+    every = [(job, job.slurm_jobs() if job.is_running else job.left_arrays()) for job in jobs_of(path)]
+    found = [(job, numbers) for job, numbers in every if job.is_running or numbers]
+    interrupted = [job for job, _ in every if not job.is_running] if discard else []
+    if not found and not interrupted:
         raise click.ClickException(f"{path}: no job runs here")
     for job, numbers in found:
         if not numbers:
             raise click.ClickException(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
         cancel_jobs(reversed(numbers))  # the job after the array would start when that is gone
         click.echo(f"cancelled {', '.join(numbers)}: {job.owner}")
+    for job in interrupted:
+        discard_interrupted(job.root)
+        click.echo(f"removed {job.root}: {job.owner}")
 
 
 def _seconds(walltime: str | None) -> float | None:

@@ -50,7 +50,7 @@ class Content:
             return f"the array is believed to be the same, since its place, shape, type and token {self.token!r} are"
         if self.in_memory:
             return "the array is the same"
-        return "the array is believed to be the same, since its place, shape and type are: a graph is not compared, token= can name its content"
+        return "the array is believed to be the same, since its place, shape and type are, or its graph's name is too; token= can name its content"
 
 
 def owner_of(command: str, parent: str, folder: str, region: ShardBox | None, settings: dict[str, Any], existing: str, content: Content) -> Owner:
@@ -62,8 +62,8 @@ def owner_of(command: str, parent: str, folder: str, region: ShardBox | None, se
         There is one with other settings.
     """
     is_free = not any(lock.stands_in_the_way(region) and not lock.owner.is_gone() for lock in locks_of(folder))
-    left = find_left(parent, [folder], region) if existing == "resume" and is_free else None
-    if left is None:
+    left = find_left(parent, [folder], region) if existing != "overwrite" and is_free else None
+    if left is None or (existing == "error" and settings != left.settings):  # then the new job takes its place
         return Owner.this_process(command)
     check_same_settings(left.root, settings, left.settings, content.not_compared)
     return Owner.this_process(command, left.job)

@@ -16,7 +16,7 @@ from wkwdask.jobs.progress_view import describe, describe_count
 from wkwdask.jobs.report import Report, format_nbytes
 from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_lines import read_failures, read_progress
-from wkwdask.storage.job_records import JobState, is_job_folder, job_owner, job_states, job_targets, problem_of
+from wkwdask.storage.job_records import JobState, is_job_folder, is_kept_for_later, job_owner, job_states, job_targets, problem_of
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import local_path
 from wkwdask.storage.precomputed_layer import location_of
@@ -35,10 +35,11 @@ _MOST = 1 << 62
 _STATE_WORDS = {
     JobState.RUNNING: "running",
     JobState.UNPUBLISHED: "ended while its result appeared; the next job into the layer finishes that",
-    JobState.CAN_GO_ON: "not running; the same command goes on with it",
+    JobState.CAN_GO_ON: "not running; the same command goes on with it, wkwdask cancel --discard removes it",
     JobState.REFUSED: "refused; wkwdask repair removes it, or remove its folder",
     JobState.DEAD: "ended before anything was finished",
 }
+_OF_ARRAY = 'not running; the same call with the same array resumes it, existing="resume" does so with any array, wkwdask cancel --discard removes it'
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,8 @@ class JobStatus:
     def __str__(self) -> str:
         what = str(self.job.owner) if self.job.owner is not None else self.job.root
         record = {"title": "  ", "failed": len(self.failures), **self._numbers()}
-        lines = [f"{what}: {_STATE_WORDS[self.job.state]}", f"  writes {', '.join(self.job.targets)}"]
+        state = _OF_ARRAY if self.job.state is JobState.CAN_GO_ON and not is_kept_for_later(self.job.root) else _STATE_WORDS[self.job.state]
+        lines = [f"{what}: {state}", f"  writes {', '.join(self.job.targets)}"]
         if self.job.problem:
             return "\n".join([lines[0], f"  {self.job.problem}"])
         lines.append(f"  {describe_count(record)}" if not self.job.is_running else f"  {', '.join([describe_count(record), *describe(record)])}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 
+from wkwdask.errors import LockedError
 from wkwdask.storage.job_folder import finish, set_aside
-from wkwdask.storage.job_records import OWNER_NAME, check_records, holds_locks, is_untouched, job_folders, job_root, targets_of
+from wkwdask.storage.job_records import OWNER_NAME, JobState, check_records, holds_locks, is_untouched, job_folders, job_root, job_states, targets_of
 from wkwdask.storage.local import remove_tree
 from wkwdask.storage.locks import guarded, locked_folders, read_owner, release_locks_of
 from wkwdask.storage.publication import read_publication
@@ -65,3 +66,26 @@ def discard_dead_jobs(parent: str) -> None:
                 check_records(RecordPaths(root))
                 release_locks_of(job, targets_of(root))
                 remove_tree(root)
+
+
+def discard_interrupted(root: str) -> None:
+    """Remove what an interrupted job left.
+
+    Parameters
+    ----------
+    root : str
+        Its folder.
+
+    Raises
+    ------
+    LockedError
+        It runs, or its result was about to appear.
+    """
+    parent = os.path.dirname(root)
+    with guarded(parent):
+        state = dict(job_states(parent)).get(root)
+        if state not in (None, JobState.CAN_GO_ON, JobState.DEAD):
+            raise LockedError(f"{root}: {state.value}: only jobs that were interrupted are removed")
+        check_records(RecordPaths(root))
+        release_locks_of(os.path.basename(root).removeprefix(os.path.basename(job_root(parent, ""))), targets_of(root))
+        remove_tree(root)

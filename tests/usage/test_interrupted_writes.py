@@ -1,0 +1,97 @@
+"""An array is written, the call is interrupted: the same call resumes where the array is the same, status says so, and cancel --discard removes the job."""
+
+from __future__ import annotations
+
+import os
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from command_line import run_here
+
+import wkwdask
+
+OPTIONS = {"block_len": 8, "file_len": 1}
+VOXELS = np.arange(1, 4097, dtype=np.uint32).reshape(16, 16, 16)
+
+
+class StoppedError(Exception):
+    """What ends the call."""
+
+
+class Plug:
+    """A function over chunks that fails from one chunk on, and counts; all of them have one name in a graph."""
+
+    seen, most = 0, 1000
+
+    def __call__(self, voxels):
+        Plug.seen += 1
+        if Plug.seen > Plug.most:
+            raise StoppedError
+        return voxels
+
+    def __dask_tokenize__(self):
+        return ("plug",)
+
+
+@pytest.fixture(autouse=True)
+def _serial():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def array(voxels=VOXELS):
+    return da.from_array(voxels, chunks=8).map_blocks(Plug(), dtype=voxels.dtype, meta=voxels[:0, :0, :0])
+
+
+def write(folder, most=1000, voxels=VOXELS, **options):
+    Plug.seen, Plug.most = 0, most
+    return wkwdask.to_wkw(array(voxels), folder / "seg" / "1", **OPTIONS, **options)
+
+
+@pytest.fixture
+def interrupted(tmp_path):
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
+    with pytest.raises(StoppedError):
+        write(tmp_path / "ds", most=5)
+    return tmp_path / "ds"
+
+
+def jobs(folder):
+    return [name for name in os.listdir(folder / "seg") if name.startswith(".wkwdask-job")]
+
+
+def test_the_same_call_resumes(interrupted):
+    report = write(interrupted)
+    assert Plug.seen == 3
+    assert "5 files had been finished before" in report.note
+    np.testing.assert_array_equal(wkwdask.read(interrupted / "seg" / "1")[0], VOXELS)
+
+
+def test_another_array_starts_over(interrupted):
+    write(interrupted, voxels=VOXELS + 1)
+    assert Plug.seen == 8
+    np.testing.assert_array_equal(wkwdask.read(interrupted / "seg" / "1")[0], VOXELS + 1)
+
+
+def test_an_array_of_another_name_resumes_where_that_is_asked_for(interrupted):
+    Plug.seen, Plug.most = 0, 1000
+    renamed = array().map_blocks(lambda voxels: voxels, dtype=VOXELS.dtype, name="another")
+    wkwdask.to_wkw(renamed, interrupted / "seg" / "1", existing="resume", **OPTIONS)
+    assert Plug.seen == 3
+
+
+def test_status_and_cancel(interrupted):
+    said = run_here("status", interrupted).stdout
+    assert "the same call with the same array resumes it" in said
+    assert "wkwdask cancel --discard removes it" in said
+    assert run_here("cancel", interrupted).returncode == 1
+    assert len(jobs(interrupted)) == 1
+    ended = run_here("cancel", interrupted, "--discard")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.startswith("removed ")
+    assert os.listdir(interrupted / "seg") == []
+    write(interrupted)
+    assert Plug.seen == 8
+    assert "no job runs here" in run_here("cancel", interrupted, "--discard").stderr
