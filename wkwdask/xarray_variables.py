@@ -10,6 +10,7 @@ import xarray as xr
 from xarray.backends import BackendArray
 from xarray.core import indexing
 
+from wkwdask.errors import UnsupportedError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.storage.dataset import check_inside
 from wkwdask.storage.leveled import LeveledLayer
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     from wkwdask.graphs.read import BoxReader
     from wkwdask.storage.opening import AnyLayer, StoredVolume
+
+
+_LONGEST = 1 << 27  # voxels along an axis that have coordinates
 
 
 class WkwArray(BackendArray):
@@ -70,7 +74,7 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
     one_channel = volume.num_channels == 1
     reader = box_reader(volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None)
     voxel_size = voxel_size_of(layer, volume)
-    coordinates = {axis: _coordinate(n, axis, box, voxel_size) for n, axis in enumerate("xyz")}
+    coordinates = {axis: _coordinate(volume.name, n, axis, box, voxel_size) for n, axis in enumerate("xyz")}
     if not one_channel:
         coordinates["c"] = xr.Variable(("c",), np.arange(volume.num_channels), {"long_name": "channel"})
     key = key_without_mag(layer, volume)
@@ -128,8 +132,10 @@ def without(dataset: xr.Dataset, drop_variables: str | Iterable[str] | None) -> 
     return dataset.drop_vars(names, errors="ignore")
 
 
-def _coordinate(n: int, axis: str, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> xr.Variable:
+def _coordinate(name: str, n: int, axis: str, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> xr.Variable:
     """Give the centres of voxels along an axis: in nanometers, or in voxels of mag 1 where nobody says how large these are."""
+    if box.size[n] > _LONGEST:
+        raise UnsupportedError(f"{name}: found {box.size[n]:,} voxels along {axis}, and xarray holds a coordinate of each; name a part with bounding_box=")
     factor = box.mag.factors[n]
     length = 1.0 if voxel_size_nm is None else voxel_size_nm[n]
     centres = (np.arange(box.topleft[n], box.bottomright[n]) + 0.5) * (factor * length)

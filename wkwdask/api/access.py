@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import numpy as np
 
 from wkwdask.api.options import WriteOptions
-from wkwdask.errors import BoundsError, ReplacedError
+from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -159,7 +159,11 @@ def read(
 
 
 def _read_box(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
-    out = np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
+    try:
+        out = np.empty((volume.num_channels, *box.size), volume.dtype, order="F")
+    except (MemoryError, ValueError):
+        count = volume.num_channels * box.volume
+        raise UnsupportedError(f"{volume.name}: {box} has {count:,} values of {volume.dtype}, which do not fit into memory; name a smaller box") from None
     volume.read_into(out, box.topleft)
     return out
 

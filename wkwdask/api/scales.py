@@ -209,7 +209,7 @@ def convert_from_scales(
     from wkwdask.graphs.build import rechunk_all
     from wkwdask.graphs.runners import num_workers
 
-    if not layer.mags and isinstance(layer, LeveledLayer):
+    if not layer.mags and isinstance(layer, (LeveledLayer, PrecomputedLayer)):
         layer.volume()  # says why nothing can be used
     mags = taken.mags_of(layer.folder, list(layer.mags))
     first = layer.volume(mags[0])

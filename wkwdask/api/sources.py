@@ -50,7 +50,7 @@ def find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
         found = find(source)
     except (MissingError, UnsupportedError, NotADirectoryError):
         return None
-    return found if found.layers else None
+    return found if found.layers or found.odd else None
 
 
 def find_source(source: Paths, *, whole_images: bool = True) -> Found | None:

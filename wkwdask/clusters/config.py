@@ -153,7 +153,7 @@ def _documents(text: str, path: Path) -> list[Any]:
 
 
 def _loader() -> Any:
-    """Make a loader that refuses a key that is there twice, which YAML itself would let win."""
+    """Make a loader that refuses a key that is there twice, which YAML itself would let win, and aliases, of which a few lines can make gigabytes."""
     import yaml
 
     def mapping(reader: Any, node: Any) -> dict[Any, Any]:
@@ -164,7 +164,13 @@ def _loader() -> Any:
                 raise yaml.constructor.ConstructorError(None, None, f"the key {name!r} is there twice", node.start_mark)
         return dict(pairs)
 
-    loader = type("StrictLoader", (yaml.SafeLoader,), {})
+    def compose(reader: Any, parent: Any, index: Any) -> Any:
+        if reader.check_event(yaml.AliasEvent):
+            event = reader.peek_event()
+            raise yaml.composer.ComposerError(None, None, f"found the alias *{event.anchor}, expected values that are written out", event.start_mark)
+        return yaml.SafeLoader.compose_node(reader, parent, index)
+
+    loader = type("StrictLoader", (yaml.SafeLoader,), {"compose_node": compose})
     loader.add_constructor("tag:yaml.org,2002:map", mapping)  # type: ignore[attr-defined]
     return loader
 

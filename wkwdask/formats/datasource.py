@@ -23,6 +23,7 @@ FILE_NAME = "datasource-properties.json"
 
 _ATTRIBUTES = ("largestSegmentId", "defaultViewConfiguration", "adminViewConfiguration", "coordinateTransformations", "additionalAxes")
 _JAVASCRIPT_INTEGER = (1 << 53) - 1
+_LARGEST = 1 << 53  # a box of more has no place that JavaScript can name
 _CHANNELS = {"uint24": 3}  # the one class of several channels that files without numChannels have
 _LAYER_NAME = re.compile(r"[A-Za-z0-9_$@\-]+[A-Za-z0-9_$@\-.]*")  # WEBKNOSSOS's rule
 _NO_PATH = re.compile("[\0\ud800-\udfff]")  # what no file system takes
@@ -293,10 +294,14 @@ def _check_attachments(groups: Any, path: str, problems: Problems) -> None:
 
 def _box(value: Any, path: str, problems: Problems) -> BoundingBox | None:
     try:
-        return BoundingBox(vec3(value["topLeft"]), vec3([value["width"], value["height"], value["depth"]]))
+        box = BoundingBox(vec3(value["topLeft"]), vec3([value["width"], value["height"], value["depth"]]))
     except (KeyError, TypeError, ValueError):
         problems.add(path, "topLeft (three whole numbers), width, height and depth", value)
         return None
+    if max(map(abs, (*box.topleft, *box.size))) > _LARGEST:
+        problems.add(path, "numbers of at most 2^53", value)
+        return None
+    return box
 
 
 def _mags(entry: dict[str, Any], path: str, problems: Problems) -> Iterator[MagRecord]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, product
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -69,12 +69,12 @@ def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox
     return BoundingBox(topleft, (cell[0], cell[1], cell[2]), like.mag)
 
 
-def mark_cells(found: npt.NDArray[np.bool_], low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], box: BoundingBox, cell: Sequence[int]) -> None:
+def mark_cells(found: Any, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], box: BoundingBox, cell: Sequence[int]) -> None:
     """Mark the cells that hold voxels of some boxes.
 
     Parameters
     ----------
-    found : ndarray of bool, shape (x, y, z)
+    found : ndarray of bool, shape (x, y, z), or something that takes marks like one
         Takes the marks: the cells that ``box`` touches.
     low, high : ndarray of int64, shape (n, 3)
         First voxel of each box along x, y, z, and the one behind its last.
@@ -115,5 +115,6 @@ def borders(start: int, stop: int, step: int) -> tuple[int, ...]:
     """
     if stop <= start:
         return (0,)
-    cuts = [start, *range((start // step + 1) * step, stop, step), stop]
-    return tuple(b - a for a, b in pairwise(cuts))
+    first = min(stop, (start // step + 1) * step)
+    whole, rest = divmod(stop - first, step)
+    return (first - start, *(step,) * whole, *(rest,) * (rest > 0))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Vec3 = tuple[int, int, int]
 """Three integers along x, y, z."""
 
-_LARGEST = 1 << 30
+LARGEST = 1 << 30
 _MAG_NAME = re.compile(r"(\d+)(?:-(\d+)-(\d+))?")
 
 
@@ -86,8 +86,8 @@ class Mag:
     def __post_init__(self) -> None:
         if any(factor < 1 or factor & (factor - 1) for factor in self.factors):
             raise ValueError(f"the factors of a mag must be powers of two, got {self.x}-{self.y}-{self.z}")
-        if self.maximum > _LARGEST:
-            raise ValueError(f"the factors of a mag are at most {_LARGEST}, got {self.x}-{self.y}-{self.z}")
+        if self.maximum > LARGEST:
+            raise ValueError(f"the factors of a mag are at most {LARGEST}, got {self.x}-{self.y}-{self.z}")
 
     def __repr__(self) -> str:
         return f"Mag({self.x}, {self.y}, {self.z})"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from wkwdask.storage.volume import Volume
 
 Chunks: TypeAlias = "str | int | Sequence[int]"
+_MOST_PER_AXIS = 1 << 16  # dask lists the lengths of all chunks of an axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,12 @@ def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], .
     voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
     start = reader.grid_start
     box = moved(reader.box, (start[0] - reader.start[0], start[1] - reader.start[1], start[2] - reader.start[2]))
-    lengths = dict(zip("xyz", chunk_lengths(start, box, _chunk_shape(chunks, volume, voxel_nbytes)), strict=True))
+    shape = _chunk_shape(chunks, volume, voxel_nbytes)
+    counts = [-(-(high - first) // step) for high, first, step in zip(box.bottomright, start, shape, strict=True)]
+    if max(counts) > _MOST_PER_AXIS and not isinstance(chunks, str):
+        raise ValueError(f"{volume.name}: chunks of {tuple(shape)} voxels are {max(counts):,} along one axis of {box}, expected at most {_MOST_PER_AXIS:,}")
+    shape = [step * max(1, -(-count // _MOST_PER_AXIS)) for step, count in zip(shape, counts, strict=True)]
+    lengths = dict(zip("xyz", chunk_lengths(start, box, shape), strict=True))
     lengths["c"] = (volume.num_channels,)
     return tuple(lengths[axis] for axis in reader.axes)
 

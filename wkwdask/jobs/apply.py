@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.grid import cell_box
+from wkwdask.geometry.grid import cell_box, mark_cells
 from wkwdask.jobs.aligned import read_aligned, read_mask
 from wkwdask.jobs.job import Result, give_up, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed
+from wkwdask.plans.cells import cell_map, marked_cells
 from wkwdask.storage.states import add_digests, digest
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
     from wkwdask.plans.apply import BrickPlan
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.volume import Target, Volume
 
 _LASTING_ERRORS = (
@@ -60,7 +63,7 @@ class Making(Protocol):
     def title(self) -> str:
         """What an error calls it."""
 
-    def occupied(self, region_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, region_shape: Vec3) -> CellMap:
         """Tell which regions are computed, shape (x, y, z); all others are zero."""
 
     def states(self, region: Vec3) -> int:
@@ -96,28 +99,30 @@ class Application:
         """What an error calls it."""
         return f"computed by {function_name(self.function)}"
 
-    def occupied(self, region_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, region_shape: Vec3) -> CellMap:
         """Tell which regions are computed, shape (x, y, z)."""
         box = self.plan.box
-        found = np.ones([len(cells) for cells in self.plan.region_range()], np.bool_)
+        maps = []
         if self.where is not None:
-            found &= self.plan.touched_regions(self.where)
+            maps.append(self.plan.touched_regions(self.where))
         if self.skips_empty:
-            found &= self._stored(self.sources[0], region_shape, box, self.halo)
+            maps.append(self._stored(self.sources[0], region_shape, box, self.halo))
         if self.mask is not None:
-            found &= self._stored(self.mask, region_shape, box)
-        return found
+            maps.append(self._stored(self.mask, region_shape, box))
+        return reduce(and_, maps) if maps else cell_map(box, self.plan.region_shape, self.sources[0].name, fill=True)
 
-    def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)) -> npt.NDArray[np.bool_]:
+    def _stored(self, volume: Volume, region_shape: Vec3, box: BoundingBox, halo: Vec3 = (0, 0, 0)) -> CellMap:
         """Tell which regions, or their halos, touch a stored shard of a volume of any mag."""
-        found = np.zeros([len(cells) for cells in self.plan.region_range()], np.bool_)
+        found = cell_map(box, self.plan.region_shape, volume.name)
         cell = tuple(max(1, n * m // v) for n, m, v in zip(region_shape, box.mag.factors, volume.box.mag.factors, strict=True))
         shape = (cell[0], cell[1], cell[2])
         occupied = volume.occupied(shape)
         first = [t // n for t, n in zip(volume.box.topleft, shape, strict=True)]
-        for index in np.argwhere(occupied).tolist():
+        for index in marked_cells(occupied).tolist():
             cell_index = (index[0] + first[0], index[1] + first[1], index[2] + first[2])
-            found |= self.plan.touched_regions(_grown(cell_box(cell_index, shape, volume.box).in_mag(box.mag), halo))
+            touched = _grown(cell_box(cell_index, shape, volume.box).in_mag(box.mag), halo).intersection(box)
+            low, high = np.array([touched.topleft], np.int64), np.array([touched.bottomright], np.int64)
+            mark_cells(found, low, high, box, self.plan.region_shape)
         return found
 
     def compute(self, box: BoundingBox) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result, voxel_nbytes
+from wkwdask.plans.cells import in_either
 from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class CompareJob:
 
     def __init__(self, first: Volume, second: Volume, plan: RegionGrid) -> None:
         self._first, self._second, self._plan = first, second, plan
-        self._occupied = first.occupied(plan.region_shape) | second.occupied(plan.region_shape)
+        self._occupied = in_either(first.occupied(plan.region_shape), second.occupied(plan.region_shape))
         self.num_tasks = int(self._occupied.sum())
         self.found = Differences()
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.apply import Stored
     from wkwdask.jobs.job import Task
     from wkwdask.plans.apply import BrickPlan
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.volume import Volume
 
     Nodes = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
@@ -96,7 +97,7 @@ class Labelling:
     def _application(self) -> Application:
         return Application(label_brick, self.sources, self.plan, where=self.area, skips_empty=not self._zero_counts)
 
-    def occupied(self, region_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, region_shape: Vec3) -> CellMap:
         """Tell which regions can hold components, shape (x, y, z)."""
         return self._application().occupied(region_shape)
 
@@ -444,7 +445,7 @@ class Components:
         """What an error calls it."""
         return self.labelling.title
 
-    def occupied(self, region_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, region_shape: Vec3) -> CellMap:
         """Tell which regions can hold components, shape (x, y, z)."""
         return self.labelling.occupied(region_shape)
 

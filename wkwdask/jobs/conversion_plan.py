@@ -14,6 +14,7 @@ from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.estimate import BASE_NBYTES, OVERHEAD, SECONDS_PER_TASK, format_duration, refusals_of, space_problems
 from wkwdask.jobs.foreign_import import StagedImport
 from wkwdask.jobs.report import format_nbytes
+from wkwdask.plans.cells import count_cells
 from wkwdask.storage.target_files import most_files
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.wkw_export import StagedExport
+    from wkwdask.plans.cells import CellMap
 
 _LOOKED_AT_REGIONS = 1000
 _SAMPLED_REGIONS = 3
@@ -137,10 +139,10 @@ def _of_job(job: StagedImport | StagedRechunk) -> ConvertedMag:
     shards = made.tallies[0].expected
     joins = 0 if plan.holds_whole(target.shard_shape) else shards
     regions = made.num_tasks - joins
-    share = regions / max(1, math.prod(len(cells) for cells in cell_range(plan.box, plan.region_shape)))
+    share = regions / max(1, count_cells(plan.box, plan.region_shape))
     voxel_nbytes = int(plan.box.volume * source.num_channels * source.dtype.itemsize * share)
     voxel_nbytes_out = int(plan.box.volume * target.num_channels * target.dtype.itemsize * share)
-    chunks = math.prod(len(cells) for cells in cell_range(plan.box, target.chunk_shape))
+    chunks = count_cells(plan.box, target.chunk_shape)
     files = most_files(target, shards, math.ceil(chunks * share))
     copies = not isinstance(job, StagedImport) and not job.decodes  # then the sample only tells how much is stored
     occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
@@ -161,7 +163,7 @@ def _of_export(export: StagedExport) -> ConvertedMag:
     return ConvertedMag(export.target, box.size, box.size[2], shape, 0, 1 if export.is_file else box.size[2], nbytes, nbytes, BASE_NBYTES, 0.0)
 
 
-def _sampled(source: Any, plan: Any, target: Any, occupied: npt.NDArray[np.bool_]) -> tuple[float | None, float]:
+def _sampled(source: Any, plan: Any, target: Any, occupied: CellMap) -> tuple[float | None, float]:
     """Read and encode a few bricks of regions with data: stored bytes per voxel byte, None where all are zero, and seconds per voxel byte that is read."""
     regions = list(islice(plan.regions(occupied), _LOOKED_AT_REGIONS))
     stored = read = made = 0

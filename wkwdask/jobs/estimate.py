@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import ExistsError, LockedError
-from wkwdask.geometry.grid import borders, cell_range
+from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.report import counted, format_nbytes
+from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
 from wkwdask.storage.target_files import most_files
 from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
@@ -20,11 +21,10 @@ from wkwdask.streams.pyramid import PyramidStream
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
-
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.pyramid import StagedPyramid
     from wkwdask.jobs.staged import StagedMags
+    from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.volume import Volume
 
@@ -156,13 +156,13 @@ def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
             if ratio is None:  # then as the source is stored
                 ratio = nbytes_in / max(1, voxel_nbytes_in)
         else:
-            occupied = np.ones([len(cells) for cells in _regions(one)], np.bool_)
+            occupied = _made_regions(pyramid.passes[number - 1], one, occupied, staged.targets[len(mags) - 1].shard_shape)
         targets = staged.targets[len(mags) : len(mags) + len(one.levels)]
         reads = staged.targets[len(mags) - 1].box.mag if mags else source.box.mag
         joins = 0
         for level, target in enumerate(targets):
             shards = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
-            chunks = math.prod(len(cells) for cells in cell_range(target.box, target.chunk_shape))
+            chunks = count_cells(target.box, target.chunk_shape)
             files = most_files(target, shards, math.ceil(chunks * occupied.mean()))
             nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
             mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
@@ -292,15 +292,25 @@ def _voxel_nbytes(volume: Volume) -> int:
     return volume.dtype.itemsize * volume.num_channels
 
 
-def _regions(one: Pass) -> tuple[range, range, range]:
-    return cell_range(one.levels[0].box, one.levels[0].region_shape)
+_FEW_REGIONS = 1 << 20
 
 
-def _occupied_voxels(one: Pass, occupied: npt.NDArray[np.bool_]) -> int:
+def _made_regions(before: Pass, one: Pass, occupied: CellMap, shard_shape: Vec3) -> CellMap:
+    """Tell which regions of a pass read a mag that the pass before it makes: all, or where they are too many to mark all, those of its files."""
+    level = one.levels[0]
+    if count_cells(level.box, level.region_shape) <= _FEW_REGIONS:
+        return cell_map(level.box, level.region_shape, str(level.box), fill=True)
+    number = len(before.levels) - 1
+    made = before.occupied_shards(number, shard_shape, occupied)
+    first = [cells.start for cells in cell_range(before.levels[number].box, shard_shape)]
+    return moved_marks(made, first, shard_shape, one.source_box, one.source_region_shape)
+
+
+def _occupied_voxels(one: Pass, occupied: CellMap) -> int:
     """Count the source voxels of all regions that have data."""
-    box = one.source_box
-    x, y, z = (np.array(borders(low, high, step)) for low, high, step in zip(box.topleft, box.bottomright, one.source_region_shape, strict=True))
-    return int(np.einsum("xyz,x,y,z->", occupied.astype(np.int64), x, y, z))
+    box, shape = one.source_box, np.array(one.source_region_shape)
+    low = (marked_cells(occupied) + [cells.start for cells in cell_range(box, one.source_region_shape)]) * shape
+    return int((np.minimum(low + shape, box.bottomright) - np.maximum(low, box.topleft)).prod(axis=1).sum())
 
 
 def format_duration(seconds: float) -> str:

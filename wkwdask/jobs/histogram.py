@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.volume import Volume
 
 ALL_SLICES = 0
@@ -114,7 +115,7 @@ class _ValueSurvey:
         """Whether the order makes no difference: always."""
         return True
 
-    def occupied(self) -> npt.NDArray[np.bool_]:
+    def occupied(self) -> CellMap:
         """Tell which regions are stored, shape (x, y, z): how many zeros the others have is known."""
         return stored_regions(self.volume, self.plan)
 

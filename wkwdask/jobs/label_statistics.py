@@ -12,12 +12,14 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.aligned import is_finer, read_aligned
 from wkwdask.kernels.labels import LabelRows, LabelTable, adds_exactly
 from wkwdask.plans.apply import plan_bricks
+from wkwdask.plans.cells import cell_map
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.plans.apply import BrickPlan
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.volume import Volume
 
 _TASKS = 16  # as many regions as this at least, where they are not tiny: not the number of workers, see ``Survey.plan``
@@ -30,7 +32,7 @@ def plan_survey(box: BoundingBox, volumes: tuple[Volume, ...]) -> BrickPlan:
     return plan_bricks(box, first.chunk_shape, first.shard_shape, voxel_nbytes, _TASKS)
 
 
-def stored_regions(volume: Volume, plan: BrickPlan) -> npt.NDArray[np.bool_]:
+def stored_regions(volume: Volume, plan: BrickPlan) -> CellMap:
     """Tell which regions have voxels in a stored shard of a volume, shape (x, y, z)."""
     stored = volume.occupied(plan.region_shape)
     x, y, z = (
@@ -81,11 +83,11 @@ class LabelSurvey:
         """Whether all sums are those of integers."""
         return self.values is None or adds_exactly(self.values.dtype)
 
-    def occupied(self) -> npt.NDArray[np.bool_]:
+    def occupied(self) -> CellMap:
         """Tell which regions have labels that count, shape (x, y, z)."""
         if self.ignore_zero:
             return stored_regions(self.labels, self.plan)
-        return np.ones([len(cells) for cells in self.plan.region_range()], np.bool_)
+        return cell_map(self.plan.box, self.plan.region_shape, self.name, fill=True)
 
     def start(self) -> LabelFindings:
         """Give a table without labels."""

@@ -20,12 +20,10 @@ from wkwdask.streams.pyramid import PyramidStream
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
     from wkwdask.jobs.staged import StagedMags
+    from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.volume import Target, Volume
     from wkwdask.streams.pyramid import Brick
@@ -214,7 +212,7 @@ class PyramidJob:
         self._ignore_zero = ignore_zero
         self._passes = list(passes)
         self._firsts = [sum(len(earlier.levels) for earlier in passes[:n]) for n in range(len(passes))]
-        self._occupied: list[npt.NDArray[np.bool_]] = []  # of the passes that have started
+        self._occupied: list[CellMap] = []  # of the passes that have started
         self._num_started = 0
 
     @property

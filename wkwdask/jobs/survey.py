@@ -10,13 +10,11 @@ from wkwdask.jobs.job import Result
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import numpy as np
-    import numpy.typing as npt
-
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
     from wkwdask.plans.apply import BrickPlan
+    from wkwdask.plans.cells import CellMap
 
 
 class Findings(Protocol):
@@ -47,7 +45,7 @@ class Survey(Protocol):
     def is_exact(self) -> bool:
         """Whether the order in which findings are taken makes no difference."""
 
-    def occupied(self) -> npt.NDArray[np.bool_]:
+    def occupied(self) -> CellMap:
         """Tell which regions have to be looked at, shape (x, y, z)."""
 
     def start(self) -> Findings:

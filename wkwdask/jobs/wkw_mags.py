@@ -15,6 +15,7 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
 from wkwdask.jobs.places import check_inside_dataset, json_path, real_folder
 from wkwdask.jobs.wkw_write import check_level, new_header
+from wkwdask.plans.cells import SparseCells
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote
@@ -127,7 +128,8 @@ def presence(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
     """Name which cells of some grids touch a stored file: a file that appears in an empty cell, or the last one that goes, changes it."""
     state = hashlib.blake2b(digest_size=8)
     for shape in cell_shapes:
-        state.update(np.packbits(source.occupied(shape)).tobytes())
+        found = source.occupied(shape)
+        state.update(found.places().tobytes() if isinstance(found, SparseCells) else np.packbits(found).tobytes())
     return state.hexdigest()
 
 

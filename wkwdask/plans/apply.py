@@ -10,16 +10,16 @@ import numpy as np
 
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.plans.cells import cell_map
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import RegionGrid
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy.typing as npt
-
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
 
 BRICK_NBYTES = 32 << 20
 
@@ -37,9 +37,9 @@ class BrickPlan(RegionGrid):
         cubes = all(brick * shard_shape[0] == shard * self.brick_shape[0] for brick, shard in zip(self.brick_shape, shard_shape, strict=True))
         return cubes and self.holds_whole(shard_shape)
 
-    def touched_regions(self, part: BoundingBox) -> npt.NDArray[np.bool_]:
+    def touched_regions(self, part: BoundingBox) -> CellMap:
         """Tell which regions touch a part of the box, shape (x, y, z)."""
-        found = np.zeros([len(cells) for cells in self.region_range()], np.bool_)
+        found = cell_map(self.box, self.region_shape, str(self.box))
         touched = cell_range(part.intersection(self.box), self.region_shape)
         x, y, z = (slice(t.start - r.start, t.stop - r.start) if len(t) else slice(0, 0) for t, r in zip(touched, self.region_range(), strict=True))
         found[x, y, z] = True

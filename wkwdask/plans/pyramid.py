@@ -19,11 +19,9 @@ from wkwdask.plans.regions import RegionGrid
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
-    import numpy.typing as npt
-
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.plans.cells import CellMap
 
 _REGION_VX = 512  # edge of a region in the first coarser mag: seconds of work
 _SMALLEST_REGION_VX = 128
@@ -71,12 +69,12 @@ class Pass:
         """Give the source voxels that a task reads."""
         return cell_box(region, self.source_region_shape, self.source_box).intersection(self.source_box)
 
-    def regions(self, occupied: npt.NDArray[np.bool_]) -> Iterator[Vec3]:
+    def regions(self, occupied: CellMap) -> Iterator[Vec3]:
         """Go through the tasks in Morton order, so that the files of all mags are completed one after the other.
 
         Parameters
         ----------
-        occupied : ndarray of bool, shape (x, y, z)
+        occupied : ndarray of bool, shape (x, y, z), or SparseCells
             Which of the regions that touch the box have data.
 
         Yields
@@ -104,7 +102,7 @@ class Pass:
         """Give the place of the regions that make a shard of one level in the array of all regions that touch the box."""
         return self.levels[level].regions_of(shard, shard_shape)
 
-    def occupied_shards(self, level: int, shard_shape: Vec3, occupied: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def occupied_shards(self, level: int, shard_shape: Vec3, occupied: CellMap) -> CellMap:
         """Tell which shards of one level that touch the box have data.
 
         Parameters
@@ -113,12 +111,12 @@ class Pass:
             Index of the mag in the pass.
         shard_shape : tuple of 3 int
             Its shards [voxels].
-        occupied : ndarray of bool, shape (x, y, z)
+        occupied : ndarray of bool, shape (x, y, z), or SparseCells
             Which regions have data.
 
         Returns
         -------
-        ndarray of bool, shape (x, y, z)
+        ndarray of bool, shape (x, y, z), or SparseCells
         """
         return self.levels[level].occupied_shards(shard_shape, occupied)
 

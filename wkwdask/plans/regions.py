@@ -9,6 +9,7 @@ import numpy as np
 
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.plans.cells import SparseCells, marked_cells, moved_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
 
 _CODE_BITS = 20
 
@@ -27,7 +29,7 @@ def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     Parameters
     ----------
     cells : ndarray of int64, shape (n, 3)
-        Indices; they may be large, but lie within 2^20 cells of each other along each axis.
+        Indices, at most 2^60.
 
     Returns
     -------
@@ -35,7 +37,9 @@ def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
     """
     if not len(cells):
         return np.zeros(0, np.intp)
-    return np.argsort(morton.encode(cells - (cells.min(axis=0) >> _CODE_BITS << _CODE_BITS)), kind="stable")
+    cells = cells - (cells.min(axis=0) >> _CODE_BITS << _CODE_BITS)
+    parts = range(-(-int(cells.max()).bit_length() // _CODE_BITS) or 1)  # codes of all bits at once do not fit into 64
+    return np.lexsort([morton.encode(cells >> part * _CODE_BITS & (1 << _CODE_BITS) - 1) for part in parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +57,12 @@ class RegionGrid:
         """Give the voxels of a region that lie in the box."""
         return cell_box(region, self.region_shape, self.box).intersection(self.box)
 
-    def regions(self, occupied: npt.NDArray[np.bool_]) -> Iterator[Vec3]:
+    def regions(self, occupied: CellMap) -> Iterator[Vec3]:
         """Go through the regions in Morton order, so that files are completed one after the other.
 
         Parameters
         ----------
-        occupied : ndarray of bool, shape (x, y, z)
+        occupied : ndarray of bool, shape (x, y, z), or SparseCells
             Which of the regions that touch the box have data.
 
         Yields
@@ -67,7 +71,7 @@ class RegionGrid:
             Index of a region.
         """
         low = [r.start for r in cell_range(self.box, self.region_shape)]
-        regions = np.argwhere(occupied) + low
+        regions = marked_cells(occupied) + low
         for index in morton_order(regions):
             x, y, z = regions[index].tolist()
             yield x, y, z
@@ -79,20 +83,23 @@ class RegionGrid:
         x, y, z = (slice(r.start - all_.start, r.stop - all_.start) for r, all_ in zip(ranges, first, strict=True))
         return x, y, z
 
-    def occupied_shards(self, shard_shape: Vec3, occupied: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def occupied_shards(self, shard_shape: Vec3, occupied: CellMap) -> CellMap:
         """Tell which shards that touch the box have data.
 
         Parameters
         ----------
         shard_shape : tuple of 3 int
             One shard [voxels].
-        occupied : ndarray of bool, shape (x, y, z)
+        occupied : ndarray of bool, shape (x, y, z), or SparseCells
             Which regions have data.
 
         Returns
         -------
-        ndarray of bool, shape (x, y, z)
+        ndarray of bool, shape (x, y, z), or SparseCells
         """
+        if isinstance(occupied, SparseCells):
+            first = [cells.start for cells in cell_range(self.box, self.region_shape)]
+            return moved_marks(occupied, first, self.region_shape, self.box, shard_shape)
         for axis, (cells, shards) in enumerate(zip(cell_range(self.box, self.region_shape), cell_range(self.box, shard_shape), strict=True)):
             cell, shard = self.region_shape[axis], shard_shape[axis]
             if cell <= shard:

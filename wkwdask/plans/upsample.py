@@ -14,16 +14,16 @@ import numpy as np
 
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.plans.cells import SparseCells, is_large, moved_marks
 from wkwdask.plans.pyramid import choose_region
 from wkwdask.plans.regions import RegionGrid
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy.typing as npt
-
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.plans.cells import CellMap
 
 _BRICK_NBYTES = 8 << 20
 _READING_NBYTES = 8 << 20
@@ -53,18 +53,21 @@ class Upsampling(RegionGrid):
         """Give the source voxels of a part of the box."""
         return box.in_mag(self.source_mag)
 
-    def occupied(self, source_cells: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    def occupied(self, source_cells: CellMap) -> CellMap:
         """Tell which regions that touch the box have data.
 
         Parameters
         ----------
-        source_cells : ndarray of bool, shape (x, y, z)
+        source_cells : ndarray of bool, shape (x, y, z), or SparseCells
             Which cells of :attr:`source_cell_shape` that touch the box have data.
 
         Returns
         -------
-        ndarray of bool, shape (x, y, z)
+        ndarray of bool, shape (x, y, z), or SparseCells
         """
+        if isinstance(source_cells, SparseCells) or is_large(self.box, self.region_shape):
+            cell = (self.source_cell_shape[0] * self.factor[0], self.source_cell_shape[1] * self.factor[1], self.source_cell_shape[2] * self.factor[2])
+            return moved_marks(source_cells, [cells.start for cells in cell_range(self.box, cell)], cell, self.box, self.region_shape)
         for axis, regions in enumerate(cell_range(self.box, self.region_shape)):
             per_cell = self.source_cell_shape[axis] * self.factor[axis] // self.region_shape[axis]
             source_cells = np.take(source_cells, [region // per_cell - regions.start // per_cell for region in regions], axis=axis)

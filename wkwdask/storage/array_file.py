@@ -16,7 +16,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, WkwDaskError
 from wkwdask.formats.parsing import reading
-from wkwdask.geometry.grid import cell_range
+from wkwdask.plans.cells import cell_map
 from wkwdask.storage.hdf5_file import open_hdf5
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.states import States
 
 _WHOLE = 1 << 40  # more than any box
@@ -214,9 +215,9 @@ class ArrayVolume:
         del index
         return self.ref.file
 
-    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells have voxels: all do."""
-        return np.ones([len(cells) for cells in cell_range(self.box, cell_shape)], np.bool_)
+        return cell_map(self.box, cell_shape, self.ref.file, fill=True)
 
     def shard_states(self, box: BoundingBox) -> States:
         """Look at the file."""

@@ -14,6 +14,7 @@ import numpy as np
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range, cells, mark_cells
+from wkwdask.plans.cells import cell_map
 from wkwdask.plans.chunks import group_of_chunks
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.block_files import Files
     from wkwdask.storage.states import States
 
@@ -213,7 +215,7 @@ class Blocked(ABC):
         x, y, z = (n * edge for n, edge in zip(index, self.shard_cells, strict=True))
         return self.name if files is None else f"{files.folder}/{files.name((x, y, z))}"
 
-    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells of a grid have voxels of the box in a stored file, by one listing; all, where files cannot be looked at.
 
         Parameters
@@ -231,9 +233,9 @@ class Blocked(ABC):
         MissingError
             The whole array is gone.
         """
-        found, files = np.zeros([len(part) for part in cell_range(self.box, cell_shape)], np.bool_), self.files
+        files = self.files
+        found = cell_map(self.box, cell_shape, self.record, fill=files is None)
         if files is None:
-            found[...] = True
             return found
         stored, edges = files.cells(), self.vec3(self.file_lengths)
         if not len(stored):
@@ -263,7 +265,7 @@ class Blocked(ABC):
             return self.shard_states(self.box)
         states = files.all_states(self.shard_cells)
         touched = cell_range(self.box, self.shard_shape)
-        return states[np.all([np.isin(states[:, axis], list(part)) for axis, part in enumerate(touched)], axis=0)]
+        return states[np.all([(states[:, axis] >= part.start) & (states[:, axis] < part.stop) for axis, part in enumerate(touched)], axis=0)]
 
 
 def in_order(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:

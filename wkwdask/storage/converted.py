@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.states import States
 
 
@@ -92,9 +93,9 @@ class Converted:
         """Name a file."""
         return str(self.source.shard_path(index))
 
-    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells have voxels."""
-        found: npt.NDArray[np.bool_] = self.source.occupied(cell_shape)
+        found: CellMap = self.source.occupied(cell_shape)
         return found
 
     def shard_states(self, box: BoundingBox) -> States:

@@ -12,6 +12,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError
 from wkwdask.geometry.grid import cell_range
+from wkwdask.plans.cells import cell_map
 from wkwdask.storage.held import Scratch
 from wkwdask.storage.images import read_pixels
 from wkwdask.storage.local import publish_bytes
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.slices import Format, Slice
     from wkwdask.storage.states import States
 
@@ -99,9 +101,9 @@ class ImageStack:
         """Name a slice."""
         return self.slice_at(index[2]).name
 
-    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells have voxels: all do."""
-        return np.ones([len(cells) for cells in cell_range(self.box, cell_shape)], np.bool_)
+        return cell_map(self.box, cell_shape, self.name, fill=True)
 
     def shard_states(self, box: BoundingBox) -> States:
         """Look at the files of a part of the stack."""

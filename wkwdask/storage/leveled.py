@@ -113,6 +113,7 @@ class LeveledLayer(KeyedLayer[Level, ArrayVolume]):
             mag = mag_or_key(asked)
             chosen = next((level for level in self.levels if level.mag == mag and level.volume is not None), None)
             chosen = chosen or next((level for level in self.levels if level.key == str(asked)), None)
+            chosen = chosen or next((level for level in self.levels if level.mag == mag), None)  # which says why it cannot be used
         if chosen is None:
             known = [f"{level.key!r}" + (f" (mag {level.mag})" if level.mag else "") for level in self.levels]
             raise MissingError(f"{self.folder}: no mag or array {asked!s}; there are {', '.join(known) or 'none'}")

@@ -9,6 +9,7 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
+from wkwdask.plans.cells import cell_map, in_either
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.annotation import AnnotationMag
     from wkwdask.storage.states import States
     from wkwdask.storage.wkw import WkwVolume
@@ -93,7 +95,7 @@ class MergedVolume:
         corner = tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, wanted.topleft, strict=True))
         return self.base.read_into(out[(slice(None), *corner)], inside.topleft, first_channel)
 
-    def touched(self, box: BoundingBox, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def touched(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
         """Tell which cells that a box touches hold voxels of annotated blocks.
 
         Parameters
@@ -108,7 +110,7 @@ class MergedVolume:
         ndarray of bool, shape (x, y, z)
         """
         ranges = cell_range(box, cell_shape)
-        found = np.zeros([len(cells) for cells in ranges], np.bool_)
+        found = cell_map(box, cell_shape, self.name)
         for annotation in self.annotations:
             step = annotation.header.block_len
             for row in np.unique(annotation.blocks_in(box) * step // np.maximum(cell_shape, step), axis=0).tolist():
@@ -130,9 +132,9 @@ class MergedVolume:
         """Name a file of the base."""
         return self.base.shard_path(index)
 
-    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells of a grid have voxels in a stored file or block, see :meth:`wkwdask.storage.volume.Volume.occupied`."""
-        return replace(self.base, box=self.box).occupied(cell_shape) | self.touched(self.box, cell_shape)
+        return in_either(replace(self.base, box=self.box).occupied(cell_shape), self.touched(self.box, cell_shape))
 
     def shard_states(self, box: BoundingBox) -> States:
         """Look at the stored files that a part of the volume touches; an annotation has a row for each that it has blocks for.

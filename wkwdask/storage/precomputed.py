@@ -22,6 +22,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
 from wkwdask.kernels.extremes import is_zero
 from wkwdask.kernels.turned_copy import copy_into
+from wkwdask.plans.cells import cell_map
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.precomputed_files import (
     SUFFIXES,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.precomputed_info import Opened
     from wkwdask.storage.states import States
     from wkwdask.storage.store import Store
@@ -396,7 +398,7 @@ class PrecomputedVolume:
         """Name a shard, or the first chunk of a group; the folder where shards are no boxes."""
         return self.store.path_of(shard_name(self.scale, self.shard_cells, index))
 
-    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells of a grid have voxels of the box in a stored chunk or shard, by one listing of the folder; all, of a remote volume.
 
         Parameters
@@ -414,9 +416,8 @@ class PrecomputedVolume:
         MissingError
             The whole volume is gone, or its folder is a symbolic link to nowhere.
         """
-        found = np.zeros([len(cells) for cells in cell_range(self.box, cell_shape)], np.bool_)
+        found = cell_map(self.box, cell_shape, self.name, fill=not self.store.is_local)
         if not self.store.is_local:
-            found[...] = True
             return found
         boxes = stored_boxes(self.folder, self.scale)
         if not len(boxes):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.chunk import ChunkCodec
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.states import States
 
 SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
@@ -295,12 +296,12 @@ def _first_cells(scale: Scale, shards: Sequence[int]) -> npt.NDArray[np.int64]:
     return compressed_morton.decode([shard << within if within < 64 else 0 for shard in shards], scale.grid)
 
 
-def mark_occupied(found: npt.NDArray[np.bool_], boxes: npt.NDArray[np.int64], scale: Scale, box: BoundingBox, cell_shape: Vec3) -> None:
+def mark_occupied(found: CellMap, boxes: npt.NDArray[np.int64], scale: Scale, box: BoundingBox, cell_shape: Vec3) -> None:
     """Mark the cells of another grid that hold voxels of some chunks.
 
     Parameters
     ----------
-    found : ndarray of bool, shape (x, y, z)
+    found : ndarray of bool, shape (x, y, z), or SparseCells
         Takes the marks: the cells that ``box`` touches.
     boxes : ndarray of int64, shape (n, 2, 3)
         Chunks, as :func:`stored_boxes` gives them.

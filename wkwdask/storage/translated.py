@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from wkwdask.geometry.grid import cell_range
+from wkwdask.geometry.grid import cell_range, mark_cells
+from wkwdask.plans.cells import SparseCells, cell_map, is_large, marked_cells
 from wkwdask.storage.volume import Volume
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.states import States
 
 V = TypeVar("V", bound=Volume)
@@ -90,12 +92,17 @@ class TranslatedVolume(Generic[V]):
         """Name the stored file that holds a shard's first voxel."""
         return self.volume.shard_path(next(self._stored_shards(index)))
 
-    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells of a grid have voxels of the box in a stored file, see :meth:`wkwdask.storage.volume.Volume.occupied`."""
         shards = self.shard_shape
         if all(s % n == 0 for s, n in zip(self.shift, cell_shape, strict=True)):
             return self.volume.occupied(cell_shape)
         found = self.volume.occupied(shards)
+        if isinstance(found, SparseCells) or is_large(self.box, cell_shape):
+            low = (marked_cells(found) + [cells.start for cells in cell_range(self.volume.box, shards)]) * np.array(shards)
+            moved = cell_map(self.box, cell_shape, self.name)
+            mark_cells(moved, low + self.shift, low + shards + self.shift, self.box, cell_shape)
+            return moved
         before = cell_range(self.volume.box, shards)
         for axis, cells in enumerate(cell_range(self.box, cell_shape)):
             edge, first = shards[axis], before[axis].start

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.receipts import Receipt
     from wkwdask.storage.states import States
 
@@ -60,7 +61,7 @@ class Volume(Protocol):
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether a shard is stored; an absent one reads as zeros."""
 
-    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which of the cells that the box touches have voxels of the box in a stored shard, shape (x, y, z).
 
         The volume reads as zeros in all other cells. Nothing but names is looked at; a cell is any length of voxels along x, y, z.

@@ -14,8 +14,6 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry import morton
@@ -23,6 +21,7 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.kernels.blocks_layout import cube_table
 from wkwdask.kernels.blocks_zeros import Zeros
+from wkwdask.plans.cells import SparseCells, cell_map, count_cells
 from wkwdask.storage.local import numbered
 from wkwdask.storage.provenance import read_box
 from wkwdask.storage.states import file_states
@@ -33,12 +32,15 @@ from wkwdask.storage.zarr_marks import is_view
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.plans.cells import CellMap
     from wkwdask.storage.states import States
 
 HEADER_NAME = "header.wkw"
+_MOST_TRIED = 1 << 12
 _Z_FOLDER, _Y_FOLDER, _X_FILE = re.compile(r"z\d+"), re.compile(r"y\d+"), re.compile(r"x\d+\.wkw")
 # our records and temporary files, the reference library's, the Scala library's, NFS's files that were removed while open, and what desktops strew
 _LEFT_BY_SOFTWARE = re.compile(r"\.wkwdask.*|\..*\.wkwdask-tmp|x\d+\.wkw_tmp|x\d+\.wkw\.tmp|\.nfs.*|\.DS_Store|\._.*|Thumbs\.db")
@@ -248,7 +250,7 @@ class WkwVolume:
         _, y_range, z_range = cell_range(self.box, self.shard_shape)
         return ((y, z, row) for z, slab in _listed(self.folder, "z", z_range) for y, row in _listed(slab, "y", y_range))
 
-    def occupied(self, cell_shape: Vec3) -> npt.NDArray[np.bool_]:
+    def occupied(self, cell_shape: Vec3) -> CellMap:
         """Tell which cells of a grid have voxels of the box in a stored file, by listing folders.
 
         Parameters
@@ -266,15 +268,15 @@ class WkwVolume:
         MissingError
             The whole mag is gone, or a folder is a symbolic link to nowhere.
         """
-        ranges = cell_range(self.box, cell_shape)
-        found = np.zeros([len(cells) for cells in ranges], np.bool_)
+        found = cell_map(self.box, cell_shape, self.folder)
         x_range = cell_range(self.box, self.shard_shape)[0]
         for y, z, row in self._rows():
-            here = found[:, self._cells_of(y, 1, cell_shape), self._cells_of(z, 2, cell_shape)]
-            if here.all():  # by other rows of the same cells: most folders of a dense mag need not be listed
+            y_cells, z_cells = self._cells_of(y, 1, cell_shape), self._cells_of(z, 2, cell_shape)
+            # Other rows may have marked the same cells: most folders of a dense mag need not be listed.
+            if not isinstance(found, SparseCells) and found[:, y_cells, z_cells].all():
                 continue
             for x, _ in _listed(row, "x", x_range, ".wkw"):
-                here[self._cells_of(x, 0, cell_shape)] = True
+                found[self._cells_of(x, 0, cell_shape), y_cells, z_cells] = True
         if not found.any():
             check_absence(f"{self.folder}/{HEADER_NAME}")
         return found
@@ -305,7 +307,9 @@ class WkwVolume:
         return file_path(self.folder, index)
 
     def has_shards(self) -> bool:
-        """Tell whether any file of the box is stored, without listing a folder."""
+        """Tell whether any file of the box is stored; no folder is listed where few files are possible."""
+        if count_cells(self.box, self.shard_shape) > _MOST_TRIED:
+            return next(self.shards(), None) is not None
         return any(self.shard_exists(index) for index in self._likely_shards(self.box))
 
     def _likely_shards(self, box: BoundingBox) -> Iterator[Vec3]:

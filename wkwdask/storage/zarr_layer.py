@@ -37,6 +37,7 @@ stripped, is_named_zarr, location_of = _NAME.stripped, _NAME.is_in, _NAME.locati
 _RECORDS = ("zarr.json", ".zarray", ".zgroup")
 _DEEPEST = 6
 _KINDS = "biuf"
+_LARGEST = 1 << 53
 
 
 def is_zarr(url: object) -> bool:
@@ -272,6 +273,8 @@ def _level(item: Any, letters: str, location: str, key: str, mag: Mag | None, le
     dtype = np.dtype(item.dtype)
     if dtype.kind not in _KINDS:
         return Level(key, None, mag, problem=f"{location}: holds {dtype}, expected whole or real numbers", error=UnsupportedError)
+    if max(item.shape, default=0) > _LARGEST:
+        return Level(key, None, mag, problem=f"{location}: shape: expected lengths of at most 2^53, found {tuple(item.shape)}", error=UnsupportedError)
     try:
         chunks, shards = tuple(item.chunks), item.shards
     except NotImplementedError as error:

@@ -170,7 +170,9 @@ class ZarrVolume(Blocked):
             values = np.asarray(self._array()[tuple(named[letter] for letter in self.axes)])
         except FileNotFoundError:
             raise MissingError(f"{self.url}: is gone") from None
-        except (MemoryError, ModuleNotFoundError, FormatError, UnsupportedError, OSError):
+        except MemoryError:
+            raise UnsupportedError(f"{self.record}: {box} in chunks of {self.chunks} values of type {self.dtype} does not fit into memory") from None
+        except (ModuleNotFoundError, FormatError, UnsupportedError, OSError):
             raise
         except Exception as error:
             raise CorruptError(f"{self.url}: {box} cannot be read: {error or type(error).__name__}") from error

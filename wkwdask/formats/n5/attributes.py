@@ -25,7 +25,7 @@ LARGEST_BLOCK = 1 << 31
 """Bytes of values that a block has at most (N5 specification 4.0.0, rule 7)."""
 OWN = ("n5", "dimensions", "blockSize", "dataType", "compression", "compressionType")
 """Attributes that say how a dataset is stored."""
-_LARGEST = 1 << 62
+_LARGEST = 1 << 53
 _MOST_AXES = 32
 
 
@@ -119,7 +119,7 @@ def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
 def _lengths(value: Any, path: str, least: int, problems: Problems) -> tuple[int, ...]:
     if isinstance(value, list) and 1 <= len(value) <= _MOST_AXES and all(is_whole(item) and least <= item <= _LARGEST for item in value):
         return tuple(int(item) for item in value)
-    problems.add(path, f"1..{_MOST_AXES} whole numbers of at least {least}", value)
+    problems.add(path, f"1..{_MOST_AXES} whole numbers of {least} to 2^53", value)
     return ()
 
 

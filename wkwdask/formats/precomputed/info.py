@@ -29,7 +29,7 @@ ENCODINGS = ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"
 DTYPES = tuple(voxel_type.precomputed_name for voxel_type in VOXEL_TYPES if voxel_type.precomputed_name)
 HINTS = ("jpeg_quality", "png_level", "jxl_quality", "jxl_effort", "jxl_decodingspeed")
 """What a scale says to writers of its chunks."""
-_LARGEST = 1 << 62
+_LARGEST = 1 << 53
 _MAX_CHUNK_NBYTES = 1 << 34  # decoded; what claims to be larger cannot be handled in one piece
 
 Lengths = tuple[float, float, float]
@@ -314,7 +314,7 @@ def _can_be_path(text: str) -> bool:
 def _triple(value: Any, path: str, least: int, problems: Problems) -> Vec3:
     if isinstance(value, list) and len(value) == 3 and all(_is_whole(item) and item >= least for item in value):
         return int(value[0]), int(value[1]), int(value[2])
-    problems.add(path, "three whole numbers" + (f" of at least {least}" if least > 0 else ""), value)
+    problems.add(path, "three whole numbers" + (f" of {least} to 2^53" if least > 0 else " of at most 2^53"), value)
     return 1, 1, 1
 
 
