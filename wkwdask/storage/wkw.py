@@ -14,6 +14,8 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry import morton
@@ -32,7 +34,6 @@ from wkwdask.storage.zarr_marks import is_view
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
