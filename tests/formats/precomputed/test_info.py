@@ -80,21 +80,21 @@ def test_tolerated(changes, entry, without, check):
 WRONG_SCALES = [
     # changes of the scale, what is said
     ({"key": 3}, "scales[0].key: expected a folder, found 3"),
-    ({"size": [1, 2]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2]"),
+    ({"size": [1, 2]}, "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2]"),
     ({"key": "8\0"}, 'scales[0].key: expected a folder, found "8\\u0000"'),
     ({"key": "\ud800"}, 'scales[0].key: expected a folder, found "\\ud800"'),
-    ({"size": [1, 2, 0]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2, 0]"),
-    ({"size": [1, 2, 2.5]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2, 2.5]"),
-    ({"size": [1, 2, True]}, "scales[0].size: expected three whole numbers of at least 1, found [1, 2, true]"),
-    ({"voxel_offset": [0, 0, "1"]}, 'scales[0].voxel_offset: expected three whole numbers, found [0, 0, "1"]'),
-    ({"voxel_offset": [0, 0, 2**63]}, f"scales[0].voxel_offset: expected three whole numbers, found [0, 0, {2**63}]"),
+    ({"size": [1, 2, 0]}, "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2, 0]"),
+    ({"size": [1, 2, 2.5]}, "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2, 2.5]"),
+    ({"size": [1, 2, True]}, "scales[0].size: expected three whole numbers of 1 to 2^53, found [1, 2, true]"),
+    ({"voxel_offset": [0, 0, "1"]}, 'scales[0].voxel_offset: expected three whole numbers of at most 2^53, found [0, 0, "1"]'),
+    ({"voxel_offset": [0, 0, 2**63]}, f"scales[0].voxel_offset: expected three whole numbers of at most 2^53, found [0, 0, {2**63}]"),
     ({"chunk_sizes": []}, "scales[0].chunk_sizes: expected a list of chunk sizes, found []"),
-    ({"chunk_sizes": [[8, 8, 8], [8, 8]]}, "scales[0].chunk_sizes[1]: expected three whole numbers of at least 1, found [8, 8]"),
+    ({"chunk_sizes": [[8, 8, 8], [8, 8]]}, "scales[0].chunk_sizes[1]: expected three whole numbers of 1 to 2^53, found [8, 8]"),
     ({"resolution": [8, 8, 0]}, "scales[0].resolution: expected three positive numbers, found [8, 8, 0]"),
     ({"resolution": [8, 8, float("nan")]}, "scales[0].resolution: expected three positive numbers, found [8, 8, NaN]"),
     ({"resolution": [8, 8, float("inf")]}, "scales[0].resolution: expected three positive numbers, found [8, 8, Infinity]"),
     ({"encoding": None}, "scales[0].encoding: expected one of raw, compressed_segmentation, compresso, jpeg, png, jxl, found null"),
-    ({"encoding": "compressed_segmentation"}, "scales[0].compressed_segmentation_block_size: expected three whole numbers of at least 1, found null"),
+    ({"encoding": "compressed_segmentation"}, "scales[0].compressed_segmentation_block_size: expected three whole numbers of 1 to 2^53, found null"),
     ({"sharding": [1]}, "scales[0].sharding: expected an object, found [1]"),
     (
         {"sharding": SHARDING, "chunk_sizes": [[8, 8, 8], [9, 9, 9]]},
@@ -135,7 +135,7 @@ def test_all_problems_at_once():
         'v/info: @type: expected "neuroglancer_multiscale_volume", found "neuroglancer_skeletons"; '
         'data_type: expected one of uint8, uint16, uint32, uint64, float32, int8, int16, int32, found "int64"; '
         "num_channels: expected a whole number of at least 1, found 0; scales[0].key: expected a folder, found 5; "
-        "scales[0].size: expected three whole numbers of at least 1, found null; "
+        "scales[0].size: expected three whole numbers of 1 to 2^53, found null; "
         'scales[0].sharding.hash: expected "identity" or "murmurhash3_x86_128", found 1'
     )
 
