@@ -227,7 +227,7 @@ def test_an_update_remakes_what_lies_above_a_salvage(dataset):
     blocks(BROKEN_BLOCK)(dataset)
     wkwdask.repair(dataset, salvage=True)
     report = wkwdask.build_pyramid(dataset, "cells", update=True)
-    assert "2 files were made anew" in report.note
+    assert "2 files rebuilt" in report.note
     assert wkwdask.verify(dataset, pyramid=True).is_sound
     assert kinds(wkwdask.verify(dataset, pyramid=True).faults) == []
 

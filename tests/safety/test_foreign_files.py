@@ -140,5 +140,5 @@ def test_pipes_in_an_annotation_do_not_hang(tmp_path, dataset):
     block = unpacked(tmp_path) / "1" / "z0" / "y0" / "x0.wkw"
     block.unlink()
     os.mkfifo(block)
-    with pytest.raises(FormatError, match=r"x0\.wkw: is no regular file"):
+    with pytest.raises(FormatError, match=r"x0\.wkw: not a regular file"):
         wkwdask.merge(dataset, tmp_path / "unpacked", tmp_path / "ds" / "merged", layer="seg")

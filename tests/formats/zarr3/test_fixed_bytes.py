@@ -209,12 +209,12 @@ WRONG = [
     ({"offset": 2.0}, "'offset' is 2.0"),
     ({"offset": "16"}, "'offset' is '16'"),
     ({"offset": 3, "prefix": "TVk="}, "'prefix' has 2 bytes, expected 3 as 'offset' says"),
-    ({"offset": 2, "prefix": "TVk"}, "'prefix' is no base64"),  # no padding
-    ({"offset": 2, "prefix": "TV\nk="}, "'prefix' is no base64"),  # a line break
-    ({"offset": 2, "prefix": "TV-_"}, "'prefix' is no base64"),  # the alphabet of URLs
+    ({"offset": 2, "prefix": "TVk"}, "'prefix' is not base64"),  # no padding
+    ({"offset": 2, "prefix": "TV\nk="}, "'prefix' is not base64"),  # a line break
+    ({"offset": 2, "prefix": "TV-_"}, "'prefix' is not base64"),  # the alphabet of URLs
     ({"offset": 2, "prefix": "TVl="}, "its end holds bits or padding beyond its 2 bytes"),
     ({"offset": 2, "prefix": "TVk=TVk="}, "'prefix'"),
-    ({"offset": 2, "prefix": "TVé="}, "'prefix' is no base64"),
+    ({"offset": 2, "prefix": "TVé="}, "'prefix' is not base64"),
     ({"offset": 2, "prefix": [77, 89]}, r"'prefix' is [77, 89], expected base64 text"),
     ({"offset": 2, "prefix": "TVk=", "header": "tiff"}, "'prefix' and 'header' are both given"),
     ({"offset": 2, "header": ""}, "'header' is '', expected a name"),
@@ -238,7 +238,7 @@ def test_wrong_configuration(configuration, message):
         ({"location": "start"}, "no 'nbytes'"),
         ({"location": "middle", "nbytes": 2}, "'location' is 'middle', expected 'start' or 'end'"),
         ({"location": ["start"], "nbytes": 2}, "'location' is ['start']"),
-        ({"location": "end", "nbytes": 2, "padding": "TVk"}, "'padding' is no base64"),
+        ({"location": "end", "nbytes": 2, "padding": "TVk"}, "'padding' is not base64"),
     ],
 )
 def test_wrong_pad(configuration, message):
@@ -291,7 +291,7 @@ def test_a_number_in_a_file_is_no_reason_to_allocate():
         ({"offset": 16, "prefix": CUSTOM, "header": "tiff"}, "prefix and header are given, expected one of them"),
         ({"offset": 16, "prefix": CUSTOM, "prefix_func": length_header}, "prefix and prefix_func are given"),
         ({"offset": 16, "header_options": {"compression": "zlib"}}, "header_options= without a header"),
-        ({"prefix": "TVk"}, "prefix is no base64"),
+        ({"prefix": "TVk"}, "prefix is not base64"),
     ],
 )
 def test_wrong_arguments(options, message):
