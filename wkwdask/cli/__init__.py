@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from wkwdask.cli import analysis, apply, batch, checks, cluster, commands, convert, copies, datasets, merging, n5, reshape, segmentations, tiff
+from wkwdask.cli.completion import complete_parameters
 from wkwdask.cli.words import on_command_line
 
 
@@ -52,6 +53,7 @@ def cli(debug: bool) -> None:
 for module in (commands, datasets, convert, n5, reshape, copies, merging, apply, analysis, segmentations, checks, tiff, cluster, batch):
     for command in module.COMMANDS:
         cli.add_command(command)
+complete_parameters(cli)
 
 
 def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> None:
