@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 import sys
 import warnings
 from typing import Any
@@ -48,6 +49,9 @@ def cli(debug: bool) -> None:
     Show progress              wkwdask status DATASET, wkwdask cancel DATASET
     Try all of it              wkwdask demo
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")  # names of files and texts of records may hold what cannot be encoded
 
 
 for module in (commands, datasets, convert, n5, reshape, copies, merging, apply, analysis, segmentations, checks, tiff, cluster, batch):
