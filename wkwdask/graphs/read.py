@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wkwdask.storage.volume import Volume
 
 Chunks: TypeAlias = "str | int | Sequence[int]"
-_MOST_PER_AXIS = 1 << 16  # dask lists the lengths of all chunks of an axis
+_MOST_PER_AXIS = 1 << 18  # dask lists the lengths of all chunks of an axis
 
 
 @dataclass(frozen=True, slots=True)
