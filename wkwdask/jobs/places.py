@@ -13,6 +13,7 @@ from wkwdask.formats.layer_views import type_text
 from wkwdask.formats.levels import Lengths, lengths_in, ratio_of
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
+from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.storage.dataset import Layer, dataset_above, layer_in, read_datasource, with_external
 from wkwdask.storage.dataset_edit import elsewhere
 from wkwdask.storage.job_records import targets_of_jobs
@@ -345,11 +346,12 @@ def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | 
     Raises
     ------
     ValueError
-        The layer has another type or number of channels, in mags that stay; or a new one cannot have its name.
+        The layer has another type or number of channels, in mags that stay; or another ladder of mags; or a new one cannot have its name.
     """
     layer = place.layer
     if layer.dataset_folder is None:
         return None
+    check_one_ladder(layer.folder, [] if layer.record is None else [entry.mag for entry in layer.record.mags], [place.mag])
     named = f"./{os.path.relpath(place.named, layer.dataset_folder)}" if place.named else json_path(layer, place.mag, place.folder)
     mags = ((place.mag, named, header.file_len_vx),)
     own_box = box.in_mag(Mag(1, 1, 1))

@@ -16,6 +16,7 @@ from wkwdask.formats.wkw.header import BlockType, WkwHeader
 from wkwdask.jobs.places import check_inside_dataset, json_path, real_folder
 from wkwdask.jobs.wkw_write import check_level, new_header
 from wkwdask.plans.cells import SparseCells
+from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote
@@ -225,7 +226,14 @@ def header_like(source: WkwVolume, options: NewMagsOptions, box: BoundingBox, la
 
 
 def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], headers: Sequence[WkwHeader]) -> LayerEdit | None:
-    """Say what the JSON is to list once the mags are there, None without a JSON."""
+    """Say what the JSON is to list once the mags are there, None without a JSON.
+
+    Raises
+    ------
+    ValueError
+        They would be a second ladder in the layer.
+    """
+    check_one_ladder(layer.folder, layer.mags, mags)
     dataset = layer.dataset_folder
     if dataset is None or layer.record is None:
         return None

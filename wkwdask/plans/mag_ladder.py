@@ -55,6 +55,40 @@ def listed_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
     return sorted(set(mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
 
 
+def check_one_ladder(folder: str, there: Collection[Mag], new: Collection[Mag]) -> None:
+    """Refuse new mags that would lie beside mags of a layer with the same largest factor: WEBKNOSSOS tells mags apart by it.
+
+    Parameters
+    ----------
+    folder : str
+        The layer.
+    there : collection of Mag
+        The mags that it has.
+    new : collection of Mag
+        The mags that are to be made; those that it has already are left alone.
+
+    Raises
+    ------
+    ValueError
+        There would be two ladders.
+
+    Examples
+    --------
+    >>> check_one_ladder("ds/em", [Mag.parse("1"), Mag.parse("2-2-1")], [Mag.parse("2-2-1"), Mag.parse("4-4-2")])
+    >>> check_one_ladder("ds/em", [Mag.parse("1"), Mag.parse("2-2-1")], [Mag.parse("2")])
+    Traceback (most recent call last):
+    ...
+    ValueError: ds/em: mag 2 would lie beside mag 2-2-1: a layer has one ladder of mags; remove that mag first, or choose mags that go with it
+    """
+    known = {max(mag.factors): mag for mag in there}
+    for mag in new:
+        other = known.get(max(mag.factors))
+        if mag not in there and other is not None:
+            raise ValueError(
+                f"{folder}: mag {mag} would lie beside mag {other}: a layer has one ladder of mags; remove that mag first, or choose mags that go with it"
+            )
+
+
 def mag_ladder(
     finest: Mag, coarsest: Mag, voxel_size_nm: Sequence[float] | None = None, sampling: str = "anisotropic", others: Collection[Mag] = ()
 ) -> list[Mag]:
