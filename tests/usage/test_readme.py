@@ -1,0 +1,163 @@
+"""README.md as a reader types it: every command and Python block, in order, in one folder that begins with the demonstration dataset."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import io
+import re
+import shlex
+import sys
+import traceback
+import warnings
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import annotations
+import numpy as np
+import pytest
+from command_line import run_here
+
+README = Path(__file__).resolve().parent.parent.parent / "README.md"
+EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "pandas", "pyarrow", "scipy", "tifffile", "zarr")
+
+NOT_TYPED = {
+    "wkwdask convert precomputed://gs://bucket/em ": "a bucket",
+    'wkwdask.sample("n5://s3://bucket/volume.n5/em/s0"': "a bucket",
+    "python3 -m venv .venv ": "installs from the network",
+    "wkwdask demo demo-dataset": "is typed first",
+    "wkwdask submit ": "SLURM",
+    "wkwdask status demo-dataset --follow": "a job of SLURM to follow",
+    "sed 's/^jobs: 10/": "makes a configuration for SLURM",
+    "wkwdask cluster check mine.yaml ": "SLURM",
+    "wkwdask pyramid demo-dataset --layer segmentation --overwrite --cluster mine.yaml": "SLURM",
+}
+"""How commands and Python blocks begin that are not typed here, and what they would need."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A Python block or one command, and what the README says that it prints."""
+
+    line: int
+    text: str
+    is_python: bool
+    printed: str = ""
+
+
+def read_steps(text):
+    """List what is to be typed; a block without a language and without commands is what the step before it prints."""
+    steps = []
+    for match in list(re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))[1:]:  # the first one installs
+        line, block = text.count("\n", 0, match.start()) + 2, match[2]
+        if match[1] == "python":
+            steps.append(Step(line, block, True))
+        elif block.startswith("$ "):
+            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                command, _, printed = part.partition("\n")
+                steps.append(Step(line, command.partition("  #")[0].strip(), False, printed))
+                line += part.count("\n")
+        else:
+            assert not match[1], f"README.md, line {line}: a block in {match[1]} is neither Python nor commands"
+            steps[-1] = replace(steps[-1], printed=block)
+    return steps
+
+
+def make_what_readers_bring(folder):
+    """Sections of 12 bits, an HDF5 volume, two annotations of the demonstration dataset, an agglomerate file and a merger-mode NML."""
+    import h5py
+    import tifffile
+
+    random = np.random.default_rng(0)
+    for name in ("raw", "sections", "agglomerates"):
+        (folder / name).mkdir()
+    for z in range(8):
+        tifffile.imwrite(folder / "raw" / f"section_{z}.tif", random.integers(0, 4096, (100, 120), np.uint16))
+        tifffile.imwrite(folder / "sections" / f"{z}.tif", random.integers(0, 256, (100, 120), np.uint8))
+    with h5py.File(folder / "volume.h5", "w") as file:
+        file["raw"] = random.integers(0, 256, (20, 30, 40), np.uint8)
+    with h5py.File(folder / "agglomerates" / "view_70.hdf5", "w") as file:
+        file["segment_to_agglomerate"] = np.arange(1_200_000, dtype=np.uint64) // 2
+    for name, block in (("first", (32, 64, 10)), ("second", (40, 70, 12))):
+        annotations.write_annotation(folder / f"{name}_annotation.zip", {"1": {block: np.full((32, 32, 32), 1_200_000)}}, "segmentation", "demo-dataset")
+    nodes = '<node id="1" x="1200" y="2100" z="350"/><node id="2" x="1300" y="2300" z="400"/>'
+    (folder / "merger_mode.nml").write_text(f'<things><thing id="1"><nodes>{nodes}</nodes><edges/></thing></things>')
+
+
+def typed_into_python(step, names):
+    """Run a block as the interactive interpreter does, and give what it prints; values in comments behind expressions are compared."""
+    lines, printed = step.text.splitlines(), io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        nodes = ast.parse(step.text).body
+        for node in nodes:
+            source = ast.get_source_segment(step.text, node)
+            if not isinstance(node, ast.Expr):
+                exec(source, names)
+                continue
+            value = eval(source, names)
+            comment = lines[node.end_lineno - 1][node.end_col_offset :].strip().removeprefix("# ")
+            if re.match(r"[\d(\[]", comment) and not comment.startswith((str(value), repr(value))):
+                raise AssertionError(f"{source}: README says {comment!r}, found {value!r}")
+            if node is nodes[-1] and step.printed and value is not None:
+                print(repr(value))
+    return printed.getvalue()
+
+
+def typed_into_a_shell(step):
+    program, *arguments = shlex.split(step.text)
+    assert program == "wkwdask", f"only commands of wkwdask can be typed here, found {program}"
+    done = run_here(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def comparable(text, folder):
+    """Leave out where and how fast it ran."""
+    text = text.replace(f"{folder}/", "")
+    text = re.sub(r"\d[\d.]* s\b", "N s", text)
+    text = re.sub(r"\d[\d.,]* MB/s", "N MB/s", text)
+    text = re.sub(r"memory +about .*", "memory about N", text)
+    text = re.sub(r"on \d+ workers? like this machine's cores?", "on N workers", text)
+    return "\n".join(" ".join(line.split()) for line in text.splitlines())
+
+
+def differs(printed, found, folder):
+    """Compare line by line; a line of three dots stands for any lines."""
+    pattern = "\n".join(".*" if line == "..." else re.escape(line) for line in comparable(printed, folder).splitlines())
+    return printed and not re.fullmatch(pattern, comparable(found, folder), re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name in EXTRAS:
+        pytest.importorskip(name, reason=f"README.md is typed where pip install '.[analysis,convert,precomputed,zarr]' has brought all extras: no {name}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    monkeypatch.delenv("WKWDASK_CLUSTER", raising=False)
+    return tmp_path
+
+
+def test_the_readme_as_it_is_typed(folder):
+    make_what_readers_bring(folder)
+    problems, names = [], {"__name__": "__main__"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as a reader's interpreter does, these are no errors
+        made = run_here("demo", "demo-dataset")
+        assert made.returncode == 0, made.stderr
+        for step in read_steps(README.read_text(encoding="utf-8")):
+            if step.text.startswith(tuple(NOT_TYPED)):
+                continue
+            try:
+                found = typed_into_python(step, names) if step.is_python else typed_into_a_shell(step)
+                if differs(step.printed, found, folder):
+                    problems.append(f"README.md, line {step.line}: {step.text.strip()}\nprints\n{found}\nand not\n{step.printed}")
+            except (Exception, SystemExit):
+                problems.append(f"README.md, line {step.line}: {step.text.strip()}\n{traceback.format_exc(limit=-3)}")
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+    assert not problems, "\n\n".join(problems)
+
+
+def test_what_is_not_typed_is_there():
+    texts = [step.text for step in read_steps(README.read_text(encoding="utf-8"))]
+    assert [beginning for beginning in NOT_TYPED if not any(text.startswith(beginning) for text in texts)] == []
