@@ -289,7 +289,7 @@ def test_rename(dataset):
     with pytest.raises(ValueError, match="a layer's name"):
         dataset.rename_layer("em", ".x")
     (Path(dataset.path) / "notes").mkdir()
-    with pytest.raises(ExistsError, match="notes: is there already"):
+    with pytest.raises(ExistsError, match="notes: exists already"):
         dataset.rename_layer("em", "notes")
     assert list(dataset.refreshed().layers) == ["em", "seg"]
 

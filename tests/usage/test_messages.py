@@ -27,7 +27,10 @@ def test_errors_speak_the_language_of_the_caller(dataset):
     wkwdask.build_pyramid(dataset, "one", mags=["2"])
     calls = [
         (["pyramid", dataset], "--layer", lambda: wkwdask.build_pyramid(dataset), "layer="),
-        (["pyramid", dataset / "one", "--mags", "2"], "--overwrite replaces", lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"]), 'existing="overwrite"'),
+        (
+            ["pyramid", dataset / "one", "--mags", "2"], "--overwrite replaces",
+            lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"]), 'existing="overwrite"',
+        ),
         (
             ["pyramid", dataset / "one", "--mags", "2", "--coarsest", "4"], "--mags lists the mags; --coarsest, --sampling and --align-with choose them",
             lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"], coarsest=4), "mags= lists the mags; coarsest=, sampling= and align_with= choose them",

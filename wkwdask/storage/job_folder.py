@@ -15,8 +15,8 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import LockedError, ResumeError
-from wkwdask.formats.parsing import reading
+from wkwdask.errors import CorruptError, LockedError, ResumeError
+from wkwdask.formats.parsing import reason_of
 from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_records import (
     OWNER_NAME,
@@ -357,8 +357,7 @@ def finish(paths: RecordPaths) -> None:
         if read_provenance(folder).get("publication") != publication.mark:
             publish_folder(staged, folder)
     if publication.removed is None and publication.edit is not None:
-        with reading(f"{root}/{RECORD_NAME}", "record"):
-            publication.edit.apply()
+        _apply(publication.edit, f"{root}/{RECORD_NAME}")
     with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
         os.unlink(f"{root}/{PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
         fsync_folder(root)
@@ -382,11 +381,18 @@ def set_aside(paths: RecordPaths) -> None:
     if publication is None or publication.removed is None:
         return
     if publication.edit is not None:
-        with reading(f"{paths.root}/{RECORD_NAME}", "record"):
-            publication.edit.apply()
+        _apply(publication.edit, f"{paths.root}/{RECORD_NAME}")
     for number, folder in enumerate(publication.removed):
         with contextlib.suppress(FileNotFoundError):  # moved before, or listed in the JSON and not there
             os.rename(folder, f"{paths.root}/{number}-{os.path.basename(folder)}")
             fsync_folder(os.path.dirname(folder))
     fsync_folder(paths.root)
     publish_bytes(f"{paths.root}/{RECORD_NAME}", format_removal(paths, (), None))
+
+
+def _apply(edit: MetadataEdit, source: str) -> None:
+    """Change the metadata as a record says; values of a wrong kind are faults of the record, other errors are those of the change."""
+    try:
+        edit.apply()
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+        raise CorruptError(f"{source}: not readable as record: {reason_of(error)}") from error
