@@ -24,21 +24,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _quiet_progress():
-    """Keep progress bars out of the output, also of the processes that tests start."""
-    before = os.environ.get("WKWDASK_PROGRESS")
-    os.environ["WKWDASK_PROGRESS"] = "off"
-    yield
-    if before is None:
-        del os.environ["WKWDASK_PROGRESS"]
-    else:
-        os.environ["WKWDASK_PROGRESS"] = before
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _own_state(tmp_path_factory):
-    """Keep the user's state folder out of the tests, and of the processes that they start."""
+def _own_surroundings(tmp_path_factory):
+    """Keep progress bars, the width of a terminal and the user's state folder out of the tests, and of the processes that they start."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WKWDASK_PROGRESS", "off")
+        patch.delenv("COLUMNS", raising=False)
         patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield
 

@@ -204,7 +204,7 @@ def test_write_reports(tmp_path):
     (mag,) = report.mags
     assert (mag.path, mag.minimum, mag.maximum, mag.nonzero) == (str(tmp_path / "ds" / "1"), 1, 249, BoundingBox(OFFSET, SHAPE))
     assert "18 files" in str(report)
-    again = wkwdask.Report.from_json(json.loads(json.dumps(report.to_json())), "a note")
+    again = wkwdask.Report.from_json(json.loads(json.dumps(report.to_json())), "a note", [mag.path])
     assert (again.mags, again.nbytes_in, again.note) == (report.mags, report.nbytes_in, "a note")
 
 
@@ -604,8 +604,9 @@ def test_a_finished_pyramid_is_not_built_again(dataset):
     assert sorted(os.listdir(dataset / "color")) == ["1", "2-2-1", "4-4-2"]
     assert (again.mags, again.nbytes_in, again.seconds) == (report.mags, report.nbytes_in, report.seconds)
     assert again.note == "nothing to do: the mags were finished before with the same settings, and the source has not changed"
+    assert wkwdask.build_pyramid(dataset, **SAME).note == again.note
     with pytest.raises(ExistsError):
-        wkwdask.build_pyramid(dataset, **SAME)
+        wkwdask.build_pyramid(dataset, **{**SAME, "method": "min"})
     with pytest.raises(ResumeError, match="color/2-2-1: made with other settings: method was max, is min"):
         wkwdask.build_pyramid(dataset, existing="resume", **{**SAME, "method": "min"})
     assert states(dataset) == before

@@ -157,7 +157,10 @@ def test_resume(dataset, call):
     assert code == 0
     assert "nothing to do: the mags were finished before with the same settings" in out
     assert {name: state for name, state in tree(dataset / "color").items() if not name.startswith(".")} == before
-    code, _, err = call(*command)
+    code, out, _ = call(*command)
+    assert code == 0
+    assert "nothing to do: the mags were finished before with the same settings" in out
+    code, _, err = call(*command, "--method", "mean")
     assert code == 1
     assert "--overwrite" in err
     code, _, err = call(*command, "--resume", "--overwrite")

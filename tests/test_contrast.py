@@ -195,7 +195,7 @@ def test_what_makes_no_sense_is_refused(dataset, tmp_path):
     for wrong in ((99, 1), (-1, 50), (5, 101)):
         with pytest.raises(ValueError, match="percentiles are two ascending numbers"):
             wkwdask.contrast(folder, wrong, layer="em")
-    with pytest.raises(ValueError, match="no voxel counts but zeros"):
+    with pytest.raises(ValueError, match="no voxels to count except zeros"):
         wkwdask.contrast(folder, layer="em", bounding_box=(5, 0, 12, 40, 30, 1))
     with pytest.raises(ValueError, match="several layers"):
         wkwdask.contrast(folder)
@@ -253,7 +253,7 @@ def test_a_box_without_slices(dataset):
     nothing = (5, 0, 12, 40, 30, 0)
     assert wkwdask.histogram(folder, layer="em", bounding_box=nothing, per_slice=True).shape == (1, 0, 256)
     assert wkwdask.histogram(folder, layer="em", bounding_box=nothing, per_slice=True, bins=3).shape == (1, 0, 3)
-    with pytest.raises(ValueError, match="no voxel counts"):
+    with pytest.raises(ValueError, match="no voxels to count"):
         wkwdask.contrast(folder, layer="em", bounding_box=nothing, per_slice=True)
 
 

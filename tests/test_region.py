@@ -288,7 +288,7 @@ def test_going_on_does_not_compute_again_what_is_there(tmp_path, region):
     with dask.config.set(scheduler="synchronous"):
         with pytest.raises(OverflowError) as failed:
             wkwdask.to_wkw(flaky.array(32), folder, **where)
-        assert 'existing="resume" goes on from there' in failed.value.__notes__[-1]
+        assert 'existing="resume" resumes with any array' in failed.value.__notes__[-1]
         made, flaky.made, flaky.good = flaky.made, [], 0
         report = wkwdask.to_wkw(flaky.array(32), folder, existing="resume", **where)
     assert set(made[:2]).isdisjoint(flaky.made)

@@ -395,7 +395,7 @@ def test_a_mag_that_appeared_while_a_job_was_interrupted(folder, known):
 def test_an_interrupted_job_on_other_mags_is_left_alone(folder, known):
     done = interrupt(folder)
     wkwdask.build_pyramid(folder, "seg", mags=["32-32-16"])
-    wkwdask.to_wkw(np.ones((9, 9, 9), np.uint32), folder / "seg" / "2-2-2", offset=(10, 10, 10))
+    wkwdask.to_wkw(np.ones((1, 1, 1), np.uint32), folder / "seg" / "64-64-32", offset=(0, 0, 0))
     assert journaled(folder) == done
     assert go_on(folder)[1] == known.tasks - done
     assert leftovers(folder) == []

@@ -129,7 +129,7 @@ def test_refused(dataset, tmp_path):
     with pytest.raises(MissingError, match="has no mag 8"):
         wkwdask.rm(dataset, layer="cells", mags=[8])
     (dataset / "cells" / "2-2-1" / "notes.txt").write_text("mine")
-    with pytest.raises(UnsupportedError, match=r"2-2-1: is no mag, or holds something else"):
+    with pytest.raises(UnsupportedError, match=r"2-2-1: is not a mag, or holds other files too"):
         wkwdask.rm(dataset)
     os.unlink(dataset / "cells" / "2-2-1" / "notes.txt")
     owner = Owner.this_process("test")

@@ -46,7 +46,7 @@ def test_what_goes_on():
     ("arguments", "said"),
     [
         (["pyramid", "ds"], "Missing option '--cluster'"),
-        (["pyramid", "ds", "--cluster", "local"], "give the command itself, wkwdask pyramid ... --cluster local"),
+        (["pyramid", "ds", "--cluster", "local"], "type the command itself: wkwdask pyramid ... --cluster local"),
         (["pyramid", "ds", "--cluster", "slurm-array", "--memory", "much"], "--memory takes a size"),
     ],
 )

@@ -198,7 +198,7 @@ def test_what_was_finished_is_kept(tmp_path, monkeypatch):
     with dask.config.set(scheduler="synchronous"):
         with pytest.raises((BrokenError, TaskFailedError)) as failed:
             wkwdask.to_n5(array, tmp_path / "em" / "s0", **options)
-        assert 'existing="resume" goes on from there' in "".join(getattr(failed.value, "__notes__", []))
+        assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))
         assert not (tmp_path / "em" / "attributes.json").exists()
         with pytest.raises(ResumeError, match="dataset was"):
             wkwdask.to_n5(array, tmp_path / "em" / "s0", existing="resume", block_size=(20, 20, 20))

@@ -263,7 +263,7 @@ def test_what_was_finished_is_kept(tmp_path, monkeypatch, sharded):
     with dask.config.set(scheduler="synchronous"):
         with pytest.raises((BrokenError, TaskFailedError)) as failed:
             wkwdask.to_precomputed(array, tmp_path / "v", **options)
-        assert 'existing="resume" goes on from there' in "".join(getattr(failed.value, "__notes__", []))
+        assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))
         assert not (tmp_path / "v" / "info").exists()
         with pytest.raises(ResumeError, match="scale was"):
             wkwdask.to_precomputed(array, tmp_path / "v", existing="resume", **{**options, "chunk_size": (20, 20, 20), "sharded": False})

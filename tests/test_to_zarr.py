@@ -186,7 +186,7 @@ def test_what_was_finished_is_kept(tmp_path, monkeypatch, shard):
     options = {**OPTIONS, "shard_shape": shard}
     with pytest.raises((BrokenError, TaskFailedError)) as failed:
         wkwdask.to_zarr(array, tmp_path / "a", **options)
-    assert 'existing="resume" goes on from there' in "".join(getattr(failed.value, "__notes__", []))
+    assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))
     assert not (tmp_path / "a" / "zarr.json").exists()
     with pytest.raises(ResumeError, match="compression was"):
         wkwdask.to_zarr(array, tmp_path / "a", existing="resume", compression="gzip", **options)
@@ -250,7 +250,7 @@ def test_labels_with_fewer_mags(tmp_path, dataset):
     wkwdask.convert(dataset, tmp_path / "a.ome.zarr", layer="color")
     with pytest.warns(wkwdask.errors.ViewerWarning, match="has 1 arrays, its image 3"):
         wkwdask.convert(dataset, tmp_path / "a.ome.zarr" / "labels" / "ids", layer="neurons", mag=1)
-    with pytest.raises(ValueError, match="labels are whole numbers in one channel"):
+    with pytest.raises(ValueError, match="labels must be integers in one channel"):
         wkwdask.convert(dataset, tmp_path / "a.ome.zarr" / "labels" / "em", layer="color")
 
 

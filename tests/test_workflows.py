@@ -67,7 +67,7 @@ def test_import_image_stack(tmp_path):
 
 
 def test_pyramid(dataset):
-    assert "files" in run("pyramid.py", dataset, "--coarsest", "4-4-2")
+    assert "1 file, " in run("pyramid.py", dataset, "--coarsest", "4-4-2")
     assert [str(mag.mag) for mag in wkwdask.info(dataset).layers[0].mags] == ["1", "2-2-1", "4-4-2"]
     assert "nothing to do" in run_script_here(WORKFLOWS / "pyramid.py", dataset, "--coarsest", "4-4-2")
 

@@ -42,7 +42,7 @@ def test_a_function(runner, tmp_path):
     wkwdask.write(tmp_path / "a" / "1", (3, 0, 5), voxels(), **OPTIONS)
     smooth = partial(ndimage.gaussian_filter, sigma=1)
     wkwdask.apply(smooth, tmp_path / "a" / "1", tmp_path / "b" / "1", halo=4, chunks=16)
-    assert wkwdask.apply(np.max, tmp_path / "b" / "1", chunks=16, combine=max) == smooth(np.pad(voxels(), ((3, 23), (0, 14), (5, 31)))).max()
+    assert wkwdask.apply(np.max, tmp_path / "b" / "1", chunks=16, combine=max) == smooth(voxels()).max()
     with dask.config.set(scheduler="synchronous"):
         wkwdask.apply(smooth, tmp_path / "a" / "1", tmp_path / "c" / "1", halo=4, chunks=16)
     assert stored(tmp_path / "b") == stored(tmp_path / "c")

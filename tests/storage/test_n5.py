@@ -223,7 +223,7 @@ def test_what_is_n5(container, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "attributes.json").write_text('{"of": "somebody else"}')
     assert not is_n5(tmp_path / "other")
-    with pytest.raises(MissingError, match="no N5 dataset here or below"):
+    with pytest.raises(MissingError, match="no N5 dataset found here or below"):
         find_n5_layers(tmp_path / "other")
     with pytest.raises(MissingError, match="no such folder"):
         find_n5_layers(tmp_path / "nothing")

@@ -28,8 +28,8 @@ def test_errors_speak_the_language_of_the_caller(dataset):
     calls = [
         (["pyramid", dataset], "--layer", lambda: wkwdask.build_pyramid(dataset), "layer="),
         (
-            ["pyramid", dataset / "one", "--mags", "2"], "--overwrite replaces",
-            lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"]), 'existing="overwrite"',
+            ["pyramid", dataset / "one", "--mags", "2", "--method", "min"], "--overwrite replaces",
+            lambda: wkwdask.build_pyramid(dataset / "one", mags=["2"], method="min"), 'existing="overwrite"',
         ),
         (
             ["pyramid", dataset / "one", "--mags", "2", "--coarsest", "4"], "--mags lists the mags; --coarsest, --sampling and --align-with choose them",

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
 _RESUME_NOTE = 'what was finished is kept: the same call goes on from there, existing="overwrite" starts anew'
-_KEPT_NOTE = 'what was finished is kept: the same call with the same array resumes, existing="resume" does so with an array that has another name'
+_KEPT_NOTE = 'what was finished is kept: the same call with the same array resumes, existing="resume" resumes with any array'
 _FINISHED_NOTE = "an earlier job with the same settings was interrupted while it published its result; that was finished now"
 
 

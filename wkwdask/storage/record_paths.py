@@ -112,7 +112,7 @@ class RecordPaths:
         what = f"names {path!r}, which is not in the dataset {dataset_around(self.parent)}"
         raise CorruptError(
             f"{self.root}/{record}: {what}, and nothing is done there; wkwdask repair removes the record, and so does who removes {self.root}; "
-            "where a job was interrupted that writes outside of its dataset, the same call with allow_external=True (--allow-external) completes it"
+            "where a job was interrupted that writes outside of its dataset, the same call with allow_external=True completes it"
         )
 
 
