@@ -362,7 +362,7 @@ def find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, An
     return unfinished
 
 
-def finish_what_was_left(parent: str, folder: str, command: str) -> None:
+def finish_what_was_left(parent: str, folder: str, command: str, dataset: str | None = None) -> None:
     """Finish the publishing of an earlier start that was killed there, before what is there is looked at.
 
     Parameters
@@ -373,10 +373,12 @@ def finish_what_was_left(parent: str, folder: str, command: str) -> None:
         That of the mag or scale.
     command : str
         What is about to be done.
+    dataset : str, optional
+        The dataset that lists the mag, where a link may lead to it.
     """
     if is_untouched(parent, (folder,)):
         return
-    job_folder = JobFolder(parent, Owner.this_process(f"{command} of {folder}"), (folder,))
+    job_folder = JobFolder(parent, Owner.this_process(f"{command} of {folder}"), (folder,), datasets=[*filter(None, [dataset])])
     with contextlib.suppress(ResumeError):  # of another job, which is left alone
         job_folder.start("update", {})
         job_folder.discard()

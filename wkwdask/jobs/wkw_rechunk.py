@@ -214,7 +214,7 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
         check_inside_dataset(move.layer, listed)
         real = real_folder(move.layer, listed)
         parent = parent_of(move.layer, [real])
-        finish_what_was_left(parent, real, options.command)  # before the source is looked at: it may be replaced here
+        finish_what_was_left(parent, real, options.command, move.layer.dataset_folder)  # before the source is looked at: it may be replaced here
     shown = _source_of(move, options)
     source = replace(_with_all_files(shown), folder=real) if in_place else shown
     volume = _translated(source, options.translate)

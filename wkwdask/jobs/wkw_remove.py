@@ -14,6 +14,7 @@ from wkwdask.jobs.places import dataset_of, other_layers_with, outside_of, real_
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
 from wkwdask.storage.dataset import check_datasource_writable, choose_layer, locate, read_datasource
+from wkwdask.storage.dataset_edit import elsewhere
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.job_records import check_no_job
 from wkwdask.storage.job_removals import REMOVAL, discard_dead_jobs, find_removals
@@ -21,6 +22,7 @@ from wkwdask.storage.layer_edit import MagRemoval
 from wkwdask.storage.local import count_tree, is_remote, local_path
 from wkwdask.storage.locks import locked_file
 from wkwdask.storage.owner import Owner
+from wkwdask.storage.record_paths import dataset_around
 from wkwdask.storage.wkw import HEADER_NAME, is_mag, what_else
 
 if TYPE_CHECKING:
@@ -163,12 +165,13 @@ def stage_removals(
     path = local_path(url)
     if os.path.islink(path) and not allow_external:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")
-    unfinished = [] if dry_run else [find_removals(folder) for folder in _parents(path)]
+    unfinished = [] if dry_run else [_unfinished(folder, allow_external=allow_external) for folder in _parents(path)]
     roots = tuple(root for found, _ in unfinished for root in found)
     try:
         located = locate(path, allow_external=allow_external)
     except MissingError:
-        if not any(folder == path or folder.startswith(f"{path}/") for _, folders in unfinished for folder in folders):
+        real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        if not any(folder in (path, real) or folder.startswith((f"{path}/", f"{real}/")) for _, folders in unfinished for folder in folders):
             raise
         return Removals((), (), roots, None)
     is_dataset = located.mag is None and (not located.layers or located.layers[0].folder != path)
@@ -185,6 +188,14 @@ def _parents(path: str) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(path) as entries:
         folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
     return folders
+
+
+def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[str]]:
+    """Find what dead jobs left in a folder; one that a link leads to from a dataset is another dataset's."""
+    around = dataset_around(folder)
+    if elsewhere(around, folder) is None:
+        return find_removals(folder)
+    return find_removals(folder, [around]) if allow_external else ([], [])
 
 
 def _chosen(located: Located, layers: Sequence[str] | None) -> list[Layer]:

@@ -16,7 +16,7 @@ from wkwdask.storage.journal import has_journal
 from wkwdask.storage.json_record import read_record
 from wkwdask.storage.locks import ShardBox, locked_folders, locks_of, read_owner
 from wkwdask.storage.publication import RECORD_NAME, published_folders, read_publication
-from wkwdask.storage.record_paths import RecordPaths
+from wkwdask.storage.record_paths import RecordPaths, dataset_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,7 +113,7 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
 def problem_of(root: str) -> str:
     """Say why nothing is done that the records of a job say, an empty text where they can be trusted."""
     try:
-        check_records(RecordPaths(root))
+        check_records(RecordPaths(root, (dataset_around(os.path.dirname(root)),)))  # that may be one with a link to the job's
     except CorruptError as error:
         return str(error)
     return ""

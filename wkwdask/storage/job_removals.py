@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import LockedError
 from wkwdask.storage.job_folder import finish, set_aside
@@ -12,12 +13,22 @@ from wkwdask.storage.locks import guarded, locked_folders, read_owner, release_l
 from wkwdask.storage.publication import read_publication
 from wkwdask.storage.record_paths import RecordPaths
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 REMOVAL = "rm of "
 """How the command of a job begins that takes mags away."""
 
 
-def find_removals(parent: str) -> tuple[list[str], list[str]]:
+def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """Find what dead jobs left that were taking mags away; what was not out of sight is now.
+
+    Parameters
+    ----------
+    parent : str
+        The folder that they work in.
+    datasets : sequence of str
+        Further datasets that their records may name.
 
     Returns
     -------
@@ -33,7 +44,7 @@ def find_removals(parent: str) -> tuple[list[str], list[str]]:
             owner = read_owner(f"{root}/{OWNER_NAME}")
             if owner is None or not (owner.is_gone() or not holds_locks(root, job)):
                 continue
-            paths = RecordPaths(root)
+            paths = RecordPaths(root, tuple(datasets))
             publication = read_publication(paths)
             if publication is not None and publication.removed is not None:
                 check_records(paths)

@@ -32,8 +32,10 @@ class RecordPaths:
 
     @property
     def parent(self) -> str:
-        """The folder that the job works in."""
-        return os.path.dirname(self.root)
+        """The folder that the job works in: where a link leads to it from another dataset, the real one, for its records are about that."""
+        folder = os.path.dirname(self.root)
+        real, around = os.path.realpath(folder), os.path.realpath(dataset_around(folder))
+        return folder if real == around or real.startswith(f"{around.rstrip('/')}/") else real
 
     def written(self, path: str) -> str:
         """Give the form of a path that a record holds."""
