@@ -188,3 +188,10 @@ def test_pipes_do_not_hang(tmp_path, name):
     for source in (tmp_path / "s", tmp_path / "s" / name) if name.startswith("1") else (tmp_path / "s" / name,):
         with pytest.raises(FormatError, match=f"{name}: .*not a regular file"):
             converted(source, tmp_path)
+
+
+def test_a_link_to_a_file_whose_parts_lie_beside_it(folder, tmp_path):
+    write(folder, lambda file: virtual(file, ("near.h5", "x")))
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "a.h5").symlink_to("../in/a.h5")
+    np.testing.assert_array_equal(converted(f"{tmp_path}/links/a.h5:/data", tmp_path), VOXELS)

@@ -39,7 +39,7 @@ def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
     check_regular(path)
     h5py = need("h5py", path, extra)
     with reading(path, "HDF5 file"):
-        return h5py.File(path, "r", **options)
+        return h5py.File(os.path.realpath(path), "r", **options)  # what it leads to lies beside the file, not beside a link to it
 
 
 def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
