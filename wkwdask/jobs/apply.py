@@ -15,6 +15,7 @@ from wkwdask.geometry.grid import cell_box, mark_cells
 from wkwdask.jobs.aligned import read_aligned, read_mask
 from wkwdask.jobs.job import Result, give_up, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed
+from wkwdask.jobs.report import counted
 from wkwdask.plans.cells import cell_map, marked_cells
 from wkwdask.storage.states import add_digests, digest
 
@@ -251,12 +252,16 @@ def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[.
     name = function_name(function)
     if not isinstance(result, np.ndarray) or isinstance(result, np.ma.MaskedArray):
         raise TypeError(f"{name} gave {type(result).__name__}, expected an array of shape {box.size}")
+    given = result.shape
     if result.ndim == 3:
         result = result[np.newaxis]
     if result.shape != (target.num_channels, *box.size):
-        raise ValueError(f"{name} gave shape {result.shape} for {box.size} voxels in {target.num_channels} channels (channels= says how many it gives)")
+        channels = counted(target.num_channels, "channel")
+        raise ValueError(f"{name} gave shape {given} for {box.size} voxels in {channels} (channels= says how many it gives)")
     if not np.can_cast(result.dtype, target.dtype, "safe"):
-        raise TypeError(f"{name} gave {result.dtype.name}, which is not stored as {target.dtype.name} without loss: cast it in the function, or give dtype=")
+        raise TypeError(
+            f"{name} gave {result.dtype.name}, which is not stored as {target.dtype.name} without loss: cast it in the function, or name a type with dtype= that stores {result.dtype.name}"
+        )
     voxels: npt.NDArray[Any] = result.astype(target.dtype, copy=False)
     return voxels
 
