@@ -35,6 +35,7 @@ def completed(shell, *words):
         (("pyramid", "DS", "--layer", ""), [("plain", "cells"), ("plain", "color")]),
         (("pyramid", "DS", "--layer", "co"), [("plain", "color")]),
         (("pyramid", "DS", "--layer", "color", "--mags", "2-2-1,4"), [("plain", "2-2-1,4-4-1")]),
+        (("pyramid", "DS", "--layer", "color", "--mags", "1,"), [("plain", "1,2-2-1"), ("plain", "1,4-4-1")]),
         (("preview", "DS", "--layer", "cells", "--mag", ""), [("plain", "1")]),
         (("dataset", "rename-layer", "DS", "ce"), [("plain", "cells")]),
         (("dataset", "remove-mag", "DS", "color", "2"), [("plain", "2-2-1")]),

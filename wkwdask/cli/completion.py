@@ -40,7 +40,8 @@ class _MagNames(click.types.StringParamType):
         before, comma, last = incomplete.rpartition(",")
         wanted = ctx.params.get("layer") or ctx.params.get("layers")
         mags = {mag: None for layer in _layers(ctx) if not wanted or layer.name == wanted or layer.name in wanted for mag in layer.mags}
-        return [CompletionItem(f"{before}{comma}{mag.name}") for mag in mags if mag.name.startswith(last)]
+        named = before.split(",")
+        return [CompletionItem(f"{before}{comma}{mag.name}") for mag in mags if mag.name.startswith(last) and mag.name not in named]
 
 
 _TYPES = {
