@@ -86,7 +86,9 @@ def test_status_and_cancel(interrupted):
     said = run_here("status", interrupted).stdout
     assert "the same call with the same array resumes it" in said
     assert "wkwdask cancel --discard removes it" in said
-    assert run_here("cancel", interrupted).returncode == 1
+    refused = run_here("cancel", interrupted)
+    assert refused.returncode == 1
+    assert "was interrupted, and --discard removes it" in refused.stderr
     assert len(jobs(interrupted)) == 1
     ended = run_here("cancel", interrupted, "--discard")
     assert ended.returncode == 0, ended.stderr

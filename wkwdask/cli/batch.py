@@ -226,7 +226,8 @@ def cancel(path: str, discard: bool) -> None:
     found = [(job, numbers) for job, numbers in every if job.is_running or numbers]
     interrupted = [job for job, _ in every if not job.is_running] if discard else []
     if not found and not interrupted:
-        raise click.ClickException(f"{path}: no job runs here")
+        left = next((job for job, _ in every if not job.is_running), None)
+        raise click.ClickException(f"{path}: no job runs here" + (f"; {left.owner} was interrupted, and --discard removes it" if left else ""))
     for job, numbers in found:
         if not numbers:
             raise click.ClickException(f"{job.root}: {job.owner}: not a SLURM job; end its process there")
