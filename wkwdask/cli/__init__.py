@@ -42,9 +42,8 @@ def cli(debug: bool) -> None:
     N5 as Zarr                 wkwdask n5-as-zarr VOLUME.n5
     Zarr chunks as TIFF files  wkwdask tiff-prefix 256,256 uint16
     See it as Zarr             wkwdask zarr-view DATASET
-    Run on a cluster           wkwdask cluster list, then --cluster NAME
     Edit its JSON              wkwdask dataset rename-layer DATASET OLD NEW
-    On a cluster               wkwdask pyramid DATASET --cluster slurm-jobqueue, wkwdask cluster list
+    Run on a cluster           wkwdask cluster list, wkwdask pyramid DATASET --cluster slurm-jobqueue
     As a SLURM job array       wkwdask submit pyramid DATASET --cluster slurm-array
     Show progress              wkwdask status DATASET, wkwdask cancel DATASET
     Try all of it              wkwdask demo

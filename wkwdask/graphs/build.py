@@ -173,7 +173,7 @@ def upsample(upsampling: StagedUpsample) -> Report:
     staged = upsampling.staged
     if not staged.targets:
         staged.remove_leftovers()
-        return Report((), 0, 0.0, f"no mag finer than {upsampling.source.box.mag} is to be made: nothing to do (mags= makes mags anew that are there)")
+        return Report((), 0, 0.0, f"nothing to do: no mag finer than {upsampling.source.box.mag} is missing; mags= names existing mags to make again")
     report = staged.start()
     if report is not None:
         upsampling.check_current()

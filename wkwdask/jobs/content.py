@@ -50,7 +50,7 @@ class Content:
             return f"the array is believed to be the same, since its place, shape, type and token {self.token!r} are"
         if self.in_memory:
             return "the array is the same"
-        return "the array is believed to be the same, since its place, shape and type are, or its graph's name is too; token= can name its content"
+        return "the array is believed to be the same, since its place, shape and type are; its voxels were not compared, and token= can name its content"
 
 
 def owner_of(command: str, parent: str, folder: str, region: ShardBox | None, settings: dict[str, Any], existing: str, content: Content) -> Owner:
