@@ -282,7 +282,7 @@ def test_pyramid_with_nothing_to_do(dataset):
 def test_pyramid_existing(dataset):
     wkwdask.build_pyramid(dataset, coarsest="4-4-2", method="max")
     before = wkwdask.read(dataset, mag="2-2-1")
-    with pytest.raises(ExistsError, match=r"2-2-1: is there already \(and 1 more\)"):
+    with pytest.raises(ExistsError, match=r"2-2-1: already exists \(and 1 more\)"):
         wkwdask.build_pyramid(dataset, coarsest="4-4-2", method="min")
     np.testing.assert_array_equal(wkwdask.read(dataset, mag="2-2-1"), before)
     wkwdask.build_pyramid(dataset, coarsest="4-4-2", method="min", existing="overwrite")

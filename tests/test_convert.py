@@ -442,7 +442,7 @@ def test_what_is_there_is_replaced_only_on_request(tmp_path, dataset):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     for target in ("a.npy", "mine"):
-        with pytest.raises(ExistsError, match="is there already"):
+        with pytest.raises(ExistsError, match="already exists"):
             wkwdask.convert(dataset, tmp_path / target)
     with pytest.raises(ExistsError, match=r"holds something else \(notes\.txt\) than sections .* and is not replaced"):
         wkwdask.convert(dataset, tmp_path / "mine", existing="overwrite")
@@ -496,7 +496,7 @@ def test_targets_of_another_kind(tmp_path, dataset, existing):
     with stopping(tmp_path / "log", 0, AssertionError("it began to work")):
         for name, message in (
             ("a.npy", "is a folder, expected"), ("c.npy", "symbolic link"), ("d", "symbolic link"), ("e.npy", "symbolic link"),
-            ("file", "is there already" if existing == "error" else "is a file, expected"),
+            ("file", "already exists" if existing == "error" else "is a file, expected"),
         ):  # fmt: skip
             with pytest.raises(ExistsError, match=message):
                 wkwdask.convert(dataset, tmp_path / name, existing=existing)

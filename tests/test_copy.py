@@ -142,7 +142,7 @@ def test_a_layer_gets_another_name(dataset, tmp_path):
     np.testing.assert_array_equal(whole(tmp_path / "other", "labels", "2-2-1"), whole(dataset, mag="2-2-1"))
     wkwdask.copy(dataset / "cells" / "1", dataset / "again" / "1", bounding_box=(20, 3, 41, 9, 9, 9), translate=(1, 1, 1))
     np.testing.assert_array_equal(whole(dataset, "again"), whole(dataset)[:, 4:13, 3:12, 1:10])
-    with pytest.raises(ExistsError, match="is there already"):
+    with pytest.raises(ExistsError, match="already exists"):
         wkwdask.copy(dataset / "cells" / "1", dataset / "again" / "1")
     wkwdask.copy(dataset / "cells" / "1", dataset / "again" / "1", existing="overwrite")
     np.testing.assert_array_equal(whole(dataset, "again"), whole(dataset))

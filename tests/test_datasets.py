@@ -164,7 +164,7 @@ def test_an_odd_layer_is_verified_and_repaired(dataset):
 def test_create(tmp_path):
     made = wkwdask.create_dataset(tmp_path / "new", (0.004, 0.004, 0.035), unit="micrometer", name="cells")
     assert (made.name, made.voxel_size, made.unit, made.voxel_size_nm) == ("cells", (0.004, 0.004, 0.035), "micrometer", (4, 4, 35))
-    with pytest.raises(ExistsError, match="is there already"):
+    with pytest.raises(ExistsError, match="already exists"):
         wkwdask.create_dataset(tmp_path / "new", (4, 4, 35))
     assert wkwdask.create_dataset(tmp_path / "new", (4, 4, 35), existing="keep") == made
     with pytest.raises(ValueError, match=r"voxels are .* nm there"):

@@ -106,7 +106,7 @@ def test_to_wkw_and_back(container, tmp_path):
         "nothing to do"
         in wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_size=(20, 20, 20), compression="xz", existing="resume").note
     )
-    with pytest.raises(ExistsError, match="em/s0: is there already"):
+    with pytest.raises(ExistsError, match="em/s0: already exists"):
         wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color")
 
 

@@ -310,7 +310,7 @@ def test_a_finished_job_is_there(folder, known):
     go_on(folder)
     before = states(folder)
     assert "nothing to do" in CASE.build(folder).note
-    with pytest.raises(ExistsError, match=r"is there already \(and 3 more\)"):
+    with pytest.raises(ExistsError, match=r"already exists \(and 3 more\)"):
         CASE.build(folder, method="max")
     assert states(folder) == before
     known.check(folder)

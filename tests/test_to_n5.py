@@ -162,13 +162,13 @@ def test_other_data_is_left_alone(tmp_path):
         wkwdask.to_n5(voxels(), tmp_path / "c.n5" / "em" / "s0", existing="overwrite")
 
 
-# ----------------------------------------------------------------------------- what is there already
+# ----------------------------------------------------------------------------- what already exists
 
 
 def test_overwritten_whole(tmp_path):
     """Nothing of the old dataset stays, also of one that others wrote."""
     write_dataset(tmp_path / "v", np.ones((90, 90, 90), np.uint8))
-    with pytest.raises(ExistsError, match="is there already"):
+    with pytest.raises(ExistsError, match="already exists"):
         wkwdask.to_n5(voxels(), tmp_path / "v", **OPTIONS)
     wkwdask.to_n5(voxels(), tmp_path / "v", existing="overwrite", **OPTIONS)
     np.testing.assert_array_equal(read(tmp_path / "v"), voxels())

@@ -1,4 +1,4 @@
-"""``to_precomputed``: what is chosen, what is refused, and what becomes of a volume that is there already."""
+"""``to_precomputed``: what is chosen, what is refused, and what becomes of a volume that already exists."""
 
 from __future__ import annotations
 
@@ -216,13 +216,13 @@ def test_scales_that_are_listed(tmp_path):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite")
 
 
-# ----------------------------------------------------------------------------- what is there already
+# ----------------------------------------------------------------------------- what already exists
 
 
 def test_overwritten_whole(tmp_path):
     """Nothing of the old scale stays, and its modes and key do."""
     wkwdask.to_precomputed(voxels(), tmp_path / "v", **OPTIONS)
-    with pytest.raises(ExistsError, match="is there already"):
+    with pytest.raises(ExistsError, match="already exists"):
         wkwdask.to_precomputed(voxels(), tmp_path / "v", **OPTIONS)
     info = info_of(tmp_path / "v")
     info["scales"][0]["key"] = "finest"

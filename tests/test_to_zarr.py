@@ -142,7 +142,7 @@ def test_other_data_is_left_alone(tmp_path, dataset):
             wkwdask.to_zarr(voxels(), tmp_path / target, **OPTIONS)
     wkwdask.to_zarr(voxels(), f"zarr://{tmp_path}/a", **OPTIONS)
     for options, error, message in (
-        ({}, ExistsError, "is there already"), ({"mag": 2, "version": "0.4"}, ValueError, "is a group of Zarr 3"),
+        ({}, ExistsError, "already exists"), ({"mag": 2, "version": "0.4"}, ValueError, "is a group of Zarr 3"),
         ({"mag": 2, "voxel_size": (2, 2.5, 20)}, ExistsError, "voxels of that size already, in the array '1'"),
     ):  # fmt: skip
         with pytest.raises(error, match=message):

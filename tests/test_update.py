@@ -357,7 +357,7 @@ def test_all_files_go(color):
 
 
 def test_touched_files_change_nothing(layer, dataset):
-    """They are read again, and what comes out is there already: no file is written, and the next mags are not looked at."""
+    """They are read again, and what comes out already exists: no file is written, and the next mags are not looked at."""
     before = states(dataset)
     paths = sorted((dataset / layer.name / "1").rglob("x*.wkw"))
     for path in paths[::3]:

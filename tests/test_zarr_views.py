@@ -89,7 +89,7 @@ def test_verify_knows_them(dataset):
 def test_other_zarr_stays(dataset):
     (dataset / "neurons" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group", "attributes": {}}')
     before = names(dataset)
-    with pytest.raises(ExistsError, match=r"neurons/zarr\.json: is there already and was made by something else"):
+    with pytest.raises(ExistsError, match=r"neurons/zarr\.json: already exists and was made by something else"):
         wkwdask.write_zarr_view(dataset)
     assert names(dataset) == before
     wkwdask.write_zarr_view(dataset, layer="color")

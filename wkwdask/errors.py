@@ -44,7 +44,7 @@ class ReplacedError(WkwDaskError, OSError):
 
 
 class ExistsError(WkwDaskError, FileExistsError):
-    """The target is there already and ``existing="error"``."""
+    """The target already exists and ``existing="error"``."""
 
 
 class ResumeError(WkwDaskError, ValueError):

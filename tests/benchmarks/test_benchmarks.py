@@ -84,7 +84,7 @@ def test_volumes_are_mirrored_cut_and_split(data):
     larger, split = data.cube("em", 2 * _SIZE), data.cube("em", file_vx=32)
     for cube in (larger, split):
         cube.make()
-        cube.make()  # is there already
+        cube.make()  # already exists
     mirrored = np.pad(real[0], (0, _SIZE), "symmetric")
     np.testing.assert_array_equal(read_mag(larger.mag, larger.edge)[0], mirrored)
     np.testing.assert_array_equal(read_mag(split.mag, _SIZE), real)

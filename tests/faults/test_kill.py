@@ -273,7 +273,7 @@ class Expected:
         """Run the job again, or go on, and compare with the undisturbed run."""
         again = self.reruns[turn % len(self.reruns)]
         done, log = journaled(folder), folder.parent / f"{folder.name}.log"
-        # a job that was killed when all was done but its lock is there already, which a job that must not overwrite says
+        # a job that was killed when all was done but its lock already exists, which a job that must not overwrite says
         with contextlib.suppress(ExistsError), logged(log):
             again(folder)
         assert differences(contents(folder), self.after) == []

@@ -355,9 +355,9 @@ def test_existing(tmp_path, array):
     url = tmp_path / "1"
     wkwdask.to_wkw(array, url, offset=OFFSET, **OPTIONS)
     before = contents(url)
-    with pytest.raises(ExistsError, match=r'1: is there already; existing="overwrite"'):
+    with pytest.raises(ExistsError, match=r'1: already exists; existing="overwrite"'):
         wkwdask.to_wkw(array + 1, url, offset=OFFSET, **OPTIONS)
-    with pytest.raises(ExistsError, match="is there already"):
+    with pytest.raises(ExistsError, match="already exists"):
         wkwdask.to_wkw(da.from_array(array), url, offset=OFFSET, **OPTIONS)
     assert contents(url) == before
     wkwdask.to_wkw(array[:, :3, :3, :3], url, offset=(100, 0, 0), existing="overwrite", **{**OPTIONS, "block_len": 16})

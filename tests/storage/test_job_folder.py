@@ -141,10 +141,10 @@ def test_discard_leaves_the_old(layer):
 
 def test_existing_is_an_error(layer):
     put_mag(layer / "1", "old")
-    with pytest.raises(ExistsError, match=r'color/1: is there already; existing="overwrite"'):
+    with pytest.raises(ExistsError, match=r'color/1: already exists; existing="overwrite"'):
         start(layer)
     put_mag(layer / "2", "old")
-    with pytest.raises(ExistsError, match=r"is there already \(and 1 more\)"):
+    with pytest.raises(ExistsError, match=r"already exists \(and 1 more\)"):
         start(layer, names=("1", "2", "4"))
     assert hidden(layer) == []
     assert text(layer / "1") == "old"
@@ -155,7 +155,7 @@ def test_an_empty_folder_is_free_and_a_link_is_not(layer):
     assert not is_taken(str(layer / "1"))
     start(layer).discard()
     (layer / "2").symlink_to(layer / "1")
-    with pytest.raises(ExistsError, match="is there already"):
+    with pytest.raises(ExistsError, match="already exists"):
         start(layer, names=("2",))
     with pytest.raises(ExistsError, match="symbolic link"):
         start(layer, names=("2",), existing="overwrite")

@@ -70,3 +70,11 @@ def test_one_task_that_fails(dataset):
         wkwdask.apply(fails_in_a_corner, dataset / "color" / "1", dataset / "same" / "1", chunks=8, retries=0)
     told = f"{caught.value} {' '.join(getattr(caught.value, '__notes__', ()))}"
     assert re.search(r"\b1 task failed( for this reason)?; all tasks that do not depend on them are done", told)
+
+
+def test_an_existing_mag(dataset):
+    done = run_here("apply", "numpy:negative", dataset / "color" / "1", dataset / "copy" / "1")
+    again = run_here("apply", "numpy:positive", dataset / "color" / "1", dataset / "copy" / "1").stderr
+    assert done.returncode == 0, done.stderr
+    assert "already exists; --overwrite replaces it whole" in again
+    assert not ODD.search(again)

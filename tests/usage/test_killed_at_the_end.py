@@ -1,4 +1,4 @@
-"""Jobs that are killed at their last steps, when the result appears or is there already: the same call succeeds, and nothing else stays."""
+"""Jobs that are killed at their last steps, when the result appears or already exists: the same call succeeds, and nothing else stays."""
 
 from __future__ import annotations
 
@@ -108,9 +108,9 @@ def test_the_same_call_succeeds(start, tmp_path, name):
 def test_a_finished_pyramid_of_other_settings_or_another_source_is_an_error(start, tmp_path):
     here = shutil.copytree(start, tmp_path / "here")
     wkwdask.build_pyramid(here / "ds", "seg", mags=[2, 4])
-    with pytest.raises(wkwdask.ExistsError, match="is there already"):
+    with pytest.raises(wkwdask.ExistsError, match="already exists"):
         wkwdask.build_pyramid(here / "ds", "seg", mags=[2, 4], method="max")
-    with pytest.raises(wkwdask.ExistsError, match="is there already"):
+    with pytest.raises(wkwdask.ExistsError, match="already exists"):
         wkwdask.build_pyramid(here / "ds", "seg", mags=[2])
     wkwdask.to_wkw(LABELS + 1, here / "ds" / "seg" / "1", region=((0, 0, 0), (16, 16, 16)))
     with pytest.raises(wkwdask.ResumeError, match="update=True"):

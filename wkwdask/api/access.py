@@ -289,7 +289,7 @@ def to_wkw(
     any_length : bool
         Allow ``block_len`` and ``file_len`` up to 32768, which the reference library cannot read.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag is there already; ``"overwrite"`` replaces it whole. The same call resumes an interrupted one: files
+        What to do where the mag already exists; ``"overwrite"`` replaces it whole. The same call resumes an interrupted one: files
         that it finished are kept (their size, header and table are checked) and not computed again. The same call means the same settings and the same
         array: the same voxels in memory, a dask graph of the same name, or the same ``token``. ``"resume"`` compares of a dask array only place, shape and
         type: you must know that its content is the same.
@@ -397,7 +397,7 @@ def create(
     compression : {"lz4hc", "lz4", "raw"}
         How blocks are encoded.
     existing : {"error", "overwrite"}
-        What to do where the mag is there already; ``"overwrite"`` replaces it whole.
+        What to do where the mag already exists; ``"overwrite"`` replaces it whole.
     category : {"color", "segmentation"}, optional
         What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
     allow_external : bool

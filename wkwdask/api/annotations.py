@@ -62,7 +62,7 @@ def merge(
     compression : {"lz4hc", "lz4", "raw"}, optional
         How its blocks are encoded; by default as in the base.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag is there already. An interrupted merge goes on in any case but ``"overwrite"``, which starts anew.
+        What to do where the mag already exists. An interrupted merge goes on in any case but ``"overwrite"``, which starts anew.
     verify : bool
         Read all voxels back and compare them before the mag appears.
     allow_external : bool

@@ -150,7 +150,7 @@ def convert(
         Whether a slice of another size or type, one that cannot be decoded, or a gap in the numbers of sections is an error that names it, or becomes zeros,
         which the report names.
     existing : {"error", "resume", "overwrite"}
-        What to do where the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew; of folders, an export
+        What to do where the target already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew; of folders, an export
         replaces only those that an export made.
     allow_external : bool
         Write where paths or links lead out of the dataset, and read what links, external storage and virtual datasets of an HDF5 file take from outside of its

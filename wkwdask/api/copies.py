@@ -52,7 +52,7 @@ def copy(
     translate : sequence of 3 int
         By what all voxels move along x, y, z [voxels of mag 1]; a multiple of every mag that is copied.
     existing : {"error", "resume", "overwrite"}
-        What to do where a mag of the target is there already. An interrupted copy goes on in any case but ``"overwrite"``, which starts anew.
+        What to do where a mag of the target already exists. An interrupted copy goes on in any case but ``"overwrite"``, which starts anew.
     verify : bool
         Read all voxels back and compare them before a mag appears.
     allow_external : bool

@@ -413,7 +413,7 @@ def create_dataset(
     name : str, optional
         Its name, by default that of the folder.
     existing : {"error", "keep"}
-        What to do where the dataset is there already; ``"keep"`` opens it, if it has the same voxel size.
+        What to do where the dataset already exists; ``"keep"`` opens it, if it has the same voxel size.
 
     Returns
     -------
@@ -442,7 +442,7 @@ def create_dataset(
 
     def check(document: dict[str, Any]) -> dict[str, Any]:
         if document is not new and existing == "error":
-            raise ExistsError(f'{path}/{FILE_NAME}: is there already; open_dataset() opens it, existing="keep" takes it as it is')
+            raise ExistsError(f'{path}/{FILE_NAME}: already exists; open_dataset() opens it, existing="keep" takes it as it is')
         return document
 
     os.makedirs(path, exist_ok=True)

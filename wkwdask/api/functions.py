@@ -88,7 +88,7 @@ def apply(
     category : {"color", "segmentation"}, optional
         What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+        What to do where the mag already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
     combine : callable
         Without a target: makes one value of two, which come in the order of their bricks.
     token : str, optional

@@ -91,7 +91,7 @@ def to_n5(
     mag : Mag, str or int, optional
         How many voxels of ``s0`` one spans, such as ``"2-2-1"`` for ``s1``; 1 by default.
     existing : {"error", "resume", "overwrite"}
-        What to do where the dataset is there already; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings,
+        What to do where the dataset already exists; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings,
         as for :func:`to_wkw`.
     token : str, optional
         A name of the array's content: a call with another one does not go on.

@@ -92,7 +92,7 @@ def to_precomputed(
     offset : sequence of 3 int, optional
         Absolute voxel of the scale that element 0 goes to; may be negative. By default 0, or what the coordinates of a DataArray say.
     existing : {"error", "resume", "overwrite"}
-        What to do where the scale is there already; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings,
+        What to do where the scale already exists; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings,
         as for :func:`to_wkw`.
     type : {"image", "segmentation"}, optional
         What a new volume is; by default integers of 32 bits and more in one channel are a segmentation.

@@ -99,7 +99,7 @@ def build_pyramid(
     force : bool
         Allow a lossy encoding of a segmentation, which changes its ids.
     existing : {"error", "resume", "overwrite"}
-        What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
+        What to do where one of the mags already exists. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew. A finished pyramid with the same settings is no error:
         the same call does nothing, so that it can be repeated whenever it was killed.
     update : bool or "content"
@@ -247,7 +247,7 @@ def upsample(
         Edge of a file of the new mags [blocks], a power of two up to 128; by default the one up to 32 that suits the box of each mag, at most 8 where the
         source has a file for each block.
     existing : {"error", "resume", "overwrite"}
-        What to do where one of the mags is there already. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
+        What to do where one of the mags already exists. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
     allow_external : bool
         Write where paths or links lead out of the dataset; by default that is refused.

@@ -81,7 +81,7 @@ def rechunk(
     bounding_box : BoundingBox, str or sequence, optional
         What to take over, in mag-1 voxels; only with a target.
     existing : {"error", "resume", "overwrite"}
-        What to do where a mag of the target is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+        What to do where a mag of the target already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
     verify : bool, optional
         Read all voxels back and compare them before a mag appears; by default where mags are replaced in their place.
     allow_external : bool

@@ -79,7 +79,7 @@ def connected_components(
     level : int
         LZ4HC level, 1..12.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+        What to do where the mag already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
     allow_external : bool
         Write where links lead out of the dataset; by default that is refused.
 
@@ -195,7 +195,7 @@ def remap(
     level : int
         LZ4HC level, 1..12.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag is there already. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
+        What to do where the mag already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
     allow_external : bool
         Write where links lead out of the dataset; by default that is refused.
 

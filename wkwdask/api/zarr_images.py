@@ -105,7 +105,7 @@ def to_zarr(
     category : {"color", "segmentation"}, optional
         Whether voxels are ids; by default integers of 32 bits and more in one channel are.
     existing : {"error", "resume", "overwrite"}
-        What to do where the mag is there already; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings, as
+        What to do where the mag already exists; ``"overwrite"`` replaces it whole. ``"resume"`` goes on with an interrupted call of the same settings, as
         for :func:`to_wkw`.
     token : str, optional
         A name of the array's content: a call with another one does not go on.

@@ -218,7 +218,7 @@ def rechunk_all(stages: Sequence[Callable[[str], StagedRechunk]], existing: str,
     Parameters
     ----------
     stages : sequence of callable
-        Each stages a mag, given what to do where it is there already.
+        Each stages a mag, given what to do where it already exists.
     existing : str
         ``"error"``, ``"resume"`` or ``"overwrite"``.
     goes_on : bool
@@ -245,7 +245,7 @@ def existing_of_call(stages: Sequence[Callable[[str], StagedRechunk]], existing:
     Parameters
     ----------
     stages : sequence of callable
-        Each stages a mag, given what to do where it is there already.
+        Each stages a mag, given what to do where it already exists.
     existing : str
         ``"error"``, ``"resume"`` or ``"overwrite"``, as a user says.
     goes_on : bool

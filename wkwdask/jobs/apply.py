@@ -259,9 +259,9 @@ def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[.
         channels = counted(target.num_channels, "channel")
         raise ValueError(f"{name} gave shape {given} for {box.size} voxels in {channels} (channels= says how many it gives)")
     if not np.can_cast(result.dtype, target.dtype, "safe"):
-        raise TypeError(
-            f"{name} gave {result.dtype.name}, which is not stored as {target.dtype.name} without loss: cast it in the function, or name a type with dtype= that stores {result.dtype.name}"
-        )
+        gave = result.dtype.name
+        remedy = f"cast it in the function, or name a type with dtype= that stores {gave}"
+        raise TypeError(f"{name} gave {gave}, which is not stored as {target.dtype.name} without loss: {remedy}")
     voxels: npt.NDArray[Any] = result.astype(target.dtype, copy=False)
     return voxels
 

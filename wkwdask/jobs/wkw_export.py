@@ -85,7 +85,7 @@ class StagedExport:
     settings: dict[str, Any]
     """What a later start must have in common."""
     existing: str
-    """What to do where the target is there already."""
+    """What to do where the target already exists."""
     owner: Owner
     """Who exports."""
 
@@ -295,7 +295,7 @@ def _check_free(target: str, existing: str, *, is_file: bool) -> None:
     if os.path.isdir(target) and not os.listdir(target):
         return
     if existing != "overwrite":
-        raise ExistsError(f'{target}: is there already; existing="overwrite" replaces it whole')
+        raise ExistsError(f'{target}: already exists; existing="overwrite" replaces it whole')
     if not os.path.isdir(target) and not is_file:
         raise ExistsError(f"{target}: is a file, expected nothing or a folder")
     if os.path.isdir(target) and not is_exported_zarr(target):

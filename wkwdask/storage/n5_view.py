@@ -209,4 +209,4 @@ def _local_root(url: str | os.PathLike[str]) -> str:
 
 def _check_own(path: str) -> None:
     if os.path.lexists(path) and not is_made_here(read_object(path) or {}):
-        raise ExistsError(f"{path}: is there already, and was not made of {FILE_NAME}; it is not touched")
+        raise ExistsError(f"{path}: already exists, and was not made of {FILE_NAME}; it is not touched")

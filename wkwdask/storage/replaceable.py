@@ -27,7 +27,7 @@ def check_targets(targets: Sequence[str], existing: str) -> None:
     there = [target for target in targets if is_taken(target)]
     if there and existing != "overwrite":
         more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""
-        raise ExistsError(f'{there[0]}: is there already{more}; existing="overwrite" replaces it whole')
+        raise ExistsError(f'{there[0]}: already exists{more}; existing="overwrite" replaces it whole')
     links = [target for target in targets if os.path.islink(target)]
     if links:
         raise ExistsError(f"{links[0]}: is a symbolic link; write to the folder that it points to")

@@ -61,7 +61,7 @@ class WkwTarget:
     box: BoundingBox
     """Where data goes [voxels of the mag]."""
     is_living: bool = False
-    """Whether the mag is there already: then each file lasts as soon as it is published."""
+    """Whether the mag already exists: then each file lasts as soon as it is published."""
     merges: bool = False
     """Whether what the mag holds outside the box stays: files are merged, block by block, with those that are there."""
     keeps_files: bool = False

@@ -175,10 +175,10 @@ def write_view(plan: ViewPlan) -> tuple[str, ...]:
     for folder in plan.documents:
         path = f"{folder}/{FILE_NAME}"
         if os.path.lexists(path) and not is_view(path):
-            raise ExistsError(f"{path}: is there already and was made by something else; it is not replaced")
+            raise ExistsError(f"{path}: already exists and was made by something else; it is not replaced")
     for link in plan.links:
         if os.path.lexists(link) and not os.path.islink(link):
-            raise ExistsError(f"{link}: is there already, and no link to the array of a segmentation")
+            raise ExistsError(f"{link}: already exists, and is no link to the array of a segmentation")
     _remove_stale_labels(plan)
     paths = []
     for folder, document in plan.documents.items():

@@ -59,7 +59,7 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
 
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ExistsError(f"{target}: is there already and not empty; name another folder")
+        raise ExistsError(f"{target}: already exists and is not empty; name another folder")
     target.mkdir(parents=True, exist_ok=True)
     publish_bytes(f"{target}/{FILE_NAME}", format_datasource(new_document(target.resolve().name, VOXEL_SIZE_NM)).encode())
     reports: list[Report] = []
