@@ -170,3 +170,13 @@ def test_aliases_in_a_cluster_file(tmp_path):
     """)
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert "bomb.yaml: not YAML: found the alias *a0, expected values that are written out" in found.stdout
+
+
+def test_a_pyramid_whose_regions_can_all_be_listed_and_whose_files_cannot(tmp_path):
+    wkwdask.to_wkw(BLOCK, tmp_path / "ds" / "em" / "1", voxel_size=(4, 4, 40))
+    path = tmp_path / "ds" / "datasource-properties.json"
+    document = json.loads(path.read_text())
+    document["dataLayers"][0]["boundingBox"].update(width=10**6, height=10**6, depth=10**5)
+    path.write_text(json.dumps(document))
+    assert wkwdask.plan_pyramid(tmp_path / "ds", mags="2,4").passes[0].regions == 1
+    assert [mag.files for mag in wkwdask.build_pyramid(tmp_path / "ds", mags="2,4").mags] == [1, 1]

@@ -9,7 +9,7 @@ import numpy as np
 
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box, cell_range
-from wkwdask.plans.cells import SparseCells, marked_cells, moved_marks
+from wkwdask.plans.cells import SparseCells, count_cells, is_large, marked_cells, moved_marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from wkwdask.plans.cells import CellMap
 
 _CODE_BITS = 20
+_FEW_SHARDS = 1 << 20
 
 
 def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
@@ -97,7 +98,8 @@ class RegionGrid:
         -------
         ndarray of bool, shape (x, y, z), or SparseCells
         """
-        if isinstance(occupied, SparseCells):
+        few = occupied.mean() * count_cells(self.box, shard_shape) < _FEW_SHARDS
+        if isinstance(occupied, SparseCells) or (few and is_large(self.box, shard_shape)):
             first = [cells.start for cells in cell_range(self.box, self.region_shape)]
             return moved_marks(occupied, first, self.region_shape, self.box, shard_shape)
         for axis, (cells, shards) in enumerate(zip(cell_range(self.box, self.region_shape), cell_range(self.box, shard_shape), strict=True)):
