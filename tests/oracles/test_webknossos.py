@@ -81,13 +81,14 @@ def test_webknossos_opens_what_we_write(dataset_folder):
         assert tuple(layer.bounding_box.size) == SHAPE
         assert [mag.to_layer_name() for mag in sorted(layer.mags)] == ["1", "2-2-1", "4-4-2", "8-8-4"]
         assert layer.dtype == np.dtype(dtype)
+        edges = {stored.mag.name: stored.block_len * stored.file_len for one in wkwdask.info(dataset_folder).layers if one.name == name for stored in one.mags}
         for mag, view in layer.mags.items():
             ours = wkwdask.read(dataset_folder / name / mag.to_layer_name())
             theirs = view.read()
             assert theirs.any()
             np.testing.assert_array_equal(ours, theirs)
             assert tuple(view.info.chunk_shape) == (8, 8, 8)
-            assert tuple(view.info.shard_shape) == (32, 32, 32)
+            assert tuple(view.info.shard_shape) == (edges[mag.to_layer_name()],) * 3
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
