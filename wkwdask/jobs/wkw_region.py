@@ -47,6 +47,8 @@ class StagedRegion(StagedMags):
     """The files that it touches."""
     segmentation: tuple[str, str] | None = None
     """Dataset and layer, where the JSON lists the layer as a segmentation."""
+    dataset: str | None = None
+    """The dataset that lists the mag, which need not lie in it."""
 
     def check_free(self) -> None:
         """Make sure that the folder can be written; who else writes is found out at the start."""
@@ -103,7 +105,7 @@ class StagedRegion(StagedMags):
         return Report((made,), self.nbytes_in, seconds, note)
 
     def _job_folder(self) -> JobFolder:
-        return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False)
+        return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False, datasets=[*filter(None, [self.dataset])])
 
 
 def stage_region(
@@ -165,6 +167,7 @@ def stage_region(
     return StagedRegion(
         owner, parent, (target,), (volume.folder,), nbytes, None, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared, region=shards,
         segmentation=(layer.dataset_folder, layer.name) if layer.dataset_folder is not None and layer.category == "segmentation" else None,
+        dataset=layer.dataset_folder,
     )  # fmt: skip
 
 
