@@ -40,6 +40,7 @@ def to_n5(folder):
 
 
 def to_zarr(folder):
+    pytest.importorskip("zarr", reason="the extra zarr")
     wkwdask.to_zarr(NEW, folder / "em.ome.zarr", voxel_size=(4, 4, 4), existing="overwrite")
 
 

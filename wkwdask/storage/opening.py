@@ -138,7 +138,7 @@ def check_names_format(url: str | os.PathLike[str]) -> None:
     text = os.fspath(url)
     if not text.startswith(("http://", "https://")):
         return
-    with contextlib.suppress(OSError, FormatError):
+    with contextlib.suppress(OSError, FormatError, ModuleNotFoundError):  # where nothing answers, or no driver can ask, all formats are named
         store = open_store(text)
         for prefix, names in _RECORDS.items():
             if any(data is not None for data in store.read_whole(names, _LARGEST_RECORD)):
