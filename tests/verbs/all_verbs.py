@@ -1,0 +1,403 @@
+"""What every verb has to do to every format, through public functions and commands, compared with numpy.
+
+A verb takes a :class:`Bench`, on which an image and a segmentation of one format are saved, and raises where something is wrong.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import xarray as xr
+from command_line import run_here
+from verbs.cases import Case, draw, largest_of_windows
+from verbs.forms import VOXEL_SIZE, Form
+
+import wkwdask
+
+VERBS = {}
+
+
+def verb(function):
+    """Put a function into the table of verbs, under its name."""
+    VERBS[function.__name__] = function
+    return function
+
+
+class Bench:
+    """A folder with an image of one format, drawn from a seed."""
+
+    def __init__(self, form: Form, folder: Path, seed: int) -> None:
+        self.form = form
+        self.folder = folder
+        self.rng = np.random.default_rng(seed)
+        self._seed = seed
+        self.case = draw(seed)
+
+    @cached_property
+    def image(self) -> str:
+        url = self.form.url(self.folder, "image")
+        self.form.save(self.case.array, url, self.case.offset)
+        return url
+
+    @cached_property
+    def labels(self) -> tuple[str, Case]:
+        case = draw(self._seed, is_segmentation=True)
+        url = self.form.url(self.folder, "labels")
+        options = {"type": "segmentation"} if self.form.engine == "precomputed" else {"category": "segmentation"}
+        self.form.save(case.array, url, case.offset, **options)
+        return url, case
+
+    @property
+    def place(self) -> str:
+        """A URL of the same format where nothing is yet."""
+        return self.form.url(self.folder, "target")
+
+    @property
+    def finest_place(self) -> str:
+        """The place of mag 1 of a new image."""
+        return self.place + {"wkw": "/1", "n5": "/s0"}.get(self.form.engine, "")
+
+    def expect(self, url: str, case: Case, mag: object = 1) -> None:
+        """Compare a mag with an array: type, place and voxels."""
+        found = wkwdask.read(url, (case.offset, case.end), mag=mag)
+        assert found.dtype == case.array.dtype
+        np.testing.assert_array_equal(found, case.array)
+        whole = wkwdask.open(url, mag=mag)
+        assert whole.shape == case.array.shape
+        np.testing.assert_array_equal(whole.compute(), case.array)
+
+    def command(self, *arguments: object) -> str:
+        """Run a command that has to succeed, and give what it prints."""
+        done = run_here(*arguments)
+        assert done.returncode in (0, None), done.stderr
+        return done.stdout
+
+
+def _below(url: str) -> Path:
+    return Path(url.split("://")[-1])
+
+
+def _chunk_files(url: str) -> list[Path]:
+    """List the files of voxels of an image."""
+    names = {"info", "header.wkw", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup", "datasource-properties.json"}
+    return sorted(path for path in _below(url).rglob("*") if path.is_file() and path.name not in names and not path.name.startswith(".wkwdask"))
+
+
+# ---------------------------------------------------------------------------- reading
+
+
+@verb
+def read(bench):
+    for _ in range(3):
+        box = bench.case.part(bench.rng)
+        np.testing.assert_array_equal(wkwdask.read(bench.image, box, mag=1), bench.case.crop(box))
+
+
+@verb
+def open_array(bench):
+    array = wkwdask.open(bench.image, mag=1)
+    part = tuple(slice(*sorted(bench.rng.integers(0, n + 1, 2))) for n in array.shape)
+    np.testing.assert_array_equal(array[part].compute(), bench.case.array[part])
+    turned = wkwdask.open(bench.image, mag=1, axes="czyx", chunks="block")
+    np.testing.assert_array_equal(turned.compute(), bench.case.array.transpose(0, 3, 2, 1))
+
+
+@verb
+def sample(bench):
+    points = bench.rng.integers(bench.case.offset, bench.case.end, (20, 3))
+    cells = tuple((points - bench.case.offset).T)
+    found = wkwdask.sample(bench.image, points, mag=1)
+    expected = bench.case.array[(slice(None), *cells)]
+    np.testing.assert_array_equal(found, expected[0] if len(expected) == 1 else expected.T)
+
+
+@verb
+def xarray(bench):
+    url = bench.image if bench.form.engine in ("wkw", "precomputed") else str(_below(bench.image))
+    array = xr.open_dataarray(url.removeprefix("precomputed://"), engine=bench.form.engine, chunks={})
+    dims = [axis for axis in ("c", "x", "y", "z") if axis in array.dims]
+    np.testing.assert_array_equal(array.transpose(*dims).values.reshape(bench.case.array.shape), bench.case.array)
+    for axis, low, edge in zip("xyz", bench.case.offset, VOXEL_SIZE, strict=True):
+        np.testing.assert_allclose(array[axis].values[0], (low + 0.5) * edge)
+
+
+@verb
+def info(bench):
+    printed = bench.command("info", bench.image)
+    assert str(bench.case.array.dtype) in printed
+    assert str(bench.case.size[0]) in printed
+
+
+@verb
+def preview(bench):
+    wkwdask.preview(bench.image, bench.folder / "picture.png", mag=1)
+    assert (bench.folder / "picture.png").stat().st_size > 100
+
+
+@verb
+def zarr_view(bench):
+    import zarr
+
+    group = zarr.open_group(wkwdask.zarr_view(bench.image), mode="r")
+    arrays = [array for _, array in group.arrays()]
+    found = np.asarray(arrays[0][...])
+    found = found[np.newaxis] if found.ndim == 3 else found
+    np.testing.assert_array_equal(found.transpose(0, 3, 2, 1), bench.case.array)
+
+
+# ---------------------------------------------------------------------------- writing
+
+
+@verb
+def save(bench):
+    bench.expect(bench.image, bench.case)
+    try:
+        bench.form.save(bench.case.array, bench.image, bench.case.offset)
+    except wkwdask.ExistsError:
+        pass
+    else:
+        raise AssertionError("what is there was replaced")
+    other = Case(bench.case.array[:, ::-1] * 2, bench.case.offset)
+    bench.form.save(other.array, bench.image, other.offset, existing="overwrite")
+    bench.expect(bench.image, other)
+
+
+@verb
+def resume(bench):
+    bench.expect(bench.image, bench.case)
+    before = {path: path.stat().st_mtime_ns for path in _chunk_files(bench.image)}
+    bench.form.save(bench.case.array, bench.image, bench.case.offset, existing="resume")
+    assert {path: path.stat().st_mtime_ns for path in _chunk_files(bench.image)} == before
+
+
+@verb
+def write_region(bench):
+    low, high = bench.case.part(bench.rng)
+    patch = bench.case.crop((low, high)) + 1
+    wkwdask.to_wkw(patch, _level(bench, bench.image), region=(low, high))
+    changed = bench.case.array.copy()
+    Case(changed, bench.case.offset).crop((low, high))[...] = patch
+    bench.expect(bench.image, Case(changed, bench.case.offset))
+
+
+def _level(bench, url):
+    return url + {"wkw": "/1", "n5": "/s0"}.get(bench.form.engine, "")
+
+
+@verb
+def create(bench):
+    if bench.form.engine == "wkw":
+        wkwdask.create_dataset(_below(bench.place).parent, VOXEL_SIZE, existing="keep")
+    zeros = Case(np.zeros((1, 20, 9, 11), "uint16"), bench.case.offset)
+    wkwdask.create(bench.finest_place, (zeros.offset, zeros.end), "uint16")
+    bench.expect(bench.place, zeros)
+
+
+@verb
+def apply(bench):
+    wkwdask.apply(_inverse, _level(bench, bench.image), _with_dataset(bench), channels=len(bench.case.array), chunks=16)
+    bench.expect(bench.place, Case(_inverse(bench.case.array), bench.case.offset))
+
+
+def _inverse(voxels):
+    return np.iinfo(voxels.dtype).max - voxels
+
+
+def _with_dataset(bench):
+    if bench.form.engine == "wkw":
+        wkwdask.create_dataset(_below(bench.place).parent, VOXEL_SIZE, existing="keep")
+    return bench.finest_place
+
+
+# ---------------------------------------------------------------------------- mags
+
+
+@verb
+def pyramid(bench):
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1", "4-4-2"], method="max")
+    half = largest_of_windows(bench.case, (2, 2, 1))
+    bench.expect(bench.image, half, "2-2-1")
+    bench.expect(bench.image, largest_of_windows(half, (2, 2, 2)), "4-4-2")
+
+
+@verb
+def pyramid_update(bench):
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
+    changed = Case(np.where(bench.case.array > 100, 0, bench.case.array + 1).astype(bench.case.array.dtype), bench.case.offset)
+    wkwdask.to_wkw(changed.array, _level(bench, bench.image), region=(changed.offset, changed.end))
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max", update=True)
+    bench.expect(bench.image, largest_of_windows(changed, (2, 2, 1)), "2-2-1")
+
+
+@verb
+def pyramid_plan(bench):
+    files = len(_chunk_files(bench.image))
+    assert "2-2-1" in str(wkwdask.plan_pyramid(bench.image, mags=["2-2-1"]))
+    assert len(_chunk_files(bench.image)) == files
+
+
+@verb
+def upsample(bench):
+    bench.case = Case(bench.case.array.repeat(2, 1).repeat(2, 2).repeat(2, 3), tuple(2 * n for n in bench.case.offset))
+    wkwdask.build_pyramid(bench.image, mags=["2-2-2"], method="max")
+    wkwdask.rm(bench.image, mags=["1"])
+    wkwdask.upsample(bench.image, mags=["1"])
+    bench.expect(bench.image, bench.case)
+
+
+# ---------------------------------------------------------------------------- storage
+
+
+def _other_chunks(bench):
+    return {"block_len": 16, "file_len": 1} if bench.form.engine == "wkw" else {"chunk_size": (16, 8, 32)}
+
+
+@verb
+def rechunk(bench):
+    wkwdask.rechunk(_level(bench, bench.image), _with_dataset(bench), **_other_chunks(bench))
+    bench.expect(bench.place, bench.case)
+    wkwdask.rechunk(bench.image, **_other_chunks(bench))
+    bench.expect(bench.image, bench.case)
+
+
+@verb
+def compress(bench):
+    wkwdask.compress(bench.image, compression="lz4" if bench.form.engine == "wkw" else "gzip")
+    bench.expect(bench.image, bench.case)
+
+
+@verb
+def copy(bench):
+    wkwdask.copy(bench.image, bench.place)
+    bench.expect(bench.place, bench.case)
+
+
+@verb
+def copy_moved_box(bench):
+    low, high = bench.case.part(bench.rng)
+    size = tuple(b - a for a, b in zip(low, high, strict=True))
+    wkwdask.copy(bench.image, bench.place, bounding_box=[*low, *size], translate=(3, 1, 2))
+    bench.expect(bench.place, Case(bench.case.crop((low, high)), tuple(a + b for a, b in zip(low, (3, 1, 2), strict=True))))
+
+
+@verb
+def rm(bench):
+    bench.expect(bench.image, bench.case)
+    wkwdask.rm(bench.image)
+    assert not _below(bench.image).exists() or _chunk_files(bench.image) == []
+
+
+@verb
+def convert_to_wkw(bench):
+    bench.expect(bench.image, bench.case)
+    wkwdask.convert(bench.image, bench.folder / "converted", layer="image")
+    bench.expect(f"{bench.folder}/converted/image", bench.case)
+
+
+@verb
+def convert_from_wkw(bench):
+    wkwdask.create_dataset(bench.folder / "source", VOXEL_SIZE)
+    wkwdask.to_wkw(bench.case.array, bench.folder / "source" / "image" / "1", offset=bench.case.offset, block_len=8, file_len=2)
+    wkwdask.convert(bench.folder / "source", bench.place, layer="image")
+    bench.expect(bench.place, bench.case)
+
+
+# ---------------------------------------------------------------------------- checks
+
+
+@verb
+def verify(bench):
+    assert wkwdask.verify(bench.image).is_sound
+    _damage(bench)
+    report = wkwdask.verify(bench.image)
+    assert not report.is_sound
+    assert any(_chunk_files(bench.image)[0].name in str(fault) for fault in report.faults)
+
+
+def _damage(bench):
+    path = _chunk_files(bench.image)[0]
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+@verb
+def repair(bench):
+    bench.expect(bench.image, bench.case)
+    (_chunk_files(bench.image)[0].parent / ".wkwdask-tmp-0123456789abcdef").write_bytes(b"left")
+    report = wkwdask.repair(bench.image, older_than=0)
+    assert report is not None
+    bench.expect(bench.image, bench.case)
+
+
+@verb
+def manifest(bench):
+    wkwdask.write_manifest(bench.image)
+    assert not wkwdask.check_manifest(bench.image).changed
+    _damage(bench)
+    assert wkwdask.check_manifest(bench.image).changed
+
+
+@verb
+def diff(bench):
+    other = bench.form.url(bench.folder, "other")
+    changed = bench.case.array.copy()
+    changed[0, 0, 0, 0] += 1
+    bench.form.save(changed, other, bench.case.offset)
+    assert wkwdask.diff(bench.image, bench.image).equal
+    assert wkwdask.diff(bench.image, other).voxels_different == 1
+
+
+# ---------------------------------------------------------------------------- labels
+
+
+@verb
+def label_statistics(bench):
+    url, case = bench.labels
+    table = wkwdask.label_statistics(url, mag=1)
+    ids, counts = np.unique(case.array[case.array > 0], return_counts=True)
+    assert dict(table["voxels"].items() if table.index.name == "label" else zip(table["label"], table["voxels"], strict=True)) == dict(
+        zip(ids, counts, strict=True)
+    )
+
+
+@verb
+def histogram(bench):
+    counts = wkwdask.histogram(bench.image, mag=1)
+    assert int(counts.sum()) == bench.case.array.size
+
+
+@verb
+def contrast(bench):
+    assert len(wkwdask.contrast(bench.image, (0, 100), mag=1)) >= 1
+
+
+@verb
+def components(bench):
+    url, case = bench.labels
+    wkwdask.connected_components(_level(bench, url), _with_dataset(bench))
+    found = wkwdask.read(bench.place, (case.offset, case.end), mag=1)
+    assert ((found > 0) == (case.array > 0)).all()
+
+
+@verb
+def remap(bench):
+    url, case = bench.labels
+    wkwdask.remap(_level(bench, url), _with_dataset(bench), {1: 5, 2: 5}, default="keep")
+    bench.expect(bench.place, Case(np.where((case.array == 1) | (case.array == 2), case.array.dtype.type(5), case.array), case.offset))
+
+
+@verb
+def dust(bench):
+    url, case = bench.labels
+    wkwdask.remove_dust(_level(bench, url), _with_dataset(bench), 50)
+    ids, counts = np.unique(case.array, return_counts=True)
+    bench.expect(bench.place, Case(np.where(np.isin(case.array, ids[counts < 50]), case.array.dtype.type(0), case.array), case.offset))
+
+
+@verb
+def renumber(bench):
+    url, case = bench.labels
+    wkwdask.renumber(_level(bench, url), _with_dataset(bench))
+    found = wkwdask.read(bench.place, (case.offset, case.end), mag=1)
+    assert set(np.unique(found)) - {0} == set(range(1, 1 + len(set(np.unique(case.array)) - {0})))

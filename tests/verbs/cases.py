@@ -1,0 +1,61 @@
+"""Arrays of the matrix, drawn from a seed, and what numpy makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Case:
+    """One array and its place."""
+
+    array: np.ndarray
+    """Voxels (c, x, y, z); blobs of few values, a part of them zero, so that there are labels, ties and chunks of zeros."""
+    offset: tuple[int, int, int]
+    """Its lower corner in voxels of mag 1."""
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        return self.array.shape[1:]
+
+    @property
+    def end(self) -> tuple[int, int, int]:
+        return tuple(low + n for low, n in zip(self.offset, self.size, strict=True))
+
+    def part(self, rng: np.random.Generator) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """Draw a box inside the array, in absolute voxels: lower and upper corner."""
+        low = [int(rng.integers(n)) for n in self.size]
+        high = [int(rng.integers(first + 1, n + 1)) for first, n in zip(low, self.size, strict=True)]
+        return tuple(o + n for o, n in zip(self.offset, low, strict=True)), tuple(o + n for o, n in zip(self.offset, high, strict=True))
+
+    def crop(self, box: tuple[tuple[int, int, int], tuple[int, int, int]]) -> np.ndarray:
+        """Give the voxels of a box in absolute voxels."""
+        return self.array[(slice(None), *(slice(low - o, high - o) for low, high, o in zip(*box, self.offset, strict=True)))]
+
+
+def draw(seed: int, *, is_segmentation: bool = False) -> Case:
+    """Draw an array: one voxel thick, on and off the chunk grid, of one channel or two."""
+    rng = np.random.default_rng(seed)
+    size = tuple(int(rng.choice([1, int(rng.integers(2, 8)), int(rng.integers(8, 40))], p=[0.1, 0.2, 0.7])) for _ in range(3))
+    dtype = np.dtype(rng.choice(["uint32", "uint64"] if is_segmentation else ["uint8", "uint16"]))
+    channels = 1 if is_segmentation else int(rng.choice([1, 1, 2]))
+    small = rng.integers(0, 9, (channels, *(-(-n // 5) for n in size))).astype(dtype)
+    small[small % 3 == 0] = 0
+    array = small.repeat(5, 1).repeat(5, 2).repeat(5, 3)[:, : size[0], : size[1], : size[2]]
+    array = np.where((rng.random(array.shape) < 0.02) & (not is_segmentation), dtype.type(200), array)
+    if not array.any():
+        array[0, 0, 0, 0] = 7
+    return Case(array, tuple(int(n) for n in rng.integers(0, 20, 3)))
+
+
+def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:
+    """Take the largest voxel of every window anchored at absolute voxel 0; voxels outside the box do not count."""
+    before = [o % n for o, n in zip(case.offset, step, strict=True)]
+    after = [-(o + m) % n for o, m, n in zip(case.offset, case.size, step, strict=True)]
+    padded = np.pad(case.array, [(0, 0), *zip(before, after, strict=True)])
+    shape = [len(padded)]
+    for n, factor in zip(padded.shape[1:], step, strict=True):
+        shape += [n // factor, factor]
+    return Case(padded.reshape(shape).max(axis=(2, 4, 6)), tuple(o // n for o, n in zip(case.offset, step, strict=True)))

@@ -1,0 +1,67 @@
+"""The formats of the matrix: how each is written and named, with chunks so small that every case has several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import wkwdask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+VOXEL_SIZE = (4.0, 4.0, 8.0)
+
+
+@dataclass(frozen=True)
+class Form:
+    """One format, in one way of storing it."""
+
+    name: str
+    url: Callable[[Path, str], str]
+    """Gives the URL of an image from a folder and a name."""
+    save: Callable[..., Any]
+    """Saves an array (c, x, y, z) as mag 1: ``save(array, url, offset, **others)``."""
+    engine: str
+    """Name of the engine in xarray."""
+    needs: str | None = None
+    """Package without which the format is neither read nor written."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _save_wkw(array, url, offset, **others):
+    dataset = url.rsplit("/", 1)[0]
+    wkwdask.create_dataset(dataset, VOXEL_SIZE, existing="keep")
+    return wkwdask.to_wkw(array, f"{url}/1", offset=offset, block_len=8, file_len=2, **others)
+
+
+def _save_precomputed(sharded):
+    def save(array, url, offset, **others):
+        return wkwdask.to_precomputed(array, url, offset=offset, voxel_size=VOXEL_SIZE, chunk_size=(8, 8, 8), sharded=sharded, **others)
+
+    return save
+
+
+def _save_n5(array, url, offset, **others):
+    others.pop("category", None)  # N5 does not store it
+    return wkwdask.to_n5(array, f"{url}/s0", offset=offset, voxel_size=VOXEL_SIZE, block_size=(8, 8, 8), **others)
+
+
+def _save_zarr(version, **options):
+    def save(array, url, offset, **others):
+        return wkwdask.to_zarr(array, url, offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), version=version, **options, **others)
+
+    return save
+
+
+FORMS = (
+    Form("wkw", lambda folder, name: f"{folder}/dataset/{name}", _save_wkw, "wkw"),
+    Form("precomputed", lambda folder, name: f"precomputed://{folder}/{name}", _save_precomputed(sharded=False), "precomputed"),
+    Form("precomputed-sharded", lambda folder, name: f"precomputed://{folder}/{name}", _save_precomputed(sharded=True), "precomputed"),
+    Form("n5", lambda folder, name: f"n5://{folder}/volume.n5/{name}", _save_n5, "n5"),
+    Form("ngff-0.4", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.4"), "ngff", "zarr"),
+    Form("ngff-0.5", lambda folder, name: f"zarr://{folder}/{name}.ome.zarr", _save_zarr("0.5", shard_shape=(16, 16, 16)), "ngff", "zarr"),
+)

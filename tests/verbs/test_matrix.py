@@ -1,0 +1,85 @@
+"""Every verb on every format, through public functions and commands, compared with numpy."""
+
+from __future__ import annotations
+
+import os
+
+import dask
+import pytest
+from verbs.all_verbs import VERBS, Bench
+from verbs.forms import FORMS
+
+import wkwdask
+
+GEOMETRIES = {"nightly": 300, "few": 1}.get(os.environ.get("HYPOTHESIS_PROFILE", "ci"), 3)
+
+_OTHERS = frozenset(str(form) for form in FORMS) - {"wkw"}
+_ARRAYS = frozenset({"n5", "ngff-0.4", "ngff-0.5"})
+
+NOT_THERE_YET = {
+    "apply": _OTHERS,
+    "components": _OTHERS,
+    "compress": _OTHERS,
+    "copy": _OTHERS,
+    "copy_moved_box": _OTHERS,
+    "create": _OTHERS,
+    "dust": _OTHERS,
+    "manifest": _OTHERS,
+    "pyramid": _ARRAYS,
+    "pyramid_plan": _ARRAYS,
+    "pyramid_update": _OTHERS,
+    "rechunk": _ARRAYS,
+    "remap": _OTHERS,
+    "renumber": _OTHERS,
+    "repair": _OTHERS,
+    "rm": _OTHERS,
+    "upsample": _OTHERS,
+    "verify": _ARRAYS,
+    "write_region": _OTHERS,
+}
+"""Formats that a verb does not take yet: it says so."""
+
+EMPTY = {
+    "convert_from_wkw": frozenset({"wkw"}),  # convert makes other formats of WKW; copy makes WKW of it
+    "convert_to_wkw": frozenset({"wkw"}),
+}
+"""Cells that are empty on purpose."""
+
+
+@pytest.fixture(autouse=True)
+def _in_this_thread():
+    with dask.config.set(scheduler="synchronous"):
+        yield
+
+
+def _cells(wanted):
+    return [
+        pytest.param(name, form, id=f"{name}-{form}") for name in VERBS for form in FORMS if form.name not in EMPTY.get(name, ()) and wanted(name, form.name)
+    ]
+
+
+def _needs(form):
+    if form.needs is not None:
+        pytest.importorskip(form.needs, reason=f"{form.needs} is not installed")
+
+
+@pytest.mark.parametrize(("name", "form"), _cells(lambda name, form: form not in NOT_THERE_YET.get(name, ())))
+def test_verb(name, form, tmp_path):
+    _needs(form)
+    for seed in range(GEOMETRIES):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        VERBS[name](Bench(form, folder, seed))
+
+
+@pytest.mark.parametrize(("name", "form"), _cells(lambda name, form: form in NOT_THERE_YET.get(name, ())))
+def test_not_there_yet(name, form, tmp_path):
+    _needs(form)
+    with pytest.raises((wkwdask.UnsupportedError, ValueError)):
+        VERBS[name](Bench(form, tmp_path, 0))
+
+
+def test_tables_name_verbs_and_formats():
+    for table in (NOT_THERE_YET, EMPTY):
+        assert set(table) <= set(VERBS)
+        assert set().union(*table.values()) <= {form.name for form in FORMS}
