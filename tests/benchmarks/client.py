@@ -22,11 +22,13 @@ class Worker:
         The work, such as ``ours.Read``.
     options : dict
         Its arguments.
+    site : str
+        A folder with packages that come before those of the environment, or empty.
     """
 
-    def __init__(self, name: str, options: dict[str, Any]) -> None:
+    def __init__(self, name: str, options: dict[str, Any], site: str = "") -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
-        environment = os.environ | ONE_THREAD | {"WKWDASK_PROGRESS": "off", "TQDM_DISABLE": "1"}
+        environment = os.environ | ONE_THREAD | {"WKWDASK_PROGRESS": "off", "TQDM_DISABLE": "1"} | ({"PYTHONPATH": site} if site else {})
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("worker.py"))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment,

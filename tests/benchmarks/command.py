@@ -96,14 +96,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say("preparing the real data")
         prepare(data.folder, data.size, real_volumes(data.real_size))
         rows = run_cases(cases, data, options.repeat)
-    print(_heading(options))
+    print(heading(options))
     print(format_table(rows))
     if options.json:
         options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     return int(any("FAILED" in cell for row in rows for cell in row.cells()))
 
 
-def _heading(options: argparse.Namespace) -> str:
+def heading(options: argparse.Namespace) -> str:
     """Say what the numbers are."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
     return (

@@ -35,6 +35,8 @@ class Unit:
     """Whether the table shows the tool's version."""
     rehearsal: dict[str, Any] = field(default_factory=dict)
     """Arguments in place of those, for the run that warms the tool up: a smaller volume. By default it does the same work as later."""
+    site: str = ""
+    """A folder with packages that come before those of the environment."""
 
 
 class Conclusion(Protocol):
@@ -86,7 +88,7 @@ def run_units(units: Sequence[Unit], repeat: int) -> list[Outcome]:
     with ExitStack() as stack:
         workers: list[Worker | None] = []
         for unit, outcome in zip(units, outcomes, strict=True):
-            worker = stack.enter_context(Worker(unit.work, unit.options | unit.rehearsal))
+            worker = stack.enter_context(Worker(unit.work, unit.options | unit.rehearsal, unit.site))
             workers.append(worker if _is_ready(worker, unit, outcome) else None)
         for _ in range(repeat):
             for worker, outcome in zip(workers, outcomes, strict=True):

@@ -12,7 +12,7 @@ import dask.config
 import numpy as np
 import pytest
 
-from . import command
+from . import against_command, command
 from .cases import all_cases
 from .client import Worker
 from .data import Data, prepare
@@ -327,3 +327,11 @@ def test_boxes_and_digests():
     assert all(a >= 0 and b <= 64 and b - a == 32 for low, high in boxes(64, 32, 50) for a, b in zip(low, high, strict=True))
     array = np.arange(24, dtype=np.uint8).reshape(2, 3, 4)
     assert digest(array) == digest(np.asfortranarray(array)) == digest(array[None])
+
+
+def test_this_tree_beside_another(data):
+    rows = command.run_cases(against_command.races(data, "another", str(Path(command.__file__).parents[2])), data, 1)
+    assert len(rows) == len(against_command.ROWS)
+    assert not [row.cells() for row in rows if "FAILED" in "".join(row.cells())]
+    assert all(row.note.startswith("same voxels") for row in rows if row.note and row.tool.digests)
+    assert f"of {len(rows)} rows" in against_command.summary(rows)

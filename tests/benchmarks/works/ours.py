@@ -10,7 +10,6 @@ import dask
 import numpy as np
 
 import wkwdask
-from wkwdask.storage.dataset import open_volume
 
 from .base import DatasetCopy, Work, boxes, digest, folder_nbytes, read_mag
 
@@ -66,6 +65,8 @@ class ReadOpened(Read):
     """The same boxes from a volume that is opened once."""
 
     def _read_all(self, some: list) -> list[np.ndarray]:
+        from wkwdask.storage.dataset import open_volume
+
         volume = open_volume(self._path)
         results = []
         for low, high in some:
@@ -210,8 +211,7 @@ class LabelStatistics(Work):
 
     def __init__(self, path: str, size: int, color: str | None = None) -> None:
         self._path, self._color = path, color
-        volumes = [open_volume(one) for one in (path, color) if one is not None]
-        self.nbytes = size**3 * sum(volume.dtype.itemsize for volume in volumes)
+        self.nbytes = size**3 * sum(wkwdask.open(one).dtype.itemsize for one in (path, color) if one is not None)
         self._found = None
 
     def run(self) -> None:
@@ -238,7 +238,7 @@ class Histogram(Work):
 
     def __init__(self, path: str, size: int) -> None:
         self._path = path
-        self.nbytes = size**3 * open_volume(path).dtype.itemsize
+        self.nbytes = size**3 * wkwdask.open(path).dtype.itemsize
         self._found = None
 
     def run(self) -> None:

@@ -146,7 +146,7 @@ _RECORDS = ("info", "provenance")
 
 def ours(size: int, dtype: np.dtype, *, sharded: bool) -> Any:
     """Give the sharding of all tools as our functions take it."""
-    from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask import Sharding
 
     _, scale = info_of(size, dtype, sharded=sharded)
     return Sharding(**{name: value for name, value in scale["sharding"].items() if name != "@type"}) if sharded else False
