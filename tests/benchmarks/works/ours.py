@@ -136,7 +136,7 @@ class Pyramid(Work):
             dask.config.set(scheduler="threads", num_workers=threads)
         self._copy = DatasetCopy(source, layer, folder)
         self._size = size
-        (length,) = (one.mags[0].file_len for one in wkwdask.info(source).layers if one.name == layer)  # the other tools write files as long as those of the source, too
+        (length,) = (one.mags[0].file_len for one in wkwdask.info(source).layers if one.name == layer)  # as that of the source, as for the other tools
         self._options = {"method": method, "compression": compression, "file_len": length if length > 1 else 8} | ({} if level is None else {"level": level})
         self.nbytes = nbytes
 
