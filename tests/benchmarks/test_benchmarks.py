@@ -330,6 +330,7 @@ def test_boxes_and_digests():
 
 
 def test_this_tree_beside_another(data):
+    _needs("zarr")
     rows = command.run_cases(against_command.races(data, "another", str(Path(command.__file__).parents[2])), data, 1)
     assert len(rows) == len(against_command.ROWS)
     assert not [row.cells() for row in rows if "FAILED" in "".join(row.cells())]

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pytest
 import xarray as xr
 from command_line import run_here
 from verbs.cases import Case, draw, largest_of_windows
@@ -138,8 +139,7 @@ def preview(bench):
 
 @verb
 def zarr_view(bench):
-    import zarr
-
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
     group = zarr.open_group(wkwdask.zarr_view(bench.image), mode="r")
     arrays = [array for _, array in group.arrays()]
     found = np.asarray(arrays[0][...])
