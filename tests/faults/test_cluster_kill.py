@@ -155,7 +155,7 @@ def test_each_worker_killed(tmp_path, known, cluster, moment):
     known.check(folder)
     known.check_records(folder)
     assert set(runs(log)) == known.tasks
-    assert num_repeated(log) <= IN_FLIGHT
+    assert num_repeated(log) <= 2 * IN_FLIGHT  # what the first had may run on the second when that is killed
 
 
 def test_all_workers_killed(tmp_path, known, cluster, moment):
@@ -173,7 +173,7 @@ def test_all_workers_killed(tmp_path, known, cluster, moment):
         build(known, folder, log)
     assert meanwhile.done
     known.check(folder)
-    assert num_repeated(log) <= IN_FLIGHT
+    assert num_repeated(log) <= 2 * IN_FLIGHT  # what the first had may run on the second before that is killed
 
 
 def test_worker_killed_during_an_update(tmp_path, known, cluster):
