@@ -28,8 +28,7 @@ from wkwdask.jobs.job import Result, run_serially
 from wkwdask.jobs.pyramid import PyramidJob
 from wkwdask.jobs.write import WriteJob
 from wkwdask.plans.pyramid import plan_passes
-from wkwdask.storage.job_lines import PROGRESS_NAME
-from wkwdask.storage.provenance import PROVENANCE_NAME
+from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
 
 distributed = pytest.importorskip("distributed")

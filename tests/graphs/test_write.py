@@ -33,9 +33,8 @@ from wkwdask.graphs.write import finished, shard_receipts
 from wkwdask.jobs.write import WriteJob
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.owner import Owner
-from wkwdask.storage.provenance import PROVENANCE_NAME
+from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw import WkwVolume
 

@@ -24,7 +24,8 @@ from wkwdask.jobs.journaled import entry_of, receipts_of
 from wkwdask.jobs.progress import FILE_VARIABLE, PROGRESS_VARIABLE, SECONDS_VARIABLE, Progress
 from wkwdask.jobs.progress_view import format_line
 from wkwdask.storage import job_lines
-from wkwdask.storage.job_lines import PROGRESS_NAME, keep_progress, progress_lines, read_failures, read_progress
+from wkwdask.storage.job_lines import keep_progress, progress_lines, read_failures, read_progress
+from wkwdask.storage.provenance import PROGRESS_NAME
 from wkwdask.storage.receipts import Receipt
 
 LINE = re.compile(

@@ -26,7 +26,6 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.storage import job_folder, local, owner
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import JobFolder, NewMag
-from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.job_records import UnfinishedJob, find_unfinished
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
@@ -34,7 +33,7 @@ from wkwdask.storage.locks import lock_holder
 from wkwdask.storage.metadata import edit_from_json
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.precomputed_edit import InfoEdit
-from wkwdask.storage.provenance import PROVENANCE_NAME
+from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.replaceable import is_taken
 from wkwdask.storage.wkw_target import WkwTarget

@@ -11,8 +11,8 @@ from wkwdask.formats.layer_views import attachments_of, axes_of, dtype_of, mappi
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage.dataset import Layer as StoredLayer
-from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.dataset_edit import elsewhere, stored_layer
+from wkwdask.storage.dataset import elsewhere, read_datasource
+from wkwdask.storage.dataset_edit import stored_layer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,8 +14,7 @@ from wkwdask.formats.levels import Lengths, lengths_in, ratio_of
 from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans.mag_ladder import check_one_ladder
-from wkwdask.storage.dataset import Layer, dataset_above, layer_in, read_datasource, with_external
-from wkwdask.storage.dataset_edit import elsewhere
+from wkwdask.storage.dataset import Layer, dataset_above, elsewhere, layer_in, read_datasource, with_external
 from wkwdask.storage.job_records import targets_of_jobs
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import is_remote, local_path, numbered

@@ -15,7 +15,7 @@ from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
 from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_lines import keep_progress
-from wkwdask.storage.job_records import JobState, find_unfinished, is_untouched, job_root, job_states, job_targets
+from wkwdask.storage.job_records import JobState, find_unfinished, is_untouched, job_states, job_targets
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.storage.local import remove_temporaries
@@ -23,6 +23,7 @@ from wkwdask.storage.locks import lock_holder
 from wkwdask.storage.metadata import folders_of
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.provenance import PROVENANCE_NAME, read_provenance
+from wkwdask.storage.record_paths import job_root
 from wkwdask.storage.records import RECORD_NAME, write_record
 from wkwdask.storage.replaceable import check_targets, is_taken
 from wkwdask.storage.translated import moved

@@ -16,11 +16,12 @@ from wkwdask.jobs.progress_view import describe, describe_count
 from wkwdask.jobs.report import Report, format_nbytes
 from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_lines import read_failures, read_progress
-from wkwdask.storage.job_records import JobState, is_job_folder, is_kept_for_later, job_owner, job_states, job_targets, problem_of
+from wkwdask.storage.job_records import JobState, is_kept_for_later, job_owner, job_states, job_targets, problem_of
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import local_path
 from wkwdask.storage.precomputed_layer import location_of
 from wkwdask.storage.provenance import read_provenance
+from wkwdask.storage.record_paths import is_job_folder
 from wkwdask.storage.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 
 if TYPE_CHECKING:

@@ -13,8 +13,7 @@ from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.jobs.places import dataset_of, other_layers_with, outside_of, real_folder
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
-from wkwdask.storage.dataset import check_datasource_writable, choose_layer, locate, read_datasource
-from wkwdask.storage.dataset_edit import elsewhere
+from wkwdask.storage.dataset import check_datasource_writable, choose_layer, elsewhere, locate, read_datasource
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.job_records import check_no_job
 from wkwdask.storage.job_removals import REMOVAL, discard_dead_jobs, find_removals

@@ -92,14 +92,6 @@ def _check_idle(layer: Layer) -> None:
             raise LockedError(f"{folder}: another job writes mag {mag}: {holder}")
 
 
-def elsewhere(dataset: str, folder: str) -> str | None:
-    """Say where a folder really is, None where that is inside of its dataset."""
-    if is_remote(folder):
-        return folder
-    real, inside = os.path.realpath(folder), os.path.realpath(dataset)
-    return None if real == inside or real.startswith(f"{inside}/") else real
-
-
 # ----------------------------------------------------------------------------- another name
 
 

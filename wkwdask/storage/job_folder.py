@@ -27,17 +27,15 @@ from wkwdask.storage.job_records import (
     check_records,
     holds_locks,
     is_kept_for_later,
-    job_folders,
-    job_root,
     read_plan,
     region_of,
     targets_of,
-)  # fmt: skip
+)
 from wkwdask.storage.local import fsync_folder, publish_bytes, publish_folder, remove_tree
 from wkwdask.storage.locks import ShardBox, guarded, hand_over_locks, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
 from wkwdask.storage.provenance import read_provenance, write_provenance
 from wkwdask.storage.publication import RECORD_NAME, format_publication, format_removal, read_publication
-from wkwdask.storage.record_paths import RecordPaths, check_no_links, dataset_around
+from wkwdask.storage.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
 from wkwdask.storage.replaceable import check_targets, inherit_tree_permissions
 
 if TYPE_CHECKING:

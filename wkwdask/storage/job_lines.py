@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.local import numbered
+from wkwdask.storage.provenance import PROGRESS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-PROGRESS_NAME = ".wkwdask-progress.jsonl"
 _PROGRESS = "progress-"
 _FAILURES = "failures-"
 _SUFFIX = ".jsonl"

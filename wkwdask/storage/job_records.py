@@ -16,14 +16,13 @@ from wkwdask.storage.journal import has_journal
 from wkwdask.storage.json_record import read_record
 from wkwdask.storage.locks import ShardBox, locked_folders, locks_of, read_owner
 from wkwdask.storage.publication import RECORD_NAME, published_folders, read_publication
-from wkwdask.storage.record_paths import RecordPaths, dataset_around
+from wkwdask.storage.record_paths import RecordPaths, dataset_around, job_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from wkwdask.storage.owner import Owner
 
-_FOLDER_PREFIX = ".wkwdask-job-"
 OWNER_NAME = "owner.json"
 PLAN_NAME = "plan.json"
 OWNERLESS_SECONDS = 3600.0
@@ -61,16 +60,6 @@ class JobState(Enum):
     CAN_GO_ON = "interrupted"
     REFUSED = "its records cannot be read, or name what is not in the dataset"
     DEAD = "ended"
-
-
-def is_job_folder(name: str) -> bool:
-    """Tell whether a folder is that of a job, by its name."""
-    return name.startswith(_FOLDER_PREFIX)
-
-
-def job_root(parent: str, job: str) -> str:
-    """Name the folder of a job."""
-    return f"{parent}/{_FOLDER_PREFIX}{job}"
 
 
 def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None:
@@ -188,17 +177,6 @@ def age_seconds(root: str) -> float:
         return time.time() - os.stat(root).st_mtime
     except FileNotFoundError:
         return 0.0
-
-
-def job_folders(parent: str) -> Iterator[tuple[str, str]]:
-    """Go through the folders of all jobs in a layer: path and job."""
-    try:
-        with os.scandir(parent) as entries:
-            found = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in found:
-        yield entry.path, entry.name.removeprefix(_FOLDER_PREFIX)
 
 
 def can_go_on(root: str) -> bool:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import ReplacedError
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_edits import with_scales
-from wkwdask.storage.job_records import job_folders
 from wkwdask.storage.precomputed_edit import InfoEdit
 from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.publication import read_publication
-from wkwdask.storage.record_paths import RecordPaths
+from wkwdask.storage.record_paths import RecordPaths, job_folders
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import VolumeInfo

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
 
 PROVENANCE_NAME = ".wkwdask.json"
+PROGRESS_NAME = ".wkwdask-progress.jsonl"
 _BEYOND = 1 << 31  # no coordinate is as large
 
 

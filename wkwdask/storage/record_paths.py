@@ -17,6 +17,8 @@ from wkwdask.storage.json_record import read_record
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+_FOLDER_PREFIX = ".wkwdask-job-"
+
 
 @dataclass(frozen=True, slots=True)
 class RecordPaths:
@@ -164,3 +166,24 @@ def check_no_links(root: str) -> None:
 def _links(root: str) -> Iterator[str]:
     for folder, folders, files in os.walk(root):
         yield from (path for path in (f"{folder}/{name}" for name in (*folders, *files)) if os.path.islink(path))
+
+
+def is_job_folder(name: str) -> bool:
+    """Tell whether a folder is that of a job, by its name."""
+    return name.startswith(_FOLDER_PREFIX)
+
+
+def job_root(parent: str, job: str) -> str:
+    """Name the folder of a job."""
+    return f"{parent}/{_FOLDER_PREFIX}{job}"
+
+
+def job_folders(parent: str) -> Iterator[tuple[str, str]]:
+    """Go through the folders of all jobs in a layer: path and job."""
+    try:
+        with os.scandir(parent) as entries:
+            found = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        yield entry.path, entry.name.removeprefix(_FOLDER_PREFIX)

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.formats.faults import Fault
-from wkwdask.storage.job_lines import PROGRESS_NAME
 from wkwdask.storage.local import TEMPORARY_SUFFIX
-from wkwdask.storage.provenance import PROVENANCE_NAME
+from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw import HEADER_NAME
 from wkwdask.storage.zarr_marks import is_view
