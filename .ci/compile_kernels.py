@@ -10,16 +10,16 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
+from wkwdask.kernels.blocks.batch.layout import cube_table
+from wkwdask.kernels.labels.tables.components import label_brick
+from wkwdask.kernels.labels.tables.remap import map_ids
+from wkwdask.kernels.labels.tables.tables import count_labels, tabulate_labels
+from wkwdask.kernels.labels.tables.value_counts import count_values
+from wkwdask.kernels.window.reduce.reduce import IGNORE_ZERO_METHODS, METHODS, reduce_windows
 
 import wkwdask
 from wkwdask.formats.voxel_type import VOXEL_TYPES
-from wkwdask.kernels import blocks
-from wkwdask.kernels.blocks_layout import cube_table
-from wkwdask.kernels.components import label_brick
-from wkwdask.kernels.labels import count_labels, tabulate_labels
-from wkwdask.kernels.remap import map_ids
-from wkwdask.kernels.value_counts import count_values
-from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS, reduce_windows
+from wkwdask.kernels.blocks.batch import batch as blocks
 
 DTYPES = [voxel_type.dtype.name for voxel_type in VOXEL_TYPES]
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")

@@ -23,7 +23,7 @@ from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_documen
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs import components, wkw_components
 from wkwdask.jobs.components import FacesTask, LabelTask
-from wkwdask.kernels.components import label_brick
+from wkwdask.kernels.labels.components import label_brick
 from wkwdask.plans import components as plans
 
 SMALL = {"block_len": 8, "file_len": 2}

@@ -25,7 +25,7 @@ from wkwdask.cli import cli
 from wkwdask.errors import MissingError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.jobs.histogram import Bins, binned_percentiles, percentiles
-from wkwdask.kernels.value_counts import count_values, counted_values
+from wkwdask.kernels.labels.value_counts import count_values, counted_values
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")

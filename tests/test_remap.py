@@ -23,7 +23,7 @@ from wkwdask.cli import cli
 from wkwdask.errors import ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.graphs import build
-from wkwdask.kernels.remap import map_ids
+from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans import apply
 from wkwdask.storage import id_map, id_source
 

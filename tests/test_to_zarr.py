@@ -171,7 +171,7 @@ class BrokenError(Exception):
 @pytest.mark.parametrize("shard", [False, (16, 16, 16)])
 def test_what_was_finished_is_kept(tmp_path, monkeypatch, shard):
     """An interrupted call goes on with what its journal tells of; what was damaged meanwhile is made anew, and no shard is seen before all are."""
-    monkeypatch.setattr("wkwdask.plans.zarr_shards.GROUP_CHUNKS", 8)
+    monkeypatch.setattr("wkwdask.plans.shards.GROUP_CHUNKS", 8)
     asked, state = [], {"left": 6}
 
     def chunk(block, block_info=None):
@@ -292,7 +292,7 @@ def test_an_interrupted_conversion(tmp_path, dataset, monkeypatch):
     options = {"layer": "color", "chunk_size": (8, 8, 8), "sharded": False}
     with monkeypatch.context() as patch:
         patch.setattr(ZarrTarget, "encoded_chunks", broken)
-        patch.setattr("wkwdask.plans.zarr_shards.GROUP_CHUNKS", 8)
+        patch.setattr("wkwdask.plans.shards.GROUP_CHUNKS", 8)
         with pytest.raises((BrokenError, TaskFailedError)):
             wkwdask.convert(dataset, tmp_path / "a.ome.zarr", **options)
         calls.clear()

@@ -11,9 +11,9 @@ from strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
 from wkwdask.errors import FormatError
 from wkwdask.formats.wkw.block import decode_block, encode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
-from wkwdask.kernels import blocks
-from wkwdask.kernels.blocks_layout import OFFSET, SIZE, START, X, Z, cube_table
-from wkwdask.kernels.blocks_zeros import Zeros
+from wkwdask.kernels.blocks import batch as blocks
+from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z, cube_table
+from wkwdask.kernels.blocks.zeros import Zeros
 
 ITEMSIZE_DTYPES = ("uint8", "int16", "float32", "uint64")  # blocks are moved as bits: one type for each size
 ORDERS = ("F", "C", "planar", "part", "interleaved channels")

@@ -111,8 +111,9 @@ WORK = """
 import numpy as np
 from wkwdask.formats.wkw.block import decode_block
 from wkwdask.formats.wkw.header import BlockType, make_header
-from wkwdask.kernels import blocks, compiler
-from wkwdask.kernels.window import reduce_windows
+from wkwdask.kernels import compiler
+from wkwdask.kernels.blocks import batch as blocks
+from wkwdask.kernels.window.reduce import reduce_windows
 source = np.arange(8, dtype=np.uint8).reshape(2, 2, 2, order="F")
 out = np.zeros((1, 1, 1), np.uint8, order="F")
 reduce_windows(source, (2, 2, 2), "mean", out)
@@ -188,7 +189,7 @@ def test_others_keep_their_cache_folder():
     """Numba's own setting is as it was after the kernels are loaded."""
     import numba
 
-    from wkwdask.kernels import window_compiled
+    from wkwdask.kernels.window import reduce_compiled as window_compiled
 
     assert window_compiled.mode is not None
     assert str(compiler.cache_folder()) != numba.config.CACHE_DIR
@@ -196,12 +197,12 @@ def test_others_keep_their_cache_folder():
 
 def test_python_lz4_on_request(tmp_path):
     """The fallback never imports the compiled blocks: their cached code crashes where LZ4's functions are not registered."""
-    check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks_compiled' not in sys.modules\n"
+    check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
     _run(WORK + check, tmp_path, WKWDASK_LZ4="python", WKWDASK_CACHE_DIR=str(compiler.cache_folder() or ""))
 
 
 def test_python_lz4_without_the_symbols(tmp_path):
     """The same where the extension module does not export them."""
     hide = "import ctypes\nclass Library:\n    def __init__(self, *arguments): pass\nctypes.CDLL = Library\n"
-    check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks_compiled' not in sys.modules\n"
+    check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
     _run("from wkwdask.kernels import lz4_symbols\n" + hide + WORK + check, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))

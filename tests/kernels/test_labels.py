@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import vectors, voxel_array
 
-from wkwdask.kernels.labels import LabelTable, adds_exactly, count_labels, tabulate_labels
-from wkwdask.kernels.labels_layout import COUNT, HIGH, LOW, SUM, UPPER_SUM
+from wkwdask.kernels.labels.layout import COUNT, HIGH, LOW, SUM, UPPER_SUM
+from wkwdask.kernels.labels.tables import LabelTable, adds_exactly, count_labels, tabulate_labels
 
 LABEL_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 VALUE_DTYPES = (*LABEL_DTYPES, "float32", "float64")

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.geometry import morton
-from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE, START, X, Z
-from wkwdask.kernels.locate import locate_blocks, read_ranges
+from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Z
+from wkwdask.kernels.blocks.locate import locate_blocks, read_ranges
 
 
 def _check(sizes, low, high, block_len, origin, gap_nbytes, batch_nbytes, start=100):

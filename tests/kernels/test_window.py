@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DTYPE_NAMES, vectors
 
-from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS, reduce_windows
+from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS, reduce_windows
 
 SMALL_FACTORS = tuple(product((1, 2), repeat=3))
 LARGE_FACTORS = ((4, 4, 1), (4, 4, 4), (2, 2, 16), (1, 1, 4))

@@ -11,7 +11,7 @@ import pytest
 
 import wkwdask
 from wkwdask.formats.datasource import format_datasource, new_document
-from wkwdask.kernels.window import reduce_windows
+from wkwdask.kernels.window.reduce import reduce_windows
 
 ts = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
 

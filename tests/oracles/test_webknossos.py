@@ -16,7 +16,7 @@ import pytest
 
 import wkwdask
 from wkwdask.formats.datasource import format_datasource, new_document
-from wkwdask.kernels.window import reduce_windows
+from wkwdask.kernels.window.reduce import reduce_windows
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of image readers that are not installed

@@ -20,7 +20,8 @@ from wkwdask.formats.wkw.file import encode_file
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range, cells
-from wkwdask.kernels import blocks, small_files
+from wkwdask.kernels.blocks import batch as blocks
+from wkwdask.kernels.blocks import small_files
 from wkwdask.storage import wkw, wkw_file, wkw_small_files
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, list_files

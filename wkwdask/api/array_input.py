@@ -14,8 +14,8 @@ from wkwdask.formats.coordinates import first_voxel, spacing_of
 from wkwdask.formats.levels import ratio_of
 from wkwdask.geometry.mag import Vec3, vec3
 from wkwdask.jobs.content import Content
-from wkwdask.kernels.fold import fold
-from wkwdask.kernels.turned_copy import copy_into
+from wkwdask.kernels.arrays.fold import fold
+from wkwdask.kernels.arrays.turned_copy import copy_into
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

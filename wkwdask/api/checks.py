@@ -14,7 +14,7 @@ from wkwdask.jobs.precomputed_verify import StagedPrecomputedVerify
 from wkwdask.jobs.repair import REBUILD, RepairOptions, RepairReport
 from wkwdask.jobs.wkw_diff import Diff, stage_diff
 from wkwdask.jobs.wkw_verify import StagedVerify
-from wkwdask.kernels.window import METHODS
+from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.storage.dataset_check import look_at
 from wkwdask.storage.local import local_path
 from wkwdask.storage.precomputed_layer import is_precomputed

@@ -20,7 +20,7 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.apply import Application
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import source_changed
-from wkwdask.kernels.components import Sets, add_to_roots, label_brick, pairs_of_faces, unique_pairs
+from wkwdask.kernels.labels.components import Sets, add_to_roots, label_brick, pairs_of_faces, unique_pairs
 from wkwdask.storage.faces import (
     BrickFaces,
     BrickTable,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.kernels.labels_layout import HIGH, LIMB_BITS, LOW
+from wkwdask.kernels.labels.layout import HIGH, LIMB_BITS, LOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.kernels.labels import LabelRows
+    from wkwdask.kernels.labels.tables import LabelRows
 
 _AXES = "xyz"
 _SAFE = 2.0**62

@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.aligned import is_finer, read_aligned
-from wkwdask.kernels.labels import LabelRows, LabelTable, adds_exactly
+from wkwdask.kernels.labels.tables import LabelRows, LabelTable, adds_exactly
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.cells import cell_map
 

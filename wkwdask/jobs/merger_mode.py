@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.kernels.components import Sets
+from wkwdask.kernels.labels.components import Sets
 from wkwdask.storage.id_source import PairsInMemory, as_ids
 from wkwdask.storage.nml_nodes import read_nodes
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
-from wkwdask.kernels.window import IGNORE_ZERO_METHODS, METHODS
+from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.storage.states import States, digest, grouped_digests
 from wkwdask.storage.translated import moved, shifted, unshifted
 from wkwdask.storage.volume import ChunkedVolume

@@ -22,7 +22,7 @@ from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, se
 from wkwdask.jobs.wkw_apply import ApplyOptions, header_for
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, open_source, presence, source_token
 from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
-from wkwdask.kernels.components import CONNECTIVITIES
+from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
 from wkwdask.storage.foreign import open_any
 from wkwdask.storage.local import publish_bytes

@@ -20,7 +20,7 @@ from wkwdask.jobs.wkw_apply import ApplyOptions, header_for
 from wkwdask.jobs.wkw_components import open_labels, place_like, token_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, presence
 from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
-from wkwdask.kernels.remap import map_ids
+from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.storage.id_map import IdMap, saved_map
 from wkwdask.storage.id_source import IdSource, open_mapping

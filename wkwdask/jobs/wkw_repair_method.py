@@ -9,7 +9,7 @@ from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
 from wkwdask.jobs.wkw_verify import Made, check_of, recompute_tasks
-from wkwdask.kernels.window import METHODS
+from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.storage.wkw import file_path
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.job import FlatJob
 from wkwdask.jobs.verify import CheckTask, MagFindings, RecomputeTask, VerifyReport, outside_fault, sorted_faults
-from wkwdask.kernels.window import METHODS
+from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.storage.provenance import read_making, read_provenance
 from wkwdask.storage.translated import moved

@@ -16,7 +16,7 @@ from wkwdask.jobs.foreign_import import stage_imported
 from wkwdask.jobs.rechunk import Copy, stage_copied
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.zarr_places import image_place
-from wkwdask.plans.zarr_shards import given_cells, shard_cells
+from wkwdask.plans.shards import given_cells, shard_cells
 from wkwdask.storage.ngff_edit import LABELS, NgffEdit
 from wkwdask.storage.zarr_target import ZarrTarget
 from wkwdask.storage.zarr_views import rgb_range

@@ -58,7 +58,7 @@ def cache_folder() -> Path | None:
         None where no folder can be written.
     """
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
     for package in ("numba", "llvmlite", "lz4", "numpy"):
         digest.update(f"{package}={version(package)};".encode())

@@ -18,7 +18,7 @@ import numpy as np
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.kernels.extremes import is_zero
+from wkwdask.kernels.arrays.extremes import is_zero
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.chunk_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
 from wkwdask.storage.local import count_files, publish_bytes, remove_tree

@@ -16,8 +16,8 @@ from wkwdask.formats.n5.attributes import FILE_NAME, parse_attributes, parse_dat
 from wkwdask.formats.n5.block import decode_block, header_nbytes
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cells
-from wkwdask.kernels.extremes import is_zero
-from wkwdask.kernels.turned_copy import copy_into
+from wkwdask.kernels.arrays.extremes import is_zero
+from wkwdask.kernels.arrays.turned_copy import copy_into
 from wkwdask.storage.block_files import Files, Naming
 from wkwdask.storage.blocked import Blocked, in_order
 

@@ -20,8 +20,8 @@ from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.geometry import compressed_morton, grid
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
-from wkwdask.kernels.extremes import is_zero
-from wkwdask.kernels.turned_copy import copy_into
+from wkwdask.kernels.arrays.extremes import is_zero
+from wkwdask.kernels.arrays.turned_copy import copy_into
 from wkwdask.plans.cells import cell_map
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.precomputed_files import (

@@ -21,8 +21,8 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range
-from wkwdask.kernels.blocks_layout import cube_table
-from wkwdask.kernels.blocks_zeros import Zeros
+from wkwdask.kernels.blocks.layout import cube_table
+from wkwdask.kernels.blocks.zeros import Zeros
 from wkwdask.plans.cells import SparseCells, cell_map, count_cells
 from wkwdask.storage.local import numbered
 from wkwdask.storage.provenance import read_box

@@ -23,8 +23,8 @@ from wkwdask.formats.wkw.jump_table import ENTRY_NBYTES, slice_range
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box
-from wkwdask.kernels.blocks import compress_bound, decode_into
-from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE, START, Z
+from wkwdask.kernels.blocks.batch import compress_bound, decode_into
+from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.wkw import file_path
 from wkwdask.storage.wkw_file import PAGE_LEN, read_buffer

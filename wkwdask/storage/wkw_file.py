@@ -18,9 +18,9 @@ from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.wkw.block import MAX_LZ4_RATIO
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
-from wkwdask.kernels.blocks import decode_into, zero_encoding
-from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE
-from wkwdask.kernels.locate import Located, locate_blocks, read_ranges
+from wkwdask.kernels.blocks.batch import decode_into, zero_encoding
+from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE
+from wkwdask.kernels.blocks.locate import Located, locate_blocks, read_ranges
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.kernels.blocks_zeros import Zeros
+    from wkwdask.kernels.blocks.zeros import Zeros
     from wkwdask.storage.local import NewFile
     from wkwdask.storage.pieces import Pieces
 

@@ -13,7 +13,7 @@ import numpy as np
 from wkwdask.errors import CorruptError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.file import format_file_head
-from wkwdask.kernels.blocks import zero_encoding
+from wkwdask.kernels.blocks.batch import zero_encoding
 from wkwdask.storage.local import NewFile, publish_bytes
 from wkwdask.storage.pieces import Pieces
 from wkwdask.storage.records import RECORD_COLUMNS, read_record, write_record

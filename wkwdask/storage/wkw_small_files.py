@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.formats.wkw.header import format_header
-from wkwdask.kernels.blocks import compress_bound, decode_into
-from wkwdask.kernels.blocks_layout import X, Z
-from wkwdask.kernels.small_files import FOLDER_FLAGS, Found, Layout, is_available, read_files
+from wkwdask.kernels.blocks.batch import compress_bound, decode_into
+from wkwdask.kernels.blocks.layout import X, Z
+from wkwdask.kernels.blocks.small_files import FOLDER_FLAGS, Found, Layout, is_available, read_files
 from wkwdask.storage.wkw_file import mag_is_gone, read_buffer
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box
-from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
+from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
 from wkwdask.storage.local import NewFile, make_folders_below
 from wkwdask.storage.merged import MergedVolume
 from wkwdask.storage.pieces import Pieces

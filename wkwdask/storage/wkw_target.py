@@ -22,7 +22,7 @@ from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.kernels.blocks import compress_bound, encode_from, zero_encoding
+from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.local import NewFile, make_folders_below, publish_bytes, remove_file, remove_tree
 from wkwdask.storage.part_file import PartFile, close_part, is_whole_part

@@ -17,8 +17,8 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedErr
 from wkwdask.formats.extras import need
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cells
-from wkwdask.kernels.extremes import is_zero
-from wkwdask.kernels.turned_copy import copy_into
+from wkwdask.kernels.arrays.extremes import is_zero
+from wkwdask.kernels.arrays.turned_copy import copy_into
 from wkwdask.storage.block_files import Files, Naming
 from wkwdask.storage.blocked import Blocked, in_order
 from wkwdask.storage.local import is_remote

@@ -14,7 +14,7 @@ import numpy as np
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.kernels.window import reduce_windows
+from wkwdask.kernels.window.reduce import reduce_windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -60,7 +60,7 @@ class PyramidStream:
     plan : Pass
         Mags, boxes and bricks.
     method : str
-        How a window becomes a voxel, see ``wkwdask.kernels.window``.
+        How a window becomes a voxel, see ``wkwdask.kernels.window.reduce``.
     dtype : dtype
         Type of the voxels.
     num_channels : int

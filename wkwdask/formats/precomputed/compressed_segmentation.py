@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.kernels import segmentation_blocks
-from wkwdask.kernels.blocks_layout import is_plain
+from wkwdask.kernels.blocks.layout import is_plain
+from wkwdask.kernels.codecs import segmentation_blocks
 
 if TYPE_CHECKING:
     import numpy.typing as npt

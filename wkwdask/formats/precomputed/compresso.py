@@ -12,7 +12,7 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 from wkwdask.formats.extras import need
-from wkwdask.kernels import compresso
+from wkwdask.kernels.codecs import compresso
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -24,9 +24,9 @@ from wkwdask.formats.zarr3.selection import boxed
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range
-from wkwdask.kernels.blocks import compress_bound, decode_into, encode_from
-from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE, START
-from wkwdask.kernels.locate import locate_blocks
+from wkwdask.kernels.blocks.batch import compress_bound, decode_into, encode_from
+from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START
+from wkwdask.kernels.blocks.locate import locate_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from zarr.core.indexing import SelectorTuple
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.kernels.locate import Located
+    from wkwdask.kernels.blocks.locate import Located
 
 _GAP_NBYTES = 64 << 10  # reading across a smaller gap costs less than another request
 _BATCH_NBYTES = 8 << 20

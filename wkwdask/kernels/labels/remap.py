@@ -38,7 +38,7 @@ def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: 
     >>> out.tolist()
     [0, 1, 1, 9, 5]
     """
-    from wkwdask.kernels import remap_compiled
+    from wkwdask.kernels.labels import remap_compiled
 
     flat, into = ids.ravel("K"), out.ravel("K")
     if not flat.size:

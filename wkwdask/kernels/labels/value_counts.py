@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.kernels.blocks_layout import UNSIGNED
+from wkwdask.kernels.blocks.layout import UNSIGNED
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -44,7 +44,7 @@ def count_values(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     >>> counts[[127, 128 + 3]].tolist(), int(counts.sum())
     ([1, 2], 3)
     """
-    from wkwdask.kernels import value_counts_compiled
+    from wkwdask.kernels.labels import value_counts_compiled
 
     num_values = 1 << 8 * values.itemsize
     counts = np.zeros((_LANES, num_values), np.int64)

@@ -240,7 +240,7 @@ def _layout(shape: _Vec3, out_shape: _Vec3, piece: _Piece, at: _Vec3) -> tuple[W
 @lru_cache(maxsize=64)
 def _written_out(method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zero: bool) -> Callable[..., None] | None:
     """Find the kernel that is written out for a factor, None where there is none."""
-    from wkwdask.kernels import window_twos_compiled as kernels
+    from wkwdask.kernels.window import twos_compiled as kernels
 
     if method == "mean" and dtype.kind != "f" and dtype.itemsize == 8:
         return None
@@ -249,7 +249,7 @@ def _written_out(method: str, factor: _Vec3, dtype: np.dtype[Any], *, ignore_zer
 
 
 def _mean(voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool) -> None:
-    from wkwdask.kernels import window_compiled as kernels
+    from wkwdask.kernels.window import reduce_compiled as kernels
 
     dtype, count = voxels.dtype, math.prod(windows.extent)
     if dtype.kind == "f":
@@ -265,7 +265,7 @@ def _mean(voxels: npt.NDArray[Any], windows: Windows, results: npt.NDArray[Any],
 
 def _sorted(voxels: npt.NDArray[Any], method: str, windows: Windows, results: npt.NDArray[Any], *, ignore_zero: bool) -> None:
     """Median and mode."""
-    from wkwdask.kernels import window_compiled as kernels
+    from wkwdask.kernels.window import reduce_compiled as kernels
 
     dtype, count = voxels.dtype, math.prod(windows.extent)
     width = max(min(_LANES, _SORTED_NBYTES // (count * dtype.itemsize)), _FEWEST_LANES, windows.shape[0])

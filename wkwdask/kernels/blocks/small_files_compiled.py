@@ -10,9 +10,9 @@ import numba
 import numpy as np
 from numba import types
 
-from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE, START, X, Y, Z
+from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Y, Z
+from wkwdask.kernels.blocks.small_files import CLOSE, ERRNO, FOLDER_FLAGS, OPENAT, PREAD
 from wkwdask.kernels.compiler import helper, kernel
-from wkwdask.kernels.small_files import CLOSE, ERRNO, FOLDER_FLAGS, OPENAT, PREAD
 
 _numba: Any = numba  # which says little of its types
 _openat: Any = types.ExternalFunction(OPENAT, types.int32(types.int32, types.intp, types.int32))

@@ -7,7 +7,7 @@ from typing import Any
 import lz4.block
 import numpy as np
 
-from wkwdask.kernels.blocks_layout import SIZE, X, Z, overlap
+from wkwdask.kernels.blocks.layout import SIZE, X, Z, overlap
 
 RAW, LZ4, LZ4HC = 1, 2, 3
 OUTSIDE = -(1 << 40)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
-from wkwdask.kernels.labels_layout import COUNT, HIGH, LIMB_BITS, LOW, NUM_PLACES, SUM, UPPER_SUM
+from wkwdask.kernels.labels.layout import COUNT, HIGH, LIMB_BITS, LOW, NUM_PLACES, SUM, UPPER_SUM
 
 _FREE = -1
 _LIMB = (1 << LIMB_BITS) - 1

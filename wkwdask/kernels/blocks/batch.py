@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wkwdask.kernels import blocks_python
-from wkwdask.kernels.blocks_layout import UNSIGNED, flat_memory, is_plain
+from wkwdask.kernels.blocks import batch_python as blocks_python
+from wkwdask.kernels.blocks.layout import UNSIGNED, flat_memory, is_plain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -90,7 +90,7 @@ def decode_into(
         Memory that holds the stored blocks.
     table : ndarray of int64, shape (n, 7)
         Place and length of each block in ``source`` [bytes], and its lowest voxel relative to the array (may be negative), in the
-        columns of ``wkwdask.kernels.blocks_layout``.
+        columns of ``wkwdask.kernels.blocks.layout``.
     out : ndarray, shape (c, x, y, z)
         Array to fill, any memory order with positive strides, native byte order; its channels are those from ``first_channel`` on.
     block_len : int
@@ -141,7 +141,7 @@ def clear_into(table: npt.NDArray[np.int64], edge: int, out: npt.NDArray[Any]) -
     Parameters
     ----------
     table : ndarray of int64, shape (n, 7)
-        Lowest voxel of each cube relative to the array, in the columns of ``wkwdask.kernels.blocks_layout``; the others do not count.
+        Lowest voxel of each cube relative to the array, in the columns of ``wkwdask.kernels.blocks.layout``; the others do not count.
     edge : int
         Edge of a cube [voxels].
     out : ndarray, shape (c, x, y, z)
@@ -221,11 +221,11 @@ def encode_from(
 @cache
 def _compiled() -> Any:
     """Import the compiled loops where LZ4's functions can be registered, else give None."""
-    from wkwdask.kernels import lz4_symbols
+    from wkwdask.kernels.blocks import lz4_symbols
 
     if not lz4_symbols.register():
         return None
-    from wkwdask.kernels import blocks_compiled
+    from wkwdask.kernels.blocks import batch_compiled as blocks_compiled
 
     return blocks_compiled
 

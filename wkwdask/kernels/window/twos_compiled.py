@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from wkwdask.kernels.compiler import helper, kernel
-from wkwdask.kernels.window_compiled import middle_integer
+from wkwdask.kernels.window.reduce_compiled import middle_integer
 
 _u16 = np.uint16
 _unsigned = np.uint64  # of indices into flat memory, as in ``window_compiled``

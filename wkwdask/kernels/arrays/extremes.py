@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.kernels.blocks_layout import flat_memory, is_plain
+from wkwdask.kernels.blocks.layout import flat_memory, is_plain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,7 +36,7 @@ def extremes(array: npt.NDArray[Any]) -> tuple[Any, Any]:
     if array.size < _FEW or array.dtype.kind not in "iu" or not is_plain(array):
         least, greatest = (np.fmin, np.fmax) if array.dtype.kind == "f" else (np.minimum, np.maximum)
         return least.reduce(array, axis=None).item(), greatest.reduce(array, axis=None).item()
-    from wkwdask.kernels import extremes_compiled
+    from wkwdask.kernels.arrays import extremes_compiled
 
     flat, strides = flat_memory(array)
     values = flat.view(array.dtype)

@@ -63,7 +63,7 @@ def _kernels() -> Any:
         return None
     if not all(hasattr(library, name) for name in (OPENAT, PREAD, CLOSE, ERRNO)):
         return None
-    from wkwdask.kernels import small_files_compiled
+    from wkwdask.kernels.blocks import small_files_compiled
 
     return small_files_compiled
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from wkwdask.kernels import lz4_symbols
-from wkwdask.kernels.blocks_layout import SIZE, START, X, Y, Z
+from wkwdask.kernels.blocks import lz4_symbols
+from wkwdask.kernels.blocks.layout import SIZE, START, X, Y, Z
 from wkwdask.kernels.compiler import helper, kernel
 
 _LZ4_ARGUMENTS = (types.intp, types.intp, types.int32, types.int32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.kernels.blocks import clear_into
+from wkwdask.kernels.blocks.batch import clear_into
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,7 @@ class Zeros:
         """Whether what is found to be zero must be filled straight away."""
 
     def add(self, table: npt.NDArray[np.int64], edge: int) -> None:
-        """Take cubes that are all zero, as :func:`wkwdask.kernels.blocks.clear_into` does."""
+        """Take cubes that are all zero, as :func:`wkwdask.kernels.blocks.batch.clear_into` does."""
         if self.at_once:
             clear_into(table, edge, self._out)
         else:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from wkwdask.kernels.blocks_layout import CODE, OFFSET, SIZE, START, X, Y, Z
+from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Y, Z
 from wkwdask.kernels.compiler import helper, kernel
 
 _MAX_DEPTH = 21

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from wkwdask.kernels.blocks_layout import UNSIGNED
-from wkwdask.kernels.labels_layout import COUNT, LIMB_BITS, NUM_PLACES, SUM, UPPER_SUM
+from wkwdask.kernels.blocks.layout import UNSIGNED
+from wkwdask.kernels.labels.layout import COUNT, LIMB_BITS, NUM_PLACES, SUM, UPPER_SUM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,7 @@ class LabelTable:
             raise ValueError(f"labels are {labels.dtype}{labels.shape}, values {given}; expected {self._dtype} in three dimensions and {expected}")
         if not labels.size:
             return
-        from wkwdask.kernels import labels_compiled
+        from wkwdask.kernels.labels import tables_compiled as labels_compiled
 
         if num_channels and self._runs.shape[1] < labels.size:
             self._runs = np.empty((2, labels.size), np.int64)
@@ -120,7 +120,7 @@ class LabelTable:
             self._add_values(values, num_runs)
 
     def _add_values(self, values: npt.NDArray[Any], num_runs: int) -> None:
-        from wkwdask.kernels import labels_compiled
+        from wkwdask.kernels.labels import tables_compiled as labels_compiled
 
         add = labels_compiled.add_integers if self._is_exact else labels_compiled.add_numbers
         rows, stops = self._runs[:, :num_runs]
@@ -148,7 +148,7 @@ class LabelTable:
         rows : LabelRows
             Each label once, of tables of the same types.
         """
-        from wkwdask.kernels import labels_compiled
+        from wkwdask.kernels.labels import tables_compiled as labels_compiled
 
         into = np.empty(len(rows.labels), np.int64)
         keys = rows.labels.view(UNSIGNED[rows.labels.itemsize])

@@ -51,7 +51,7 @@ def decode(
     int
         What is wrong, 0 if nothing is.
     """
-    from wkwdask.kernels import compresso_compiled
+    from wkwdask.kernels.codecs import compresso_compiled
 
     is_border = np.empty(out.shape, np.uint8)
     if not compresso_compiled.decode_borders(windows, values, steps, is_border):

@@ -51,7 +51,7 @@ def label_brick(
     >>> labels.ravel().tolist(), num_touching, sizes.tolist()
     ([1, 1, 0, 2], 0, [2, 1])
     """
-    from wkwdask.kernels.components_compiled import label_planes
+    from wkwdask.kernels.labels.components_compiled import label_planes
 
     if voxels.size > _MOST_VOXELS:
         raise ValueError(f"at most {_MOST_VOXELS} voxels can be labelled at once, got {voxels.size}")
@@ -82,7 +82,7 @@ def pairs_of_faces(
     ndarray of int64, shape (n, 2)
         Pairs of nodes that are one component, each once, sorted.
     """
-    from wkwdask.kernels.components_compiled import join_faces
+    from wkwdask.kernels.labels.components_compiled import join_faces
 
     most_steps = CONNECTIVITIES.index(connectivity)
     pairs = np.empty((low[0].size * 9, 2), np.int64)
@@ -125,13 +125,13 @@ class Sets:
 
     def unite(self, pairs: npt.NDArray[np.int64]) -> None:
         """Join the sets of each pair of nodes, shape (n, 2)."""
-        from wkwdask.kernels.components_compiled import unite_pairs
+        from wkwdask.kernels.labels.components_compiled import unite_pairs
 
         unite_pairs(self._parent, pairs)
 
     def roots(self) -> npt.NDArray[np.int64]:
         """Give the least node of each node's set."""
-        from wkwdask.kernels.components_compiled import flatten_sets
+        from wkwdask.kernels.labels.components_compiled import flatten_sets
 
         flatten_sets(self._parent)
         return self._parent
@@ -139,6 +139,6 @@ class Sets:
 
 def add_to_roots(roots: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], first: int, totals: npt.NDArray[np.int64]) -> None:
     """Add sizes of the nodes from ``first`` on to what their roots have in ``totals``."""
-    from wkwdask.kernels.components_compiled import add_sizes
+    from wkwdask.kernels.labels.components_compiled import add_sizes
 
     add_sizes(roots, sizes, first, totals)

@@ -16,7 +16,7 @@ _loaded: list[Any] = []
 def _kernels() -> Any:
     """Import the compiled loops once; cheaper than an import statement for each small read."""
     if not _loaded:
-        from wkwdask.kernels import locate_compiled
+        from wkwdask.kernels.blocks import locate_compiled
 
         _loaded.append(locate_compiled)
     return _loaded[0]

@@ -31,7 +31,7 @@ def fold(array: npt.NDArray[Any]) -> bytes:
     >>> fold(np.arange(20)) == fold(np.arange(20)), fold(np.arange(20)) == fold(np.arange(1, 21))
     (True, False)
     """
-    from wkwdask.kernels import fold_compiled
+    from wkwdask.kernels.arrays import fold_compiled
 
     raw = array.ravel(order="K").view(np.uint8)
     whole = raw.size // _NBYTES * _NBYTES

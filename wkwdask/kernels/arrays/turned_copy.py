@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.kernels.blocks_layout import flat_memory, is_plain
+from wkwdask.kernels.blocks.layout import flat_memory, is_plain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -38,7 +38,7 @@ def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     if fast == slow or fast is None or slow is None:
         out[...] = source
         return
-    from wkwdask.kernels import turned_copy_compiled
+    from wkwdask.kernels.arrays import turned_copy_compiled
 
     order = (fast, slow, *(axis for axis in range(4) if axis not in (fast, slow)))
     into, into_steps = flat_memory(out)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.kernels.blocks_layout import flat_memory, is_plain
+from wkwdask.kernels.blocks.layout import flat_memory, is_plain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,7 +51,7 @@ def decode_channel(words: npt.NDArray[np.uint32], start: int, shape: Vec3, block
     ValueError
         The array cannot be viewed.
     """
-    from wkwdask.kernels import segmentation_blocks_compiled
+    from wkwdask.kernels.codecs import segmentation_blocks_compiled
 
     if not out.size:
         return -1, 0
@@ -95,7 +95,7 @@ def encode_channel(array: npt.NDArray[Any], block_size: Vec3, out: npt.NDArray[n
     ValueError
         ``out`` is too small.
     """
-    from wkwdask.kernels import segmentation_blocks_compiled
+    from wkwdask.kernels.codecs import segmentation_blocks_compiled
 
     shape = (array.shape[0], array.shape[1], array.shape[2])
     if out.size - start < most_words(shape, block_size, array.itemsize):

@@ -1,0 +1,1 @@
+"""Whole arrays: extremes, folds, copies in another order."""

@@ -1,0 +1,1 @@
+"""Blocks of WKW files: many in one compiled call."""

@@ -1,0 +1,1 @@
+"""Codecs whose loops are compiled here."""

@@ -1,0 +1,1 @@
+"""Labels: components, tables of pairs, counts, maps of ids."""

@@ -1,0 +1,1 @@
+"""Windows of voxels: the reducers of pyramids."""
