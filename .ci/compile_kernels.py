@@ -18,8 +18,8 @@ from wkwdask.kernels.labels.tables.value_counts import count_values
 from wkwdask.kernels.window.reduce.reduce import IGNORE_ZERO_METHODS, METHODS, reduce_windows
 
 import wkwdask
-from wkwdask.formats.voxel_type import VOXEL_TYPES
 from wkwdask.kernels.blocks.batch import batch as blocks
+from wkwdask.model.voxel_type import VOXEL_TYPES
 
 DTYPES = [voxel_type.dtype.name for voxel_type in VOXEL_TYPES]
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")

@@ -18,8 +18,8 @@ import numpy as np
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.model.receipts import Stats, merge_receipts
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.storage.receipts import Stats, merge_receipts
 
 CHUNK_SHAPE = (8, 8, 4)
 SHARD_SHAPE = (32, 32, 16)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
-from wkwdask.formats.voxel_type import VOXEL_TYPES
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.voxel_type import VOXEL_TYPES
 
 DTYPE_NAMES = tuple(voxel_type.dtype.name for voxel_type in VOXEL_TYPES)
 

@@ -53,10 +53,10 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError, ResumeError
 from wkwdask.formats.datasource import format_datasource, new_document
-from wkwdask.formats.faults import KINDS
 from wkwdask.formats.manifest import MANIFEST_NAME
 from wkwdask.jobs import job as job_module
 from wkwdask.jobs import wkw_repair
+from wkwdask.model.faults import KINDS
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.locks import lock_path
 from wkwdask.storage.owner import Owner

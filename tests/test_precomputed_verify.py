@@ -13,9 +13,9 @@ from precomputed_volumes import labels, scale_entry, split_shard, write_info, wr
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import MissingError, UnsupportedError
-from wkwdask.formats.faults import KINDS
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, format_minishard_index, format_shard_index
+from wkwdask.model.faults import KINDS
 
 ARRAY = np.maximum(labels((40, 33, 20), np.uint32), 1)
 RAW = Sharding(1, 1, 9)

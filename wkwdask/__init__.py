@@ -17,7 +17,7 @@ _NAMES = {
     "Dataset": "api.datasets",
     "Diff": "jobs.wkw_diff",
     "ExistsError": "errors",
-    "Fault": "formats.faults",
+    "Fault": "model.faults",
     "FormatError": "errors",
     "IncompleteWriteError": "errors",
     "Layer": "api.layers",
@@ -207,7 +207,6 @@ if TYPE_CHECKING:
         UnsupportedError,
         WkwDaskError,
     )
-    from wkwdask.formats.faults import Fault
     from wkwdask.formats.precomputed.choose_sharding import choose_sharding
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.formats.zarr3.headers import register_header
@@ -221,6 +220,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.report import Report, RmReport
     from wkwdask.jobs.verify import VerifyReport
     from wkwdask.jobs.wkw_diff import Diff
+    from wkwdask.model.faults import Fault
     from wkwdask.viewer.demo import make_demo
     from wkwdask.viewer.preview import preview
 

@@ -10,9 +10,9 @@ import numpy as np
 import xarray as xr
 
 from wkwdask.errors import BoundsError
-from wkwdask.formats.coordinates import VOXEL, spacing_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.coordinates import VOXEL, spacing_of
 
 if TYPE_CHECKING:
     import os
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.coordinates import Spacing
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.report import Report
+    from wkwdask.model.coordinates import Spacing
 
 _ON_GRID = 1e-4  # of a voxel
 
@@ -277,7 +277,7 @@ class _Shown:
         self.holds_ids = array.dtype == np.bool_ or (array.dtype.kind in "iu" and array.dtype.itemsize >= 4 and self.num_channels == 1)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels, see :meth:`wkwdask.storage.volume.Volume.read_into`."""
+        """Fill an array with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
         x, y, z = (slice(t, t + n) for t, n in zip(topleft, out.shape[1:], strict=True))
         out[...] = self._array.isel(x=x, y=y, z=z, c=slice(first_channel, first_channel + out.shape[0])).values
         return 1

@@ -22,9 +22,9 @@ from wkwdask.jobs.job import Result
 from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.pyramid import PyramidJob
 from wkwdask.jobs.tally import ladder_records
+from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.storage.journal import Journal
-from wkwdask.storage.receipts import Receipt, merge_receipts
 from wkwdask.storage.wkw import WkwVolume
 from wkwdask.storage.wkw_target import WkwTarget
 

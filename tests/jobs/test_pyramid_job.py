@@ -303,7 +303,7 @@ def test_names_of_tasks():
 
 def test_sources_of_a_file_name_what_it_was_made_from(monkeypatch):
     """Whether a region is a file or a part of one: the digests of parts add up to that of the source files below the file."""
-    from wkwdask.storage.states import grouped_digests
+    from wkwdask.model.states import grouped_digests
 
     for region_vx in (64, 8):
         monkeypatch.setattr(plan_module, "_REGION_VX", region_vx)

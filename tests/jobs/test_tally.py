@@ -17,9 +17,9 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.tally import ShardTally, ladder_records, tally_of
-from wkwdask.storage.receipts import Receipt
+from wkwdask.model.receipts import Receipt
+from wkwdask.model.states import digest
 from wkwdask.storage.records import RECORD_COLUMNS, RECORD_NAME, read_record, write_record
-from wkwdask.storage.states import digest
 
 BOX = BoundingBox((3, 0, 5), (40, 30, 20), Mag(2, 2, 1))  # four files
 

@@ -12,8 +12,8 @@ from strategies import DTYPE_NAMES
 
 from wkwdask.errors import BoundsError
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.model.converted import Converted, convert_values
 from wkwdask.storage.array_file import ArrayVolume, npy_ref
-from wkwdask.storage.converted import Converted, convert_values
 
 INTEGERS = [name for name in DTYPE_NAMES if not name.startswith("float")]
 SMALL = [name for name in INTEGERS if not name.endswith("64")]

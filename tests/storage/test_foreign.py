@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.extras import need
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.model.extras import need
 from wkwdask.storage.array_file import check_axes, default_axes
 from wkwdask.storage.foreign import Placing, missing_numbers, open_foreign, sort_naturally
 from wkwdask.storage.image_stack import read_notes

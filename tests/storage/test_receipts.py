@@ -15,8 +15,8 @@ from strategies import boxes, vectors, voxel_array
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
-from wkwdask.storage.states import add_digests
+from wkwdask.model.receipts import Receipt, Stats, merge_receipts
+from wkwdask.model.states import add_digests
 
 MAG = Mag(4, 4, 2)
 DIGESTS = st.integers(0, 2**63 - 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.storage.states import add_digests, describe, digest, digests, file_states, grouped_digests
+from wkwdask.model.states import add_digests, describe, digest, digests, file_states, grouped_digests
 
 NUMBERS = st.integers(0, 2**63 - 1) | st.integers(0, 5)
 ROWS = st.tuples(*[st.integers(0, 2**40) | st.integers(0, 3)] * 3, NUMBERS, NUMBERS)

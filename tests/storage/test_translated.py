@@ -9,7 +9,7 @@ from memory_volume import make_volume, store_of
 
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.storage.translated import TranslatedVolume, moved
+from wkwdask.model.translated import TranslatedVolume, moved
 
 OFFSET = (40, 33, 17)
 SHARD_SHAPE = (32, 32, 16)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from strategies import VOXEL_KINDS, damaged, headers, voxel_array
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.faults import KINDS
 from wkwdask.formats.wkw.block import decode_block
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.wkw_mend import ProbeTask
+from wkwdask.model.faults import KINDS
 from wkwdask.storage import wkw_check, wkw_mend
 from wkwdask.storage.dataset_check import look_at
 from wkwdask.storage.wkw import file_path

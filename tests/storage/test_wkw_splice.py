@@ -16,9 +16,9 @@ from wkwdask.errors import CorruptError, MissingError, TruncatedError
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
+from wkwdask.model.translated import TranslatedVolume
 from wkwdask.storage import wkw_splice
 from wkwdask.storage.local import NewFile
-from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import WkwVolume, file_path, list_files
 from wkwdask.storage.wkw_splice import can_splice, splice_file
 from wkwdask.storage.wkw_target import WkwTarget

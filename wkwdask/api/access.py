@@ -16,11 +16,11 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.places import place_of
 from wkwdask.jobs.wkw_region import stage_region
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
+from wkwdask.model.points import sample_points
 from wkwdask.storage.dataset import check_inside, open_volume
 from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.leveled_summary import summarize_arrays
 from wkwdask.storage.opening import check_names_format, is_arrays, open_stored, recent_stored
-from wkwdask.storage.points import sample_points
 from wkwdask.storage.precomputed_layer import is_precomputed
 from wkwdask.storage.precomputed_summary import VolumeSummary, summarize_precomputed
 from wkwdask.storage.summary import DatasetSummary, summarize
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.report import Report
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
 
 
 def open(

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import dask.base
 import numpy as np
 
-from wkwdask.formats.coordinates import first_voxel, spacing_of
-from wkwdask.formats.levels import ratio_of
 from wkwdask.geometry.mag import Vec3, vec3
 from wkwdask.jobs.content import Content
 from wkwdask.kernels.arrays.fold import fold
 from wkwdask.kernels.arrays.turned_copy import copy_into
+from wkwdask.model.coordinates import first_voxel, spacing_of
+from wkwdask.model.levels import ratio_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.levels import Lengths
 
 _DIMS = "cxyz"
 _CUBE = 64

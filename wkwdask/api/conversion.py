@@ -15,7 +15,6 @@ from wkwdask.api.sources import choose_layer_of, find_layers, find_source
 from wkwdask.api.zarr_images import array_options, convert_to_image
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.n5.compression import make_compression
-from wkwdask.formats.units import length_nm
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -27,6 +26,7 @@ from wkwdask.jobs.wkw_convert import ImportOptions
 from wkwdask.jobs.wkw_export import ExportOptions, check_suffix, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
+from wkwdask.model.units import length_nm
 from wkwdask.storage.dataset import Layer, read_datasource
 from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.local import local_path

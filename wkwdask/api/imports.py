@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.api.n5 import with_others
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, SectionWarning, ViewerWarning
-from wkwdask.formats.extras import need
-from wkwdask.formats.levels import ratio_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.foreign_import import Imported, open_source
@@ -23,6 +21,8 @@ from wkwdask.jobs.wkw_convert import stage_import, target_folder
 from wkwdask.jobs.wkw_write import check_category
 from wkwdask.jobs.zarr_places import image_place
 from wkwdask.jobs.zarr_write import stage_image_import
+from wkwdask.model.extras import need
+from wkwdask.model.levels import ratio_of
 from wkwdask.storage.precomputed_layer import PREFIX
 from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.replaceable import is_taken

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from wkwdask.api.options import PlacedOptions
 from wkwdask.api.scales import local_mags
 from wkwdask.errors import MissingError
-from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.n5_write import N5Encoding, n5_folder, other_levels, stage_n5_array, stage_n5_copy
+from wkwdask.model.levels import lengths_in
 
 if TYPE_CHECKING:
     import os
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
-    from wkwdask.formats.levels import Lengths
     from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.report import Report
     from wkwdask.jobs.taken import Taken
+    from wkwdask.model.levels import Lengths
     from wkwdask.storage.opening import AnyLayer
 
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from wkwdask.api.options import PlacedOptions
 from wkwdask.errors import ViewerWarning
-from wkwdask.formats.levels import lengths_in
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_write import ScaleEncoding, stage_array
+from wkwdask.model.levels import lengths_in
 
 if TYPE_CHECKING:
     import os

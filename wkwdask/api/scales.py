@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import items_of, parse_mags
 from wkwdask.errors import ViewerWarning
-from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.geometry.bounding_box import MAG_1
@@ -25,6 +24,7 @@ from wkwdask.jobs.taken import check_alike
 from wkwdask.jobs.wkw_convert import target_folder
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
+from wkwdask.model.levels import lengths_in
 from wkwdask.storage.dataset import Layer
 from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.leveled import LeveledLayer

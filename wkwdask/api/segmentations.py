@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.jobs.report import Report
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
 
 
 def connected_components(

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from wkwdask.api.options import PlacedOptions
 from wkwdask.errors import ViewerWarning
-from wkwdask.formats.extras import need
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.taken import check_alike
 from wkwdask.jobs.zarr_places import image_place, labels_note
 from wkwdask.jobs.zarr_write import ArrayCopy, ArrayOptions, is_ids, stage_array, stage_copy
+from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
     import os

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.extras import need
 from wkwdask.geometry.mag import vec3
+from wkwdask.model.extras import need
 from wkwdask.storage.dataset import locate
 from wkwdask.storage.opening import find
 from wkwdask.storage.zarr_view_files import plan_view, remove_view, write_view

@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from wkwdask.formats.faults import SEVERITIES
 from wkwdask.formats.layer_views import type_text
 from wkwdask.jobs.report import format_nbytes
+from wkwdask.model.faults import SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

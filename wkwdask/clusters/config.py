@@ -11,7 +11,7 @@ from wkwdask.clusters.check_keys import check_values, flat
 from wkwdask.clusters.manifests import check_manifests
 from wkwdask.clusters.scripts import kind_of_script
 from wkwdask.errors import FormatError, MissingError
-from wkwdask.formats.parsing import reading
+from wkwdask.model.parsing import reading
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.clusters.keys import LOOPBACK, job_keys
 from wkwdask.errors import TaskFailedError
-from wkwdask.formats.extras import need
+from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.json_text import Problems, format_json, parse_object
-from wkwdask.formats.units import length_nm, nm_per_unit, unit_name
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.json_text import Problems, format_json, parse_object
+from wkwdask.model.units import length_nm, nm_per_unit, unit_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_segment_id, largest_segment_id, layer_entry, mag_entries
-from wkwdask.formats.units import nm_per_unit, unit_name
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.units import nm_per_unit, unit_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

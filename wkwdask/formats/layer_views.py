@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.voxel_type import VOXEL_TYPES
+from wkwdask.model.voxel_type import VOXEL_TYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

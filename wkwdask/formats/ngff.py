@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.levels import is_number, mag_of, offset_of, ratio_of, times
-from wkwdask.formats.units import length_nm
+from wkwdask.model.levels import is_number, mag_of, offset_of, ratio_of, times
+from wkwdask.model.units import length_nm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
 
 _OLD_AXES = "tczyx"  # of versions that name none
 _DEFAULT_AXES = {2: "yx", 3: "zyx", 4: "czyx", 5: "tczyx"}

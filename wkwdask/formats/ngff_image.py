@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.levels import lengths_in
+from wkwdask.model.levels import lengths_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
 
 VERSIONS = ("0.5", "0.4")
 _RED_GREEN_BLUE = ("FF0000", "00FF00", "0000FF")

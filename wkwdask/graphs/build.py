@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.wkw_remove import StagedRemoval
     from wkwdask.jobs.wkw_update import StagedUpdate
     from wkwdask.jobs.wkw_upsample import StagedUpsample
-    from wkwdask.storage.receipts import Receipt
+    from wkwdask.model.receipts import Receipt
 
 
 def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted: str) -> Report:

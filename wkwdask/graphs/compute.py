@@ -15,7 +15,7 @@ from wkwdask.graphs.runners import active_client, num_workers
 from wkwdask.jobs.job import FlatJob, Result, give_up
 from wkwdask.jobs.progress import Progress
 from wkwdask.jobs.tolerant import Failed, Tolerance, TolerantJob
-from wkwdask.storage.receipts import Receipt
+from wkwdask.model.receipts import Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -16,8 +16,8 @@ import numpy as np
 from dask.utils import parse_bytes
 
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.model.translated import TranslatedVolume, moved
 from wkwdask.plans.chunks import MANY_CHUNKS, chunk_lengths, largest_multiple, num_chunks
-from wkwdask.storage.translated import TranslatedVolume, moved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
 
 Chunks: TypeAlias = "str | int | Sequence[int]"
 _MOST_PER_AXIS = 1 << 18  # dask lists the lengths of all chunks of an axis

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.jobs.survey import Survey
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
 
 _MOST_FAILURES = 100
 

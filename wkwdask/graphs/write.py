@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target
     from wkwdask.plans.parts import PartPlan
-    from wkwdask.storage.receipts import Receipt
     from wkwdask.storage.scratch import Piece
-    from wkwdask.storage.volume import Target
 
 _SHARE_OF_MEMORY = 4  # what a task may take is shared by chunks that wait, the part that is made of them, and the user's own work
 _META = np.empty((0, 0, 0, 0), object)

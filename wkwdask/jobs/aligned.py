@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
 
 
 def is_finer(mag: Mag, other: Mag) -> bool:

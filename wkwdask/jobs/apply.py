@@ -16,8 +16,8 @@ from wkwdask.jobs.aligned import read_aligned, read_mask
 from wkwdask.jobs.job import Result, give_up, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed
 from wkwdask.jobs.report import counted
+from wkwdask.model.states import add_digests, digest
 from wkwdask.plans.cells import cell_map, marked_cells
-from wkwdask.storage.states import add_digests, digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
+    from wkwdask.model.volume import Target, Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.volume import Target, Volume
 
 _LASTING_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError, SyntaxError, TypeError,

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
-    from wkwdask.storage.receipts import Receipt
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target
     from wkwdask.storage.scratch import Piece
-    from wkwdask.storage.volume import Target
 
 
 @dataclass(frozen=True, slots=True)

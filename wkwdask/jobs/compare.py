@@ -11,8 +11,8 @@ from wkwdask.errors import FormatError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result, voxel_nbytes
+from wkwdask.model.states import digest
 from wkwdask.plans.cells import in_either
-from wkwdask.storage.states import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
-    from wkwdask.storage.volume import Volume
 
 _BRICK_NBYTES = 16 << 20
 _LISTED = 10

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.apply import Stored
     from wkwdask.jobs.job import Task
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.volume import Volume
 
     Nodes = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.jobs.upsample import UpsampleJob, UpsampleTask
-from wkwdask.storage.volume import Volume
+from wkwdask.model.volume import Volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Result, Task
+    from wkwdask.model.volume import Target
     from wkwdask.plans.slabs import Slabs
-    from wkwdask.storage.volume import Target
 
 
 class Source(Volume, Protocol):

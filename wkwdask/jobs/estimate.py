@@ -13,9 +13,9 @@ import numpy as np
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.report import counted, format_nbytes
+from wkwdask.model.translated import shifted
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
 from wkwdask.storage.target_files import most_files
-from wkwdask.storage.translated import shifted
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.pyramid import StagedPyramid
     from wkwdask.jobs.staged import StagedMags
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
-    from wkwdask.storage.volume import Volume
 
 _SAMPLED_REGIONS = 3
 _SAMPLED_BRICKS = 2

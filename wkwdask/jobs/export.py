@@ -9,15 +9,15 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import source_changed
-from wkwdask.storage.states import digest
+from wkwdask.model.states import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from wkwdask.jobs.job import Task
+    from wkwdask.model.states import States
+    from wkwdask.model.volume import Volume
     from wkwdask.storage.exported import Output
-    from wkwdask.storage.states import States
-    from wkwdask.storage.volume import Volume
 
 
 @dataclass(frozen=True, slots=True)

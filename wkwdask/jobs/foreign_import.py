@@ -11,12 +11,12 @@ from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.convert import ConvertJob
 from wkwdask.jobs.staged import StagedMags, find_interrupted
+from wkwdask.model.converted import Converted, converted
+from wkwdask.model.translated import moved
 from wkwdask.plans.slabs import Slabs, plan_slabs
-from wkwdask.storage.converted import Converted, converted
 from wkwdask.storage.foreign import Foreign, Placing, open_foreign
 from wkwdask.storage.image_stack import ImageStack, read_notes
 from wkwdask.storage.owner import Owner
-from wkwdask.storage.translated import moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.jobs.convert import Source
+    from wkwdask.model.volume import Target
     from wkwdask.storage.job_records import UnfinishedJob
-    from wkwdask.storage.volume import Target
 
 _NOTES_NAME = "bad-slices"
 

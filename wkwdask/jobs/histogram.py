@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.volume import Volume
 
 ALL_SLICES = 0
 

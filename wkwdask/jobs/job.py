@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.volume import Target, Volume
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target, Volume
 
 _PACKAGE = str(Path(__file__).parents[1])
 _IMPORTLIB = str(Path(importlib.__file__).parent)
@@ -26,7 +26,7 @@ class Result:
     receipts: tuple[tuple[int, Receipt], ...]
     """Index of the target and the receipt, for each shard or part that was written."""
     sources: int = 0
-    """Digest of the states of all files that were read, see ``wkwdask.storage.states``."""
+    """Digest of the states of all files that were read, see ``wkwdask.model.states``."""
     value: Any = None
     """What a task found out; small, and picklable."""
     nbytes_in: int = 0

@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.parsing import reading
 from wkwdask.jobs.job import Job, Result
-from wkwdask.storage.receipts import Receipt
+from wkwdask.model.parsing import reading
+from wkwdask.model.receipts import Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from wkwdask.jobs.job import Task
-    from wkwdask.storage.volume import Target
+    from wkwdask.model.volume import Target
 
 
 class ResumableJob(Job, Protocol):

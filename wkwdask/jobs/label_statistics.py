@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.volume import Volume
 
 _TASKS = 16  # as many regions as this at least, where they are not tiny: not the number of workers, see ``Survey.plan``
 

@@ -16,8 +16,8 @@ from wkwdask.storage.nml_nodes import read_nodes
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from wkwdask.model.volume import Volume
     from wkwdask.storage.id_map import IdMap
-    from wkwdask.storage.volume import Volume
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,11 @@ from wkwdask.storage.store import LocalStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wkwdask.formats.levels import Lengths
     from wkwdask.formats.n5.compression import Compression
     from wkwdask.jobs.content import Content
     from wkwdask.jobs.foreign_import import Imported, StagedImport
     from wkwdask.jobs.rechunk import Copy, StagedRechunk
+    from wkwdask.model.levels import Lengths
     from wkwdask.storage.owner import Owner
 
 _COMMAND = "to_n5"

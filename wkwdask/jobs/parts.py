@@ -12,7 +12,7 @@ from wkwdask.errors import ResumeError
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.job import Result
 from wkwdask.jobs.tally import ShardTally
-from wkwdask.storage.states import describe
+from wkwdask.model.states import describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.states import States
-    from wkwdask.storage.volume import PartWriter, Target, Volume
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.states import States
+    from wkwdask.model.volume import PartWriter, Target, Volume
 
 
 _GATHERED_NBYTES = 32 << 20  # of all shards that are open at once

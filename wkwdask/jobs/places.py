@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError, UnsupportedError
-from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.layer_views import type_text
-from wkwdask.formats.levels import Lengths, lengths_in, ratio_of
-from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.coordinates import same_lengths
+from wkwdask.model.levels import Lengths, lengths_in, ratio_of
+from wkwdask.model.voxel_type import element_class
 from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.storage.dataset import Layer, dataset_above, elsewhere, layer_in, read_datasource, with_external
 from wkwdask.storage.job_records import targets_of_jobs

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.foreign_import import Imported, SourceOptions, StagedImport, open_source, stage_imported
 from wkwdask.jobs.precomputed_places import volume_place
 from wkwdask.jobs.precomputed_write import resolution_for, stage_scales, type_at
 from wkwdask.jobs.staged import check_existing, settings_of
+from wkwdask.model.levels import lengths_in
 
 if TYPE_CHECKING:
     import os

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding
 from wkwdask.jobs.precomputed_write import BLOCK_SIZE, ScaleEncoding, check_compress, quality_hint
-from wkwdask.storage.states import digest
+from wkwdask.model.states import digest
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.precomputed_write import VolumeType
+    from wkwdask.model.states import States
     from wkwdask.storage.precomputed_layer import AbsoluteVolume
-    from wkwdask.storage.states import States
 
 
 @dataclass(frozen=True, slots=True)

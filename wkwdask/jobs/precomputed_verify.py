@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.faults import Fault
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo
 from wkwdask.jobs.job import FlatJob, Result
 from wkwdask.jobs.verify import MagFindings, VerifyReport, sorted_faults
+from wkwdask.model.faults import Fault
 from wkwdask.storage.precomputed_check import PrecomputedCheck, ScaleListing, list_scale
 from wkwdask.storage.precomputed_layer import PrecomputedLayer, location_of, open_precomputed_layer
 from wkwdask.storage.wkw_check import Findings

@@ -12,9 +12,9 @@ from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
-from wkwdask.storage.states import States, digest, grouped_digests
-from wkwdask.storage.translated import moved, shifted, unshifted
-from wkwdask.storage.volume import ChunkedVolume
+from wkwdask.model.states import States, digest, grouped_digests
+from wkwdask.model.translated import moved, shifted, unshifted
+from wkwdask.model.volume import ChunkedVolume
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
     from wkwdask.jobs.staged import StagedMags
+    from wkwdask.model.volume import Target, Volume
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
-    from wkwdask.storage.volume import Target, Volume
     from wkwdask.streams.pyramid import Brick
 
 

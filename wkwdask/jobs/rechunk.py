@@ -9,17 +9,17 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.splice import SpliceJob
 from wkwdask.jobs.staged import find_interrupted
 from wkwdask.jobs.upsample import UpsampleJob
+from wkwdask.model.translated import in_frame
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.storage.owner import Owner
-from wkwdask.storage.translated import in_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from wkwdask.jobs.staged import StagedMags
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
-    from wkwdask.storage.volume import Volume
 
 _COMPARED_NBYTES = 64 << 20  # voxels of what was spliced that are compared at once
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.faults import NOTE, Fault
 from wkwdask.jobs.report import counted
+from wkwdask.model.faults import NOTE, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from wkwdask.geometry.grid import cells
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import Gathering, source_changed
-from wkwdask.storage.states import States, digest, grouped_digests
+from wkwdask.model.states import States, digest, grouped_digests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
+    from wkwdask.model.volume import Spliceable, Volume
     from wkwdask.plans.regions import RegionGrid
-    from wkwdask.storage.volume import Spliceable, Volume
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
-from wkwdask.formats.parsing import reading
 from wkwdask.jobs.journaled import JournaledJob, receipts_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
+from wkwdask.model.parsing import reading
+from wkwdask.model.translated import moved
 from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_lines import keep_progress
 from wkwdask.storage.job_records import JobState, find_unfinished, is_untouched, job_states, job_targets
@@ -26,7 +27,6 @@ from wkwdask.storage.provenance import PROVENANCE_NAME, read_provenance
 from wkwdask.storage.record_paths import job_root
 from wkwdask.storage.records import RECORD_NAME, write_record
 from wkwdask.storage.replaceable import check_targets, is_taken
-from wkwdask.storage.translated import moved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.journaled import ResumableJob
     from wkwdask.jobs.tally import ShardTally
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target
     from wkwdask.storage.job_records import UnfinishedJob
     from wkwdask.storage.metadata import MetadataEdit
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.volume import Target
 
 _DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
 _RESUME_NOTE = 'what was finished is kept: the same call goes on from there, existing="overwrite" starts anew'

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BatchError, CorruptError, MissingError
-from wkwdask.formats.parsing import reading
 from wkwdask.jobs.progress_view import describe, describe_count
 from wkwdask.jobs.report import Report, format_nbytes
+from wkwdask.model.parsing import reading
 from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_lines import read_failures, read_progress
 from wkwdask.storage.job_records import JobState, is_kept_for_later, job_owner, job_states, job_targets, problem_of

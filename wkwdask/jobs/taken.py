@@ -11,11 +11,11 @@ from wkwdask.jobs.precomputed_scales import source_settings
 from wkwdask.jobs.rechunk import Copy
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
-from wkwdask.storage.converted import converted
+from wkwdask.model.converted import converted
+from wkwdask.model.states import digest
+from wkwdask.model.translated import TranslatedVolume, shifted
 from wkwdask.storage.opening import cropped
 from wkwdask.storage.precomputed import PrecomputedVolume
-from wkwdask.storage.states import digest
-from wkwdask.storage.translated import TranslatedVolume, shifted
 from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.states import States
+    from wkwdask.model.volume import Volume
     from wkwdask.storage.opening import StoredVolume
-    from wkwdask.storage.states import States
-    from wkwdask.storage.volume import Volume
 
 
 @dataclass(frozen=True, slots=True)

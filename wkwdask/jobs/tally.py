@@ -12,10 +12,10 @@ import numpy as np
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.report import MagReport
-from wkwdask.storage.receipts import greatest, least
+from wkwdask.model.receipts import greatest, least
+from wkwdask.model.states import grouped_digests
+from wkwdask.model.translated import moved
 from wkwdask.storage.records import RECORD_COLUMNS
-from wkwdask.storage.states import grouped_digests
-from wkwdask.storage.translated import moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.volume import Target
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target
 
 
 class ShardTally:

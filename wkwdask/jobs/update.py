@@ -12,10 +12,10 @@ import numpy as np
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.jobs.pyramid import RegionTask
 from wkwdask.jobs.tally import ShardTally
+from wkwdask.model.states import grouped_digests
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.plans.regions import morton_order
 from wkwdask.storage.records import RECORD_COLUMNS, write_record
-from wkwdask.storage.states import grouped_digests
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Result, Task
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.volume import Target, Volume
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target, Volume
 
 _SAVE_SECONDS = 30.0
 

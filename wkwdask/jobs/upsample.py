@@ -10,7 +10,7 @@ import numpy as np
 from wkwdask.geometry.grid import cell_box
 from wkwdask.jobs.job import Result, voxel_nbytes
 from wkwdask.jobs.parts import BrickWriter, Gathering, source_changed, states_of_part
-from wkwdask.storage.states import States, digest, grouped_digests
+from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.streams.upsample import UpsampleStream
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target, Volume
     from wkwdask.plans.upsample import Upsampling
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.volume import Target, Volume
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from wkwdask.formats.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.jobs.compare import Differences, find_differences
 from wkwdask.jobs.job import Result
 from wkwdask.jobs.report import counted, format_nbytes
+from wkwdask.model.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.volume import Volume
     from wkwdask.plans.pyramid import Pass
-    from wkwdask.storage.volume import Volume
 
 _SHOWN = 50
 

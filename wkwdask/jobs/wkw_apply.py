@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
     from wkwdask.storage.wkw_target import WkwTarget
 
 _COMMAND = "apply"

@@ -32,7 +32,7 @@ from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
     from wkwdask.storage.wkw_target import WkwTarget
 
 _COMMAND = "components"

@@ -10,12 +10,12 @@ from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.compare import CompareJob, Difference
+from wkwdask.model.translated import TranslatedVolume
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.storage.dataset import Layer
 from wkwdask.storage.foreign import Placing, open_foreign
 from wkwdask.storage.opening import cropped, find, open_stored
 from wkwdask.storage.precomputed_layer import PrecomputedLayer
-from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import WkwVolume
 from wkwdask.storage.zarr_layer import is_image, is_plain_zarr
 

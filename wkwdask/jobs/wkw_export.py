@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
-from wkwdask.formats.levels import lengths_in
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.export import ExportJob
@@ -23,7 +22,8 @@ from wkwdask.jobs.journaled import JournaledJob
 from wkwdask.jobs.report import MagReport, Report
 from wkwdask.jobs.staged import check_existing, check_same_settings, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, source_token
-from wkwdask.storage.converted import converted
+from wkwdask.model.converted import converted
+from wkwdask.model.levels import lengths_in
 from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
 from wkwdask.storage.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.storage.images import IMAGE_SUFFIXES

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.volume import Volume
     from wkwdask.storage.dataset import Layer
     from wkwdask.storage.opening import StoredVolume
-    from wkwdask.storage.volume import Volume
 
 # Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
 # labels are scattered, hold little but zeros.

@@ -18,6 +18,7 @@ from wkwdask.jobs.rechunk import StagedRechunk
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, finish_what_was_left, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presence, edit_of, presence, source_token
 from wkwdask.jobs.wkw_write import check_level, new_header, staged_target, stored_settings
+from wkwdask.model.translated import TranslatedVolume, moved
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
@@ -26,7 +27,6 @@ from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.owner import Owner
 from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.replaceable import check_targets, is_taken
-from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw import files_box, filled_box
 from wkwdask.storage.wkw_file import open_if_stored
 from wkwdask.storage.wkw_splice import can_splice

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
-from wkwdask.formats.voxel_type import by_dtype
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.content import EXISTING, owner_of
@@ -19,6 +18,7 @@ from wkwdask.jobs.report import Report
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import check_level
+from wkwdask.model.voxel_type import by_dtype
 from wkwdask.storage.dataset import choose_layer, locate, open_volume
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.layer_edit import raise_largest_id

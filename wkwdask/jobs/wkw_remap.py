@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
     from wkwdask.storage.wkw_target import WkwTarget
 
 DEFAULTS = ("keep", "zero")

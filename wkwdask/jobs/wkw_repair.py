@@ -37,12 +37,12 @@ from wkwdask.storage.wkw_target import WkwTarget
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from wkwdask.formats.faults import Fault
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
     from wkwdask.jobs.verify import VerifyReport
     from wkwdask.jobs.wkw_verify import StagedVerify
+    from wkwdask.model.faults import Fault
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.dataset_check import LayerScope, MagScope, Scope
     from wkwdask.storage.wkw import WkwVolume

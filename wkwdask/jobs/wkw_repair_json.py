@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.formats.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
 from wkwdask.formats.datasource_edits import with_fields, with_layer, with_mags, without_mags
 from wkwdask.formats.layer_views import type_text
-from wkwdask.formats.voxel_type import element_class
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import default_category
 from wkwdask.jobs.repair import JSON, Action, Left, RepairOptions
+from wkwdask.model.voxel_type import element_class
 from wkwdask.storage.dataset import update_datasource
 from wkwdask.storage.json_edit import read_object
 from wkwdask.storage.local import publish_bytes
@@ -21,8 +21,8 @@ from wkwdask.storage.wkw_mend import set_aside
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from wkwdask.formats.faults import Fault
     from wkwdask.jobs.wkw_verify import StagedVerify
+    from wkwdask.model.faults import Fault
     from wkwdask.storage.dataset_check import LayerScope
 
     Document = dict[str, Any]

@@ -21,7 +21,7 @@ from wkwdask.storage.wkw_listing import age_seconds, is_foreign_temporary
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from wkwdask.formats.faults import Fault
+    from wkwdask.model.faults import Fault
 
 
 class LeftoverRepair:

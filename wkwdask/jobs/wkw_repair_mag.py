@@ -22,9 +22,9 @@ from wkwdask.storage.wkw_target import WkwTarget
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wkwdask.formats.faults import Fault
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
+    from wkwdask.model.faults import Fault
 
 HEADER_KINDS = ("other_block_type", "missing", "short", "magic", "version", "block_type", "voxel_type", "voxel_size", "block_nbytes", "data_offset", "differs")
 """Kinds of faults, behind ``header.``, that a new header.wkw mends."""

@@ -14,8 +14,8 @@ from wkwdask.jobs.wkw_convert import COMMAND, convert_settings, placed
 from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
 
 if TYPE_CHECKING:
+    from wkwdask.model.volume import Volume
     from wkwdask.storage.owner import Owner
-    from wkwdask.storage.volume import Volume
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
-from wkwdask.formats.parsing import reading
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
@@ -20,6 +19,7 @@ from wkwdask.jobs.staged import StagedMags
 from wkwdask.jobs.update import LivingMag, UpdateJob
 from wkwdask.jobs.wkw_mags import box_setting, mag_folder, open_source, source_token
 from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
+from wkwdask.model.parsing import reading
 from wkwdask.plans.pyramid import check_steps
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.local import is_remote, remove_temporaries

@@ -11,16 +11,16 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.datasource import FILE_NAME, largest_segment_id
-from wkwdask.formats.faults import ERROR, Fault
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.job import FlatJob
 from wkwdask.jobs.verify import CheckTask, MagFindings, RecomputeTask, VerifyReport, outside_fault, sorted_faults
 from wkwdask.kernels.window.reduce import METHODS
+from wkwdask.model.faults import ERROR, Fault
+from wkwdask.model.translated import moved
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.storage.provenance import read_making, read_provenance
-from wkwdask.storage.translated import moved
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 from wkwdask.storage.wkw_check import Findings, WkwCheck
 

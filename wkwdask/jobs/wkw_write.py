@@ -16,9 +16,9 @@ from wkwdask.storage.wkw_target import WkwTarget
 if TYPE_CHECKING:
     import os
 
-    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.content import Content
+    from wkwdask.model.levels import Lengths
     from wkwdask.storage.owner import Owner
 
 _COMMAND = "to_wkw"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.volume import Target
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target
 
 PART_NBYTES = 128 << 20
 

@@ -15,10 +15,10 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError, MissingError, UnsupportedError
-from wkwdask.formats.parsing import reading
 from wkwdask.formats.wkw.file import decode_file
 from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.parsing import reading
 from wkwdask.storage.archive import ArchiveFile, Folder, Zip
 from wkwdask.storage.local import local_path
 

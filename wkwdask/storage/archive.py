@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.parsing import reading
+from wkwdask.model.parsing import reading
 from wkwdask.storage.local import check_regular
 from wkwdask.storage.lru import Lru
 

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, WkwDaskError
-from wkwdask.formats.parsing import reading
+from wkwdask.model.parsing import reading
+from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
 from wkwdask.storage.hdf5_file import open_hdf5
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.lru import Lru
 from wkwdask.storage.slices import file_stamp, stored_dtype
-from wkwdask.storage.states import file_states
 from wkwdask.storage.zarr_volume import open_array
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.states import States
 
 _WHOLE = 1 << 40  # more than any box
 _HDF5_CACHE_NBYTES = 64 << 20

@@ -8,7 +8,7 @@ import re
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from wkwdask.formats.parsing import reading
+from wkwdask.model.parsing import reading
 from wkwdask.plans.batch_size import ArraySize
 from wkwdask.storage.json_record import read_record
 from wkwdask.storage.local import publish_bytes

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.states import States
+    from wkwdask.model.states import States
 
 _NUMBER = re.compile(r"0|[1-9]\d{0,17}", re.ASCII)
 
@@ -144,7 +144,7 @@ class Files:
         Returns
         -------
         ndarray of int64, shape (n, 5)
-            See ``wkwdask.storage.states``.
+            See ``wkwdask.model.states``.
         """
         rows: list[tuple[int, ...]] = []
         for cell, entry in self.naming.listed(self.folder, self.grid):

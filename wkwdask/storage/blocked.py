@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
     from wkwdask.storage.block_files import Files
-    from wkwdask.storage.states import States
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +249,7 @@ class Blocked(ABC):
         Returns
         -------
         ndarray of int64, shape (n, 5)
-            See ``wkwdask.storage.states``; a group has the sum of the sizes of its files, and a digest of names, sizes and times in place of a time. Nothing
+            See ``wkwdask.model.states``; a group has the sum of the sizes of its files, and a digest of names, sizes and times in place of a time. Nothing
             is known of a remote array; where nobody knows how files are named, the state of the array's record stands for all.
         """
         indices, files = list(cells(box.intersection(self.box), self.shard_shape)), self.files

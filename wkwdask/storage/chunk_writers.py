@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.run import RunTable
 from wkwdask.geometry.grid import cells
+from wkwdask.model.receipts import Stats
+from wkwdask.model.run import RunTable
 from wkwdask.storage.local import NewFile, make_folders_below
 from wkwdask.storage.new_files import NewFiles
 from wkwdask.storage.part_file import close_part
 from wkwdask.storage.pieces import Pieces
-from wkwdask.storage.receipts import Stats
 from wkwdask.storage.shard_output import Unordered
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.receipts import Receipt
     from wkwdask.storage.chunked_target import ChunkedTarget, ShardableTarget
-    from wkwdask.storage.receipts import Receipt
 
 
 def published(receipt: Receipt, path: str) -> Receipt:

@@ -19,11 +19,11 @@ from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.kernels.arrays.extremes import is_zero
+from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.chunk_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
 from wkwdask.storage.local import count_files, publish_bytes, remove_tree
 from wkwdask.storage.part_file import PartFile, is_whole_part
-from wkwdask.storage.receipts import Receipt, merge_receipts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.volume import PartWriter, Volume
     from wkwdask.storage.part_file import Run
     from wkwdask.storage.pieces import Pieces
-    from wkwdask.storage.volume import PartWriter, Volume
 
 
 class ShardFile(Protocol):

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.n5.attributes import is_whole
 from wkwdask.formats.ngff import axes_of
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.levels import lengths_in
 from wkwdask.storage.dataset import Layer, Located, layer_in, read_datasource
 from wkwdask.storage.leveled import Level, LeveledLayer
 from wkwdask.storage.local import is_remote, local_path

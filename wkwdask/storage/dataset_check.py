@@ -16,12 +16,12 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, LockedError, MissingError
 from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths
-from wkwdask.formats.faults import Fault
-from wkwdask.formats.voxel_type import element_class
 from wkwdask.formats.wkw.check import check_mag_header
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.faults import Fault
+from wkwdask.model.voxel_type import element_class
 from wkwdask.storage.dataset import Layer, dataset_above, locate, read_datasource
 from wkwdask.storage.job_records import JobState, job_states, problem_of
 from wkwdask.storage.local import is_remote, local_path, numbered

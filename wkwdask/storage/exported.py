@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from wkwdask.errors import AlignmentError
-from wkwdask.formats.extras import need
+from wkwdask.model.extras import need
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.held import Scratch
 from wkwdask.storage.json_edit import read_object
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
 
 TIFF_COMPRESSIONS = ("zlib", "lzw", "zstd", "raw")
 SLAB_NBYTES = 256 << 20

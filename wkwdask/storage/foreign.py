@@ -17,11 +17,11 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.extras import need
 from wkwdask.formats.ngff import check_version, parse_image
-from wkwdask.formats.parsing import reading
-from wkwdask.formats.units import length_nm
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.model.extras import need
+from wkwdask.model.parsing import reading
+from wkwdask.model.units import length_nm
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
 from wkwdask.storage.hdf5_file import find_item, open_hdf5
 from wkwdask.storage.image_stack import ImageStack
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
 
     VoxelSize = tuple[float, float, float]
 

@@ -11,8 +11,8 @@ from collections import deque
 from typing import Any
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.extras import need
-from wkwdask.formats.parsing import reading
+from wkwdask.model.extras import need
+from wkwdask.model.parsing import reading
 from wkwdask.storage.local import check_regular
 
 _MOST_HOPS = 64

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError
-from wkwdask.formats.parsing import reading
+from wkwdask.model.parsing import reading
 from wkwdask.storage.json_record import read_record
 from wkwdask.storage.local import NewFile, publish_bytes
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.extras import need
-from wkwdask.formats.parsing import reading
+from wkwdask.model.extras import need
+from wkwdask.model.parsing import reading
 from wkwdask.storage.array_file import npy_ref
 from wkwdask.storage.hdf5_file import find_item, open_hdf5
 from wkwdask.storage.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values

@@ -12,12 +12,12 @@ import numpy as np
 
 from wkwdask.errors import CorruptError
 from wkwdask.geometry.grid import cell_range
+from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
 from wkwdask.storage.held import Scratch
 from wkwdask.storage.images import read_pixels
 from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.slices import file_stamp
-from wkwdask.storage.states import file_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
     from wkwdask.storage.slices import Format, Slice
-    from wkwdask.storage.states import States
 
 _WIDEST = 1 << 40  # more than any section
 

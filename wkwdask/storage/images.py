@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
-from wkwdask.formats.extras import need
-from wkwdask.formats.parsing import reason_of
+from wkwdask.model.extras import need
+from wkwdask.model.parsing import reason_of
 from wkwdask.storage.local import check_regular
 from wkwdask.storage.slices import Format, Page, Slice, check_plausible, stored_dtype
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices

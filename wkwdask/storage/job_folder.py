@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError, ResumeError
-from wkwdask.formats.parsing import reason_of
+from wkwdask.model.parsing import reason_of
 from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_records import (
     OWNER_NAME,

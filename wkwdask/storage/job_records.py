@@ -9,8 +9,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError
-from wkwdask.formats.parsing import reading
 from wkwdask.geometry.mag import vec3
+from wkwdask.model.parsing import reading
 from wkwdask.storage.batch_file import BATCH_NAME
 from wkwdask.storage.journal import has_journal
 from wkwdask.storage.json_record import read_record

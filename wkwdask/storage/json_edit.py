@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError, MissingError
-from wkwdask.formats.json_text import parse_object
+from wkwdask.model.json_text import parse_object
 from wkwdask.storage.local import publish_bytes, remove_temporaries
 from wkwdask.storage.locks import locked_file
 

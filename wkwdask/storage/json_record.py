@@ -7,7 +7,7 @@ import stat
 from typing import Any
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.json_text import parse_object
+from wkwdask.model.json_text import parse_object
 
 _MOST_NBYTES = 1 << 28
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.coordinates import same_lengths
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, largest_segment_id, layer_entry, new_document, parse_datasource
 from wkwdask.formats.datasource_edits import with_largest_id, with_layer, with_mags, without_mags
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.coordinates import same_lengths
 from wkwdask.storage.dataset import check_datasource_writable, read_datasource, update_datasource
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.levels import ratio_of
+from wkwdask.model.levels import ratio_of
+from wkwdask.model.translated import TranslatedVolume
 from wkwdask.storage.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
 from wkwdask.storage.n5 import N5Volume
-from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.zarr_volume import ZarrVolume
 
 if TYPE_CHECKING:
-    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
 
 ArrayVolume = TranslatedVolume[N5Volume] | TranslatedVolume[ZarrVolume]
 """One array of a layer, in absolute voxels."""

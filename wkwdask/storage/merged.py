@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
     from wkwdask.storage.annotation import AnnotationMag
-    from wkwdask.storage.states import States
     from wkwdask.storage.wkw import WkwVolume
 
 
@@ -65,7 +65,7 @@ class MergedVolume:
         return ("merged", self.base.token, self.annotations, self.box)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels, see :meth:`wkwdask.storage.volume.Volume.read_into`."""
+        """Fill an array with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
         if not out.size:
             return 0
         wanted = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.box.mag)
@@ -133,7 +133,7 @@ class MergedVolume:
         return self.base.shard_path(index)
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells of a grid have voxels in a stored file or block, see :meth:`wkwdask.storage.volume.Volume.occupied`."""
+        """Tell which cells of a grid have voxels in a stored file or block, see :meth:`wkwdask.model.volume.Volume.occupied`."""
         return in_either(replace(self.base, box=self.box).occupied(cell_shape), self.touched(self.box, cell_shape))
 
     def shard_states(self, box: BoundingBox) -> States:
@@ -142,7 +142,7 @@ class MergedVolume:
         Returns
         -------
         ndarray of int64, shape (n, 5)
-            See ``wkwdask.storage.states``.
+            See ``wkwdask.model.states``.
         """
         inside = box.intersection(self.box)
         return np.concatenate([replace(self.base, box=self.box).shard_states(inside), *self._annotated_states(inside)])

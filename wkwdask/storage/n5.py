@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.levels import Lengths
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.storage.blocked import Opened
     from wkwdask.storage.store import Store
 

@@ -8,13 +8,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.levels import lengths_in
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.block import VARLENGTH, format_header, header_nbytes
 from wkwdask.formats.n5.zarr_document import CODEC, FORMS, array_document, group_document, is_made_here
 from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
 from wkwdask.formats.ngff_image import Level as NgffLevel
 from wkwdask.formats.ngff_image import multiscale
+from wkwdask.model.levels import lengths_in
 from wkwdask.storage.json_edit import read_object
 from wkwdask.storage.local import publish_bytes, remove_file
 from wkwdask.storage.n5 import NAMING, N5Volume, read_attributes

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.json_text import parse_object
-from wkwdask.formats.levels import is_number
 from wkwdask.formats.ngff import check_version
 from wkwdask.formats.ngff_image import image_attributes, label_attributes, with_entries
 from wkwdask.formats.zarr3.documents import FILE_NAME, format_document, group_document
+from wkwdask.model.json_text import parse_object
+from wkwdask.model.levels import is_number
 from wkwdask.storage.local import publish_bytes, remove_temporaries
 from wkwdask.storage.locks import locked_file
 

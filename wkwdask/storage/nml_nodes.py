@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wkwdask.errors import FormatError
-from wkwdask.formats.parsing import reading
+from wkwdask.model.parsing import reading
 
 _FARTHEST = 2**53
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.levels import ratio_of
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.levels import ratio_of
+from wkwdask.model.translated import TranslatedVolume, moved
 from wkwdask.storage import dataset
 from wkwdask.storage.dataset import Layer, Located, choose_layer, locate
 from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer, listed_arrays
@@ -21,7 +22,6 @@ from wkwdask.storage.n5_layer import choose, find_n5_layers, is_n5, is_named_n5
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_layer import AbsoluteVolume, PrecomputedLayer, is_precomputed, open_precomputed_layer
 from wkwdask.storage.store import open_store
-from wkwdask.storage.translated import TranslatedVolume, moved
 from wkwdask.storage.wkw import WkwVolume
 from wkwdask.storage.zarr_layer import find_zarr_layers, is_named_zarr, is_zarr
 

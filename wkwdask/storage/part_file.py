@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from wkwdask.formats.run import FOOTER_NBYTES, RunTable, format_run_tail, parse_run_tail, run_tail_nbytes
+from wkwdask.model.run import FOOTER_NBYTES, RunTable, format_run_tail, parse_run_tail, run_tail_nbytes
 
 if TYPE_CHECKING:
     from wkwdask.storage.pieces import Pieces

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
     from wkwdask.storage.precomputed_info import Opened
-    from wkwdask.storage.states import States
     from wkwdask.storage.store import Store
 
 _CELLS_AT_ONCE = 1 << 16
@@ -431,7 +431,7 @@ class PrecomputedVolume:
         Returns
         -------
         ndarray of int64, shape (n, 5)
-            See ``wkwdask.storage.states``; a group has the sum of the sizes of its files, and a digest of names, sizes and times in place of a time.
+            See ``wkwdask.model.states``; a group has the sum of the sizes of its files, and a digest of names, sizes and times in place of a time.
         """
         return self._states(grid.cells(box.intersection(self.box), self.shard_shape))
 

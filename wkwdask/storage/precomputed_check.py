@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.faults import Fault
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, parse_minishard_index
 from wkwdask.geometry import compressed_morton
+from wkwdask.model.faults import Fault
 from wkwdask.storage.precomputed_files import SUFFIXES, decompress_file, largest_file, largest_nbytes, list_chunks, list_shards
 from wkwdask.storage.precomputed_shards import ShardFile, close_shard, open_shard
 from wkwdask.storage.wkw_check import Findings

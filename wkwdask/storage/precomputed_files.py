@@ -13,13 +13,13 @@ import numpy as np
 
 from wkwdask.errors import CorruptError
 from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_xz
-from wkwdask.formats.extras import need
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range, mark_cells
+from wkwdask.model.extras import need
+from wkwdask.model.states import digests
 from wkwdask.plans.chunks import group_of_chunks
-from wkwdask.storage.states import digests
 from wkwdask.storage.wkw_file import check_folder
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.chunk import ChunkCodec
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.states import States
 
 SUFFIXES = ("", ".gz", ".br", ".zstd", ".xz", ".bz2")
 """What the name of a chunk may end with: as it is, or compressed as a whole, as cloud-volume does on local disks."""
@@ -335,7 +335,7 @@ def states_of(folder: str, scale: Scale, shard_cells: Vec3, indices: Iterable[Ve
     Returns
     -------
     ndarray of int64, shape (n, 5)
-        See ``wkwdask.storage.states``.
+        See ``wkwdask.model.states``.
     """
     if scale.sharding is not None and scale.shard_cells is None:
         return all_states(folder, scale, shard_cells)

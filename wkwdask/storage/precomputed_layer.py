@@ -16,13 +16,13 @@ from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, Scale
 from wkwdask.formats.precomputed.scale_choice import base_resolution, find_scale, mags_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.translated import TranslatedVolume
 from wkwdask.storage.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_info import look, read_info
 from wkwdask.storage.precomputed_pending import check_published
 from wkwdask.storage.store import open_store, trusting
-from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.wkw import HEADER_NAME
 

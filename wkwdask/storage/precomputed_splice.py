@@ -12,10 +12,10 @@ from wkwdask.errors import CorruptError
 from wkwdask.formats.precomputed import images
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.grid import cell_box, cell_range
+from wkwdask.model.receipts import Receipt
 from wkwdask.storage.chunk_writers import published
 from wkwdask.storage.new_files import NewFiles
 from wkwdask.storage.precomputed import PrecomputedVolume
-from wkwdask.storage.receipts import Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

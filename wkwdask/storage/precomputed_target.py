@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.chunk import ChunkCodec
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.receipts import Receipt
+    from wkwdask.model.receipts import Receipt
 
 SUFFIXES = {None: "", "gzip": ".gz"}
 """What is appended to the name of a chunk's own file, by the way in which it is compressed."""

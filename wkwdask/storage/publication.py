@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.parsing import reading
+from wkwdask.model.parsing import reading
 from wkwdask.storage.json_record import read_record
 from wkwdask.storage.metadata import edit_from_json, folders_of
 

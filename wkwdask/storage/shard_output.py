@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.formats.precomputed.sharding import format_minishard_index, format_shard_index
-from wkwdask.formats.run import join_order
+from wkwdask.model.run import join_order
 from wkwdask.storage.pieces import Pieces
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.formats.precomputed.sharding import Sharding
-    from wkwdask.formats.run import RunTable
+    from wkwdask.model.run import RunTable
     from wkwdask.storage.local import NewFile
     from wkwdask.storage.part_file import Run
 

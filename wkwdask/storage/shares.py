@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.parsing import reading
+from wkwdask.model.parsing import reading
 from wkwdask.storage.json_record import read_record
 from wkwdask.storage.local import NewFile, publish_bytes
 from wkwdask.storage.user_key import is_signed, key_path, signature, user_key

@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.extras import need
+from wkwdask.model.extras import need
 from wkwdask.storage.credentials import access_options
 from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.lru import Lru

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
-from wkwdask.formats.voxel_type import element_class
+from wkwdask.model.voxel_type import element_class
 from wkwdask.storage.dataset import Layer, elsewhere, locate, read_datasource
 from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.storage.wkw import WkwVolume, file_path, list_files

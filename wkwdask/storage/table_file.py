@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError
-from wkwdask.formats.extras import need
+from wkwdask.model.extras import need
 from wkwdask.storage.local import NewFile, local_path
 
 if TYPE_CHECKING:

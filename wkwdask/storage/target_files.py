@@ -9,7 +9,7 @@ from wkwdask.storage.precomputed_target import PrecomputedTarget
 from wkwdask.storage.zarr_target import ZarrTarget
 
 if TYPE_CHECKING:
-    from wkwdask.storage.volume import Target
+    from wkwdask.model.volume import Target
 
 
 def most_files(target: Target, shards: int, chunks: int) -> int:

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
-from wkwdask.formats.extras import need
-from wkwdask.formats.parsing import reading
+from wkwdask.model.extras import need
+from wkwdask.model.parsing import reading
 from wkwdask.storage.slices import Format, Page, Slice, check_plausible, stored_dtype
 from wkwdask.storage.tiff_directories import smallest_page
 

@@ -23,10 +23,10 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.kernels.blocks.layout import cube_table
 from wkwdask.kernels.blocks.zeros import Zeros
+from wkwdask.model.states import file_states
 from wkwdask.plans.cells import SparseCells, cell_map, count_cells
 from wkwdask.storage.local import numbered
 from wkwdask.storage.provenance import read_box
-from wkwdask.storage.states import file_states
 from wkwdask.storage.wkw_file import PAGE_LEN, Reading, check_absence, check_folder, open_if_stored
 from wkwdask.storage.wkw_small_files import read_small_files, small_layout
 from wkwdask.storage.zarr_marks import is_view
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.states import States
 
 HEADER_NAME = "header.wkw"
 _MOST_TRIED = 1 << 12
@@ -295,7 +295,7 @@ class WkwVolume:
         Returns
         -------
         ndarray of int64, shape (n, 5)
-            See ``wkwdask.storage.states``.
+            See ``wkwdask.model.states``.
         """
         return file_states(self._likely_shards(box.intersection(self.box)), self.shard_path)
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import TruncatedError
-from wkwdask.formats.faults import NOTE, Fault
 from wkwdask.formats.wkw.block import decode_block, decoded_nbytes
 from wkwdask.formats.wkw.check import BEYOND, GOOD, check_bounds, check_file_header, table_fault
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader
@@ -25,6 +24,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
+from wkwdask.model.faults import NOTE, Fault
 from wkwdask.storage.local import pread_into
 from wkwdask.storage.wkw import file_path
 from wkwdask.storage.wkw_file import PAGE_LEN, read_buffer

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.formats.faults import Fault
+from wkwdask.model.faults import Fault
 from wkwdask.storage.local import TEMPORARY_SUFFIX
 from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.storage.records import RECORD_NAME

@@ -17,11 +17,11 @@ from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.geometry import morton
 from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
+from wkwdask.model.receipts import Receipt
+from wkwdask.model.translated import TranslatedVolume
 from wkwdask.storage.local import NewFile, make_folders_below
 from wkwdask.storage.merged import MergedVolume
 from wkwdask.storage.pieces import Pieces
-from wkwdask.storage.receipts import Receipt
-from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import HEADER_NAME, file_path
 from wkwdask.storage.wkw_file import PAGE_LEN, check_absence, open_if_stored
 

@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
-from wkwdask.formats.run import RunTable, join_order
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.header import WkwHeader, format_header
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
+from wkwdask.model.receipts import Receipt, Stats, merge_receipts
+from wkwdask.model.run import RunTable, join_order
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.local import NewFile, make_folders_below, publish_bytes, remove_file, remove_tree
 from wkwdask.storage.part_file import PartFile, close_part, is_whole_part
 from wkwdask.storage.pieces import Pieces
-from wkwdask.storage.receipts import Receipt, Stats, merge_receipts
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path
 from wkwdask.storage.wkw_file import open_if_stored, open_wkw_file
 from wkwdask.storage.wkw_splice import splice_file

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
-from wkwdask.formats.extras import need
-from wkwdask.formats.levels import Lengths, mag_of
 from wkwdask.formats.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
-from wkwdask.formats.parsing import reading, reason_of
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.extras import need
+from wkwdask.model.levels import Lengths, mag_of
+from wkwdask.model.parsing import reading, reason_of
 from wkwdask.storage.block_files import Naming
 from wkwdask.storage.blocked import look
 from wkwdask.storage.leveled import Level, LeveledLayer

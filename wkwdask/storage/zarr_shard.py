@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.formats.run import join_order
 from wkwdask.formats.zarr3.chunks import format_index
 from wkwdask.geometry import compressed_morton
+from wkwdask.model.run import join_order
 from wkwdask.storage.pieces import Pieces
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ import numpy as np
 from wkwdask.errors import MissingError
 from wkwdask.formats.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
 from wkwdask.formats.zarr3.documents import FILE_NAME, array_document, format_document, group_document, raw_codecs
-from wkwdask.storage.translated import in_frame
+from wkwdask.model.translated import in_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.volume import Volume
     from wkwdask.storage.opening import AnyLayer, StoredVolume
-    from wkwdask.storage.volume import Volume
 
 _CHUNK_NBYTES = 1 << 20
 _LABELS = "labels"

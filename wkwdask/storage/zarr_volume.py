@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.extras import need
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.kernels.arrays.extremes import is_zero
 from wkwdask.kernels.arrays.turned_copy import copy_into
+from wkwdask.model.extras import need
 from wkwdask.storage.block_files import Files, Naming
 from wkwdask.storage.blocked import Blocked, in_order
 from wkwdask.storage.local import is_remote
@@ -29,8 +29,8 @@ from wkwdask.storage.store import remote_options
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from wkwdask.formats.levels import Lengths
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
     from wkwdask.storage.blocked import Opened
 
 _open_arrays: Lru[Any] = Lru(16)

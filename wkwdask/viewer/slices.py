@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from wkwdask.model.translated import TranslatedVolume
 from wkwdask.storage.local import is_remote
-from wkwdask.storage.translated import TranslatedVolume
 from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _REMOTE_READERS = 16
 
 
 class Sliceable(Protocol):
-    """What slices are taken from, a :class:`wkwdask.storage.volume.Volume` for one."""
+    """What slices are taken from, a :class:`wkwdask.model.volume.Volume` for one."""
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from strategies import vectors
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.formats.json_text import Problems
 from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_for
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.precomputed.murmurhash import murmurhash3
@@ -27,6 +26,7 @@ from wkwdask.formats.precomputed.sharding import (
     parse_sharding,
 )
 from wkwdask.geometry.compressed_morton import bit_axes, encode
+from wkwdask.model.json_text import Problems
 
 MURMUR = [
     # key, hash; as mmh3, cloud-volume and tensorstore have it

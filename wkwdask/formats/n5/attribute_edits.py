@@ -10,16 +10,16 @@ import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.json_text import format_json
 from wkwdask.formats.n5.attributes import VERSION
 from wkwdask.formats.n5.placement import level_number
+from wkwdask.model.json_text import format_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.levels import Lengths
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
 
 
 @dataclass(frozen=True, slots=True)

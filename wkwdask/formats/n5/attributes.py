@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.json_text import Problems, parse_object
 from wkwdask.formats.n5.compression import Compression, parse_compression
+from wkwdask.model.json_text import Problems, parse_object
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +65,7 @@ class N5Dataset:
 
 
 def parse_attributes(content: str | bytes, source: str) -> dict[str, Any]:
-    """Read the content of an ``attributes.json``, of a dataset or any group; errors as for :func:`wkwdask.formats.json_text.parse_object`."""
+    """Read the content of an ``attributes.json``, of a dataset or any group; errors as for :func:`wkwdask.model.json_text.parse_object`."""
     return parse_object(content, source)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from wkwdask.formats.json_text import Problems
+    from wkwdask.model.json_text import Problems
 
 TYPES = ("raw", "gzip", "zlib", "bzip2", "xz", "lz4", "zstd", "blosc")
 """Compressions whose blocks are read; all but lz4 can be written."""

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
 from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_xz, decompress_zlib
-from wkwdask.formats.extras import need
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip, decompress_gzip
+from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.levels import is_number, mag_of, offset_of, ratio_of, times
-from wkwdask.formats.units import length_nm
+from wkwdask.model.levels import is_number, mag_of, offset_of, ratio_of, times
+from wkwdask.model.units import length_nm
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from wkwdask.formats.levels import Lengths
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.levels import Lengths
 
 LEVEL_NAME = re.compile(r"s(\d+)", re.ASCII)
 _DEFAULT_AXES = "xyzct"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
-from wkwdask.formats.extras import need
 from wkwdask.kernels.codecs import compresso
+from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
     import numpy.typing as npt

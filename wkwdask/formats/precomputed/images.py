@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.extras import need
 from wkwdask.formats.precomputed import image_headers
+from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.json_text import Problems, parse_object
 from wkwdask.formats.precomputed.sharding import Sharding, parse_sharding
-from wkwdask.formats.voxel_type import VOXEL_TYPES, VoxelType, by_precomputed_name
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import vec3
+from wkwdask.model.json_text import Problems, parse_object
+from wkwdask.model.voxel_type import VOXEL_TYPES, VoxelType, by_precomputed_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

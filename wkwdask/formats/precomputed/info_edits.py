@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.json_text import format_json
 from wkwdask.formats.precomputed.info import HINTS, TYPE
 from wkwdask.formats.precomputed.sharding import format_sharding
+from wkwdask.model.json_text import format_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.json_text import Problems
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.json_text import Problems
 
     Column = npt.NDArray[np.uint64]
 

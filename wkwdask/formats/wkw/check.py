@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import FormatError, UnsupportedError
-from wkwdask.formats.faults import Fault
-from wkwdask.formats.voxel_type import by_wkw_code
 from wkwdask.formats.wkw.header import HEADER_NBYTES, INTEROPERABLE_LEN, BlockType, WkwHeader, parse_header
 from wkwdask.formats.wkw.jump_table import ENTRY_NBYTES
+from wkwdask.model.faults import Fault
+from wkwdask.model.voxel_type import by_wkw_code
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
-from wkwdask.formats.voxel_type import VoxelType, by_dtype, by_wkw_code
+from wkwdask.model.voxel_type import VoxelType, by_dtype, by_wkw_code
 
 if TYPE_CHECKING:
     import numpy as np

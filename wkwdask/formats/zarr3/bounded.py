@@ -19,8 +19,8 @@ from zarr.codecs._v2 import V2Codec
 
 from wkwdask.errors import FormatError
 from wkwdask.formats.bounded_streams import decompress_bzip2, decompress_streams, decompress_zlib
-from wkwdask.formats.extras import need
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.extras import need
 from wkwdask.formats.zarr3.documents import array_document, axis_names, outer_shape, raw_codecs
+from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

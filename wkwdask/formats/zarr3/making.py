@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.extras import need
 from wkwdask.formats.zarr3.headers import Header
+from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

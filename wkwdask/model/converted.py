@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError
-from wkwdask.formats.voxel_type import by_dtype
+from wkwdask.model.voxel_type import by_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.states import States
 
 
 @dataclass(frozen=True, slots=True)

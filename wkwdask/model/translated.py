@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 import numpy as np
 
 from wkwdask.geometry.grid import cell_range, mark_cells
+from wkwdask.model.volume import Volume
 from wkwdask.plans.cells import SparseCells, cell_map, is_large, marked_cells
-from wkwdask.storage.volume import Volume
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.states import States
 
 V = TypeVar("V", bound=Volume)
 
@@ -72,7 +72,7 @@ class TranslatedVolume(Generic[V]):
         return ("translated", self.shift, *self.volume.token)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels, see :meth:`wkwdask.storage.volume.Volume.read_into`."""
+        """Fill an array with voxels, see :meth:`wkwdask.model.volume.Volume.read_into`."""
         return self.volume.read_into(out, self._back(topleft), first_channel, fill_zeros=fill_zeros)
 
     def _back(self, place: Vec3) -> Vec3:
@@ -93,7 +93,7 @@ class TranslatedVolume(Generic[V]):
         return self.volume.shard_path(next(self._stored_shards(index)))
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells of a grid have voxels of the box in a stored file, see :meth:`wkwdask.storage.volume.Volume.occupied`."""
+        """Tell which cells of a grid have voxels of the box in a stored file, see :meth:`wkwdask.model.volume.Volume.occupied`."""
         shards = self.shard_shape
         if all(s % n == 0 for s, n in zip(self.shift, cell_shape, strict=True)):
             return self.volume.occupied(cell_shape)
@@ -119,7 +119,7 @@ class TranslatedVolume(Generic[V]):
         Returns
         -------
         ndarray of int64, shape (n, 5)
-            See ``wkwdask.storage.states``.
+            See ``wkwdask.model.states``.
         """
         return self._moved_states(self.volume.shard_states(moved(box, self._back((0, 0, 0)))))
 

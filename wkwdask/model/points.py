@@ -9,12 +9,12 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.geometry.mag import vec3
-from wkwdask.storage.translated import TranslatedVolume
+from wkwdask.model.translated import TranslatedVolume
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from wkwdask.storage.volume import Volume
+    from wkwdask.model.volume import Volume
 
 
 def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:

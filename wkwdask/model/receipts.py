@@ -12,7 +12,7 @@ from wkwdask.errors import IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.kernels.arrays.extremes import extremes
-from wkwdask.storage.states import add_digests
+from wkwdask.model.states import add_digests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class Receipt:
     mtime_ns: int = 0
     """Time of modification of a published file [ns since the epoch]."""
     sources: int = 0
-    """Digest of the states of the files that it was made from, see ``wkwdask.storage.states``."""
+    """Digest of the states of the files that it was made from, see ``wkwdask.model.states``."""
     files: int = 1
     """How many files are stored, where any are."""
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
-    from wkwdask.storage.receipts import Receipt
-    from wkwdask.storage.states import States
 
 
 class Volume(Protocol):
@@ -71,7 +71,7 @@ class Volume(Protocol):
         """Name a shard."""
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the stored shards that a part of the volume touches, see ``wkwdask.storage.states``."""
+        """Look at the stored shards that a part of the volume touches, see ``wkwdask.model.states``."""
 
     def stored_states(self) -> States:
         """Look at all stored shards that the box touches."""

@@ -1,0 +1,1 @@
+"""What a stored array is. Opens nothing: bytes come from what it is given."""
