@@ -26,9 +26,9 @@ import wkwdask
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.formats.wkw.file import encode_file
 from wkwdask.formats.wkw.header import BlockType, make_header, parse_header
-from wkwdask.storage.locks import lock_path
-from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.store.locks import lock_path
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

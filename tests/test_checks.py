@@ -58,9 +58,9 @@ from wkwdask.jobs import job as job_module
 from wkwdask.jobs import wkw_repair
 from wkwdask.model.faults import KINDS
 from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.locks import lock_path
-from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME
+from wkwdask.store.locks import lock_path
+from wkwdask.store.owner import Owner
 
 IN_PLACE = (".wkwdask-files.npy",)  # what a repair keeps up to date beside the data
 

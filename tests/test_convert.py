@@ -19,7 +19,7 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.storage import local
+from wkwdask.store import local
 
 VOXEL_SIZE = (4, 4, 35)
 OPTIONS = {"voxel_size": VOXEL_SIZE, "block_len": 8, "file_len": 2, "compression": "lz4"}

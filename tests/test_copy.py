@@ -17,8 +17,9 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.storage import local, wkw_splice
+from wkwdask.storage import wkw_splice
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.store import local
 
 OFFSET = (16, 0, 40)
 SHAPE = (50, 41, 30)

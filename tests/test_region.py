@@ -22,10 +22,10 @@ from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.storage import wkw_file
-from wkwdask.storage.locks import ShardBox, locks_of, take_lock
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.records import read_record
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.store.locks import ShardBox, locks_of, take_lock
+from wkwdask.store.owner import Owner
+from wkwdask.store.records import read_record
 
 SHAPE = (1, 70, 50, 40)
 OFFSET = (13, 8, 5)

@@ -18,8 +18,8 @@ from faults.trees import JSON_NAME, contents, differences, leftovers, states
 import wkwdask
 from wkwdask.errors import CorruptError, ExistsError, LockedError, MissingError, ResumeError
 from wkwdask.plans import pyramid as plans
-from wkwdask.storage import owner
-from wkwdask.storage.owner import Owner
+from wkwdask.store import owner
+from wkwdask.store.owner import Owner
 
 CASE = CASES["parts"]
 DONE = 60  # tasks before the interruption

@@ -19,9 +19,9 @@ from wkwdask.cli import cli, copies
 from wkwdask.errors import LockedError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.jobs import remove as remove_module
-from wkwdask.storage import local
-from wkwdask.storage.locks import read_owner, release_lock, take_lock
-from wkwdask.storage.owner import Owner
+from wkwdask.store import local
+from wkwdask.store.locks import read_owner, release_lock, take_lock
+from wkwdask.store.owner import Owner
 
 ARRAY = np.random.default_rng(0).integers(0, 4, (50, 41, 30)).astype(np.uint32)
 

@@ -18,7 +18,7 @@ from faults.trees import contents, leftovers
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError, ResumeError, TaskFailedError, UnsupportedError
 from wkwdask.formats.precomputed.sharding import Sharding
-from wkwdask.storage.owner import Owner
+from wkwdask.store.owner import Owner
 
 SIZE = (40, 30, 20)
 VOXEL_SIZE = (4, 4, 40)

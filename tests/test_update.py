@@ -21,7 +21,7 @@ from wkwdask.errors import LockedError, MissingError, ResumeError
 from wkwdask.formats.datasource import format_datasource
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.owner import Owner
+from wkwdask.store.owner import Owner
 
 try:
     import wkw

@@ -27,8 +27,8 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.plans import upsample as plans
 from wkwdask.storage import journal
 from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.records import read_record
 from wkwdask.storage.wkw import read_header
+from wkwdask.store.records import read_record
 
 VOXEL_SIZE = (11.24, 11.24, 28)
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -464,7 +464,7 @@ def test_a_pyramid_of_the_new_finest_mag(dataset):
 def test_another_job_writes_the_mag(dataset):
     with contextlib.ExitStack() as stack:
         from wkwdask.storage.job_folder import JobFolder
-        from wkwdask.storage.owner import Owner
+        from wkwdask.store.owner import Owner
 
         other = JobFolder(str(dataset / "cells"), Owner.this_process("another job"), [str(dataset / "cells" / "2-2-1")])
         other.start("error", {})

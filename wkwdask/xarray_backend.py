@@ -16,10 +16,10 @@ from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.storage.dataset import locate, read_datasource
 from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.storage.keyed_layer import mag_or_key
-from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.opening import open_stored
 from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
 from wkwdask.storage.wkw import HEADER_NAME
+from wkwdask.store.local import is_remote, local_path
 from wkwdask.xarray_arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend
 from wkwdask.xarray_variables import node_of, open_part, open_variables, without
 

@@ -31,7 +31,8 @@ from wkwdask.jobs import job as jobs
 from wkwdask.plans import apply, upsample
 from wkwdask.plans import pyramid as plans
 from wkwdask.plans.regions import RegionGrid
-from wkwdask.storage import journal, local
+from wkwdask.storage import journal
+from wkwdask.store import local
 
 # processes that tests start find the package and the helpers of the tests
 _PATHS = [str(Path(file).resolve().parent.parent) for file in (__file__, wkwdask.__file__)]

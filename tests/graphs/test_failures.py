@@ -28,7 +28,7 @@ from wkwdask.jobs.tolerant import Tolerance
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.storage.job_lines import read_failures, read_progress
 from wkwdask.storage.journal import Journal, read_journal
-from wkwdask.storage.provenance import PROGRESS_NAME
+from wkwdask.store.provenance import PROGRESS_NAME
 
 distributed = pytest.importorskip("distributed")
 

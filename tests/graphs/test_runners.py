@@ -28,8 +28,8 @@ from wkwdask.jobs.job import Result, run_serially
 from wkwdask.jobs.pyramid import PyramidJob
 from wkwdask.jobs.write import WriteJob
 from wkwdask.plans.pyramid import plan_passes
-from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
-from wkwdask.storage.records import RECORD_NAME
+from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
+from wkwdask.store.records import RECORD_NAME
 
 distributed = pytest.importorskip("distributed")
 

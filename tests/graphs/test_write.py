@@ -33,10 +33,10 @@ from wkwdask.graphs.write import finished, shard_receipts
 from wkwdask.jobs.write import WriteJob
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
-from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
+from wkwdask.store.records import RECORD_NAME
 
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
 OFFSET = (13, 40, 7)

@@ -26,7 +26,7 @@ from wkwdask.jobs.progress_view import format_line
 from wkwdask.model.receipts import Receipt
 from wkwdask.storage import job_lines
 from wkwdask.storage.job_lines import keep_progress, progress_lines, read_failures, read_progress
-from wkwdask.storage.provenance import PROGRESS_NAME
+from wkwdask.store.provenance import PROGRESS_NAME
 
 LINE = re.compile(
     r"a title: \d+/\d+ tasks(, \d+\.\d [GM]iB in)?(, \d+\.\d [GM]iB out)?(, \d+ MB/s)?(, \d+ failed)?, \d+ workers?(, (ETA|after) \d\d:\d\d:\d\d)?"

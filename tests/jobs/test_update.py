@@ -18,9 +18,9 @@ from wkwdask.errors import BoundsError, FormatError, LockedError, MissingError, 
 from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.jobs import update as module
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
-from wkwdask.storage.records import RECORD_NAME
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
+from wkwdask.store.records import RECORD_NAME
 
 OPTIONS = {"block_len": 4, "file_len": 2, "compression": "lz4"}  # files of 8 voxels an edge
 OFFSET = (3, 0, 5)

@@ -8,7 +8,7 @@ from pathlib import Path
 from faults.drivers import rechunks_of, regions_of
 
 from wkwdask.cli import cli
-from wkwdask.storage.slurm import count_states
+from wkwdask.store.slurm import count_states
 
 
 def submit(capsys, *arguments, config="slurm-array", elements=3):

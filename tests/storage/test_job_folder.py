@@ -23,20 +23,21 @@ from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage import job_folder, local, owner
+from wkwdask.storage import job_folder
 from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_records import UnfinishedJob, find_unfinished
 from wkwdask.storage.journal import read_journal
 from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
-from wkwdask.storage.locks import lock_holder
 from wkwdask.storage.metadata import edit_from_json
-from wkwdask.storage.owner import Owner
 from wkwdask.storage.precomputed_edit import InfoEdit
-from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
-from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.replaceable import is_taken
 from wkwdask.storage.wkw_target import WkwTarget
+from wkwdask.store import local, owner
+from wkwdask.store.locks import lock_holder
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
+from wkwdask.store.records import RECORD_NAME
 
 OPTIONS = {"block_len": 8, "file_len": 1, "compression": "lz4"}
 SETTINGS = {"command": "test"}

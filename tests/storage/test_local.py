@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from wkwdask.errors import TruncatedError, UnsupportedError
-from wkwdask.storage import local
-from wkwdask.storage.local import NewFile, fsync_folder, local_path, numbered, pread_into, publish_bytes, publish_folder, remove_tree
+from wkwdask.store import local
+from wkwdask.store.local import NewFile, fsync_folder, local_path, numbered, pread_into, publish_bytes, publish_folder, remove_tree
 
 
 @pytest.fixture

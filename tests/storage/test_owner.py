@@ -8,8 +8,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.slurm import SlurmJob
+from wkwdask.store.owner import Owner
+from wkwdask.store.slurm import SlurmJob
 
 _ELSEWHERE = {"host": "another-machine", "boot": "another start", "namespace": ""}
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wkwdask.storage import pieces
-from wkwdask.storage.local import NewFile
-from wkwdask.storage.pieces import Pieces
+from wkwdask.store import pieces
+from wkwdask.store.local import NewFile
+from wkwdask.store.pieces import Pieces
 
 SIZE = pieces.MEMORY_NBYTES
 

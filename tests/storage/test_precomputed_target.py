@@ -18,8 +18,8 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.receipts import Receipt
-from wkwdask.storage import new_files
 from wkwdask.storage.precomputed_target import PrecomputedTarget
+from wkwdask.store import new_files
 
 SHARDING = Sharding(preshift_bits=2, minishard_bits=2, shard_bits=2, data_encoding="gzip", minishard_index_encoding="gzip")
 CHUNK = (8, 8, 4)

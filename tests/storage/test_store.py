@@ -15,9 +15,9 @@ import wkwdask
 from wkwdask.errors import AccessWarning, CorruptError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.sharding import Sharding
-from wkwdask.storage import store as module
 from wkwdask.storage.precomputed_layer import open_precomputed
-from wkwdask.storage.store import open_store
+from wkwdask.store import store as module
+from wkwdask.store.store import open_store
 
 ARRAY = labels()
 SHARDED = Sharding(2, 2, 2, minishard_index_encoding="gzip", data_encoding="gzip")

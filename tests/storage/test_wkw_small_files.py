@@ -23,8 +23,8 @@ from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.kernels.blocks import small_files
 from wkwdask.storage import wkw, wkw_file, wkw_small_files
-from wkwdask.storage.lru import Lru
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, list_files
+from wkwdask.store.lru import Lru
 
 SHAPE = (40, 20, 28)
 NOBODY = 65534

@@ -18,10 +18,10 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.storage import wkw_splice
-from wkwdask.storage.local import NewFile
 from wkwdask.storage.wkw import WkwVolume, file_path, list_files
 from wkwdask.storage.wkw_splice import can_splice, splice_file
 from wkwdask.storage.wkw_target import WkwTarget
+from wkwdask.store.local import NewFile
 
 STEP = 4
 

@@ -16,8 +16,8 @@ from wkwdask.jobs.wkw_diff import Diff, stage_diff
 from wkwdask.jobs.wkw_verify import StagedVerify
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.storage.dataset_check import look_at
-from wkwdask.storage.local import local_path
 from wkwdask.storage.precomputed_layer import is_precomputed
+from wkwdask.store.local import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -29,10 +29,10 @@ from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.model.units import length_nm
 from wkwdask.storage.dataset import Layer, read_datasource
 from wkwdask.storage.keyed_layer import mag_or_key
-from wkwdask.storage.local import local_path
 from wkwdask.storage.n5_layer import is_named_n5
 from wkwdask.storage.opening import voxel_size_of
 from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed
+from wkwdask.store.local import local_path
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike

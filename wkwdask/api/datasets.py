@@ -22,7 +22,7 @@ from wkwdask.model.voxel_type import element_class
 from wkwdask.storage.dataset import Layer as StoredLayer
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
 from wkwdask.storage.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
-from wkwdask.storage.local import local_path
+from wkwdask.store.local import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -24,8 +24,8 @@ from wkwdask.jobs.zarr_write import stage_image_import
 from wkwdask.model.extras import need
 from wkwdask.model.levels import ratio_of
 from wkwdask.storage.precomputed_layer import PREFIX
-from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.replaceable import is_taken
+from wkwdask.store.provenance import read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

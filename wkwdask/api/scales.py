@@ -28,8 +28,8 @@ from wkwdask.model.levels import lengths_in
 from wkwdask.storage.dataset import Layer
 from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.leveled import LeveledLayer
-from wkwdask.storage.local import is_remote
 from wkwdask.storage.precomputed_layer import PrecomputedLayer, location_of, open_precomputed_layer
+from wkwdask.store.local import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,11 +10,11 @@ from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.storage.dataset import Layer
 from wkwdask.storage.dataset_arrays import listed_arrays
 from wkwdask.storage.foreign import HDF5_SUFFIXES
-from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5_layer import is_n5
 from wkwdask.storage.opening import AnyLayer, Found, find
 from wkwdask.storage.precomputed_layer import is_precomputed
 from wkwdask.storage.zarr_layer import is_image, is_level, is_named_zarr, is_plain_zarr
+from wkwdask.store.local import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

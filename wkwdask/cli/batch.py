@@ -73,7 +73,7 @@ def submit(
 
 def _check_options(script: str, options: Sequence[str]) -> None:
     """Make sure that neither the script nor the user sets what is up to this command."""
-    from wkwdask.storage.slurm import options_in
+    from wkwdask.store.slurm import options_in
 
     instead = {"array": "--elements says how many elements there are", "output": "--logs names the folder", "wait": "--wait waits for all jobs"}
     said = options_in("#SBATCH " + " ".join(options)).keys() | (options_in(script).keys() - {"output"})
@@ -83,7 +83,7 @@ def _check_options(script: str, options: Sequence[str]) -> None:
 
 def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: str, options: Sequence[str], *, wait: bool) -> bool:
     """Let a command, or a Python script, run in one job with its own dask cluster; false where it was waited for and failed."""
-    from wkwdask.storage.slurm import submit_job, wait_for_end
+    from wkwdask.store.slurm import submit_job, wait_for_end
 
     verb = os.path.splitext(os.path.basename(arguments[0]))[0]
     program = [] if arguments[0].endswith(".py") else ["-m", "wkwdask"]
@@ -148,7 +148,7 @@ def batch_finish(root: str, again: str) -> None:
 
     from wkwdask.errors import BatchError
     from wkwdask.storage.batch_file import Batch, read_batch
-    from wkwdask.storage.slurm import count_states, describe_states
+    from wkwdask.store.slurm import count_states, describe_states
 
     before = read_batch(root)
     if before is None and not _has_started_before():
@@ -220,7 +220,7 @@ def cancel(path: str, discard: bool) -> None:
     """
     from wkwdask.jobs.status import jobs_of
     from wkwdask.storage.job_removals import discard_interrupted
-    from wkwdask.storage.slurm import cancel_jobs
+    from wkwdask.store.slurm import cancel_jobs
 
     every = [(job, job.slurm_jobs() if job.is_running else job.left_arrays()) for job in jobs_of(path)]
     found = [(job, numbers) for job, numbers in every if job.is_running or numbers]

@@ -26,9 +26,9 @@ from wkwdask.plans.batch_size import Work, after_array, few_tasks, format_wallti
 from wkwdask.storage.batch_file import BATCH_NAME, Batch, Round, read_batch, write_batch
 from wkwdask.storage.job_folder import can_be_handed_over, hand_over
 from wkwdask.storage.journal import Journal, read_journal
-from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.shares import Share, write_shares
-from wkwdask.storage.slurm import SlurmJob, cancel_jobs, cluster_name, max_array_size, options_in, release_job, submit_job
+from wkwdask.store.local import publish_bytes
+from wkwdask.store.slurm import SlurmJob, cancel_jobs, cluster_name, max_array_size, options_in, release_job, submit_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

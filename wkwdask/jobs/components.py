@@ -33,7 +33,7 @@ from wkwdask.storage.faces import (
     write_ids,
     write_pairs,
 )
-from wkwdask.storage.local import make_folders_below
+from wkwdask.store.local import make_folders_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

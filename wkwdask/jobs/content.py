@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.jobs.staged import check_same_settings
 from wkwdask.storage.job_records import find_left
-from wkwdask.storage.locks import locks_of
-from wkwdask.storage.owner import Owner
+from wkwdask.store.locks import locks_of
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
-    from wkwdask.storage.locks import ShardBox
+    from wkwdask.store.locks import ShardBox
 
     Vec4 = tuple[int, int, int, int]
 

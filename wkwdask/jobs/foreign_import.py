@@ -16,7 +16,7 @@ from wkwdask.model.translated import moved
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.storage.foreign import Foreign, Placing, open_foreign
 from wkwdask.storage.image_stack import ImageStack, read_notes
-from wkwdask.storage.owner import Owner
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

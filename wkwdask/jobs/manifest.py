@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.formats.manifest import MANIFEST_NAME, format_manifest
 from wkwdask.jobs.job import FlatJob, Result
 from wkwdask.jobs.report import format_nbytes
-from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.manifest import hash_file, hashed_files, read_manifest
+from wkwdask.store.local import publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -19,13 +19,13 @@ from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.foreign_import import stage_imported
 from wkwdask.jobs.rechunk import stage_copied
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
-from wkwdask.storage.local import is_remote
 from wkwdask.storage.n5 import read_attributes
 from wkwdask.storage.n5_edit import N5Edit
 from wkwdask.storage.n5_layer import location_of, stripped
 from wkwdask.storage.n5_target import N5Target
 from wkwdask.storage.precomputed_layer import holds_wkw
-from wkwdask.storage.store import LocalStore
+from wkwdask.store.local import is_remote
+from wkwdask.store.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.foreign_import import Imported, StagedImport
     from wkwdask.jobs.rechunk import Copy, StagedRechunk
     from wkwdask.model.levels import Lengths
-    from wkwdask.storage.owner import Owner
+    from wkwdask.store.owner import Owner
 
 _COMMAND = "to_n5"
 _CONVERT = "convert"

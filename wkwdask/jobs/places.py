@@ -17,15 +17,15 @@ from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.storage.dataset import Layer, dataset_above, elsewhere, layer_in, read_datasource, with_external
 from wkwdask.storage.job_records import targets_of_jobs
 from wkwdask.storage.layer_edit import LayerEdit
-from wkwdask.storage.local import is_remote, local_path, numbered
 from wkwdask.storage.replaceable import is_taken
+from wkwdask.store.local import is_remote, local_path, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.storage.locks import ShardBox
+    from wkwdask.store.locks import ShardBox
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.precomputed_write import VolumeType
     from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.staged import StagedMags
-    from wkwdask.storage.owner import Owner
+    from wkwdask.store.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.precomputed_places import VolumePlace
     from wkwdask.jobs.precomputed_scales import ScaleOptions
     from wkwdask.jobs.staged import StagedMags
-    from wkwdask.storage.owner import Owner
+    from wkwdask.store.owner import Owner
 
 _COMMAND = "convert"
 

@@ -21,10 +21,10 @@ from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.model.states import digest
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.pieces import MEMORY_NBYTES
 from wkwdask.storage.precomputed_files import num_files
 from wkwdask.storage.precomputed_layer import open_precomputed_layer
+from wkwdask.store.owner import Owner
+from wkwdask.store.pieces import MEMORY_NBYTES
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths, Scale

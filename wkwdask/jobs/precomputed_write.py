@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.jobs.content import Content
     from wkwdask.jobs.precomputed_places import VolumePlace
-    from wkwdask.storage.owner import Owner
+    from wkwdask.store.owner import Owner
 
 TYPES = ("image", "segmentation")
 _COMMAND = "to_precomputed"

@@ -12,7 +12,7 @@ from wkwdask.jobs.upsample import UpsampleJob
 from wkwdask.model.translated import in_frame
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
-from wkwdask.storage.owner import Owner
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable

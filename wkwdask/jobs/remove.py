@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.jobs.job import Result
-from wkwdask.storage.local import delete_tree
+from wkwdask.store.local import delete_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -19,14 +19,14 @@ from wkwdask.storage.job_lines import keep_progress
 from wkwdask.storage.job_records import JobState, find_unfinished, is_untouched, job_states, job_targets
 from wkwdask.storage.journal import Journal, read_journal
 from wkwdask.storage.layer_edit import LayerEdit
-from wkwdask.storage.local import remove_temporaries
-from wkwdask.storage.locks import lock_holder
 from wkwdask.storage.metadata import folders_of
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.provenance import PROVENANCE_NAME, read_provenance
 from wkwdask.storage.record_paths import job_root
-from wkwdask.storage.records import RECORD_NAME, write_record
 from wkwdask.storage.replaceable import check_targets, is_taken
+from wkwdask.store.local import remove_temporaries
+from wkwdask.store.locks import lock_holder
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import PROVENANCE_NAME, read_provenance
+from wkwdask.store.records import RECORD_NAME, write_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,18 +18,18 @@ from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_lines import read_failures, read_progress
 from wkwdask.storage.job_records import JobState, is_kept_for_later, job_owner, job_states, job_targets, problem_of
 from wkwdask.storage.journal import read_journal
-from wkwdask.storage.local import local_path
 from wkwdask.storage.precomputed_layer import location_of
-from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.record_paths import is_job_folder
-from wkwdask.storage.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
+from wkwdask.store.local import local_path
+from wkwdask.store.provenance import read_provenance
+from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wkwdask.storage.batch_file import Batch
     from wkwdask.storage.job_lines import Failure
-    from wkwdask.storage.owner import Owner
+    from wkwdask.store.owner import Owner
 
 _LISTED = 20
 _MOST = 1 << 62

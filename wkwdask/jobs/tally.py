@@ -15,7 +15,7 @@ from wkwdask.jobs.report import MagReport
 from wkwdask.model.receipts import greatest, least
 from wkwdask.model.states import grouped_digests
 from wkwdask.model.translated import moved
-from wkwdask.storage.records import RECORD_COLUMNS
+from wkwdask.store.records import RECORD_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -73,7 +73,7 @@ class ShardTally:
 
     @property
     def shards(self) -> npt.NDArray[np.int64]:
-        """One row per shard that a receipt came for, see ``wkwdask.storage.records``."""
+        """One row per shard that a receipt came for, see ``wkwdask.store.records``."""
         return np.array(self._rows, np.int64).reshape(-1, RECORD_COLUMNS)
 
     def check(self) -> None:
@@ -131,7 +131,7 @@ def ladder_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]
     Returns
     -------
     list of ndarray of int64, shape (n, 6)
-        See ``wkwdask.storage.records``.
+        See ``wkwdask.store.records``.
     """
     rows = [tally.shards for tally in tallies]
     for n, (finer, coarser) in enumerate(pairwise(tallies)):

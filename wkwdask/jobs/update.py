@@ -15,7 +15,7 @@ from wkwdask.jobs.tally import ShardTally
 from wkwdask.model.states import grouped_digests
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.plans.regions import morton_order
-from wkwdask.storage.records import RECORD_COLUMNS, write_record
+from wkwdask.store.records import RECORD_COLUMNS, write_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +44,7 @@ class LivingMag:
     ignore_zero: bool
     """Whether zeros do not count in a window."""
     record: npt.NDArray[np.int64] | None
-    """What it keeps about its files, see ``wkwdask.storage.records``; None where it keeps nothing."""
+    """What it keeps about its files, see ``wkwdask.store.records``; None where it keeps nothing."""
     old_box: BoundingBox | None
     """Box of the finer mag when the record was made [voxels of the finer mag]."""
 

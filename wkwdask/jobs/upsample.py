@@ -161,7 +161,7 @@ def is_current(source: Volume, target: Target, record: npt.NDArray[np.int64]) ->
     target : Target
         The finer mag.
     record : ndarray of int64, shape (n, 6)
-        What the finer mag keeps about its files, see ``wkwdask.storage.records``.
+        What the finer mag keeps about its files, see ``wkwdask.store.records``.
 
     Returns
     -------

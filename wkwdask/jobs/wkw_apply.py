@@ -22,8 +22,8 @@ from wkwdask.jobs.wkw_write import check_level, new_header, staged_target, store
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.storage.foreign import open_any
-from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     import os

@@ -25,9 +25,9 @@ from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
 from wkwdask.storage.foreign import open_any
-from wkwdask.storage.local import publish_bytes
-from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
+from wkwdask.store.local import publish_bytes
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox

@@ -15,8 +15,8 @@ from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, se
 from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target, stored_settings
 from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.local import local_path
-from wkwdask.storage.owner import Owner
+from wkwdask.store.local import local_path
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader

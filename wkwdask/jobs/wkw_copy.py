@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wkwdask.formats.datasource import FILE_NAME
 from wkwdask.jobs.wkw_rechunk import find_moves
 from wkwdask.storage.dataset import locate, read_datasource
-from wkwdask.storage.local import is_remote
+from wkwdask.store.local import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

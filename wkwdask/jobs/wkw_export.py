@@ -28,12 +28,12 @@ from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, Section
 from wkwdask.storage.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.storage.images import IMAGE_SUFFIXES
 from wkwdask.storage.journal import Journal, read_journal
-from wkwdask.storage.json_record import read_record
-from wkwdask.storage.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
-from wkwdask.storage.locks import guarded, release_lock, take_lock
-from wkwdask.storage.owner import Owner
 from wkwdask.storage.record_paths import check_no_links
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES
+from wkwdask.store.json_record import read_record
+from wkwdask.store.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
+from wkwdask.store.locks import guarded, release_lock, take_lock
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox

@@ -19,8 +19,8 @@ from wkwdask.plans.cells import SparseCells
 from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.storage.dataset import choose_layer, locate
 from wkwdask.storage.layer_edit import LayerEdit
-from wkwdask.storage.local import is_remote
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.store.local import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

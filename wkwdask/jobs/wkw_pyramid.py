@@ -31,11 +31,11 @@ from wkwdask.jobs.wkw_mags import (
 from wkwdask.jobs.wkw_write import level_of, staged_target, stored_settings
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import check_steps, plan_passes
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.pieces import MEMORY_NBYTES
-from wkwdask.storage.records import read_record
 from wkwdask.storage.wkw import read_header
 from wkwdask.storage.wkw_target import WkwTarget
+from wkwdask.store.owner import Owner
+from wkwdask.store.pieces import MEMORY_NBYTES
+from wkwdask.store.records import read_record
 
 if TYPE_CHECKING:
     import os

@@ -23,13 +23,13 @@ from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
 from wkwdask.storage.job_records import find_unfinished, is_untouched
-from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.replaceable import check_targets, is_taken
 from wkwdask.storage.wkw import files_box, filled_box
 from wkwdask.storage.wkw_file import open_if_stored
 from wkwdask.storage.wkw_splice import can_splice
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,11 +22,11 @@ from wkwdask.model.voxel_type import by_dtype
 from wkwdask.storage.dataset import choose_layer, locate, open_volume
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.layer_edit import raise_largest_id
-from wkwdask.storage.local import remove_temporaries
-from wkwdask.storage.locks import ShardBox, guarded
-from wkwdask.storage.records import RECORD_NAME, merge_record
 from wkwdask.storage.wkw import read_header
 from wkwdask.storage.wkw_target import WkwTarget
+from wkwdask.store.local import remove_temporaries
+from wkwdask.store.locks import ShardBox, guarded
+from wkwdask.store.records import RECORD_NAME, merge_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

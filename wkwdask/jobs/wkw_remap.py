@@ -24,9 +24,9 @@ from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.storage.id_map import IdMap, saved_map
 from wkwdask.storage.id_source import IdSource, open_mapping
-from wkwdask.storage.local import local_path, make_folders_below
-from wkwdask.storage.owner import Owner
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.store.local import local_path, make_folders_below
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     import numpy.typing as npt

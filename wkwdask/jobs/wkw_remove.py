@@ -18,11 +18,11 @@ from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.job_records import check_no_job
 from wkwdask.storage.job_removals import REMOVAL, discard_dead_jobs, find_removals
 from wkwdask.storage.layer_edit import MagRemoval
-from wkwdask.storage.local import count_tree, is_remote, local_path
-from wkwdask.storage.locks import locked_file
-from wkwdask.storage.owner import Owner
 from wkwdask.storage.record_paths import dataset_around
 from wkwdask.storage.wkw import HEADER_NAME, is_mag, what_else
+from wkwdask.store.local import count_tree, is_remote, local_path
+from wkwdask.store.locks import locked_file
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -28,11 +28,11 @@ from wkwdask.jobs.wkw_verify import Made, check_of, files_below, how_made
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.storage.dataset_check import header_votes, is_inside
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.record_paths import job_root
 from wkwdask.storage.wkw import HEADER_NAME, file_path
 from wkwdask.storage.wkw_target import WkwTarget
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -13,10 +13,10 @@ from wkwdask.jobs.places import default_category
 from wkwdask.jobs.repair import JSON, Action, Left, RepairOptions
 from wkwdask.model.voxel_type import element_class
 from wkwdask.storage.dataset import update_datasource
-from wkwdask.storage.json_edit import read_object
-from wkwdask.storage.local import publish_bytes
-from wkwdask.storage.locks import locked_file
 from wkwdask.storage.wkw_mend import set_aside
+from wkwdask.store.json_edit import read_object
+from wkwdask.store.local import publish_bytes
+from wkwdask.store.locks import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -13,10 +13,10 @@ from wkwdask.jobs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.storage.dataset_check import UNREADABLE_LOCK, LayerScope, MagScope, Scope, is_inside, looks_like_mag
 from wkwdask.storage.job_records import JobState, job_states
-from wkwdask.storage.local import remove_tree
-from wkwdask.storage.locks import guarded, is_lock, remove_stale_lock
 from wkwdask.storage.wkw import WkwVolume
 from wkwdask.storage.wkw_listing import age_seconds, is_foreign_temporary
+from wkwdask.store.local import remove_tree
+from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

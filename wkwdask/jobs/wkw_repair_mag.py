@@ -13,11 +13,11 @@ from wkwdask.jobs.pyramid import RegionTask
 from wkwdask.jobs.wkw_mend import MendTask
 from wkwdask.jobs.wkw_verify import check_of
 from wkwdask.storage.dataset_check import MagScope, check_header
-from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.wkw import HEADER_NAME, file_path
 from wkwdask.storage.wkw_listing import list_mag
 from wkwdask.storage.wkw_mend import patch_record, recorded_states, set_aside
 from wkwdask.storage.wkw_target import WkwTarget
+from wkwdask.store.local import publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

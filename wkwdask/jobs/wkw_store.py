@@ -15,7 +15,7 @@ from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target
 
 if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
-    from wkwdask.storage.owner import Owner
+    from wkwdask.store.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)

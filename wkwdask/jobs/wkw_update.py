@@ -22,12 +22,12 @@ from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
 from wkwdask.model.parsing import reading
 from wkwdask.plans.pyramid import check_steps
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.local import is_remote, remove_temporaries
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
-from wkwdask.storage.records import RECORD_NAME, read_record
 from wkwdask.storage.wkw import read_header
 from wkwdask.storage.wkw_target import WkwTarget
+from wkwdask.store.local import is_remote, remove_temporaries
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
+from wkwdask.store.records import RECORD_NAME, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -33,10 +33,10 @@ from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.storage.dataset import is_readable
-from wkwdask.storage.local import is_remote
-from wkwdask.storage.owner import Owner
-from wkwdask.storage.provenance import read_provenance
-from wkwdask.storage.records import RECORD_COLUMNS, read_record
+from wkwdask.store.local import is_remote
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import read_provenance
+from wkwdask.store.records import RECORD_COLUMNS, read_record
 
 if TYPE_CHECKING:
     import os

@@ -20,9 +20,9 @@ from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.faults import ERROR, Fault
 from wkwdask.model.translated import moved
 from wkwdask.plans.pyramid import plan_pass
-from wkwdask.storage.provenance import read_making, read_provenance
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 from wkwdask.storage.wkw_check import Findings, WkwCheck
+from wkwdask.store.provenance import read_making, read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

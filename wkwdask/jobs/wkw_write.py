@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.content import Content
     from wkwdask.model.levels import Lengths
-    from wkwdask.storage.owner import Owner
+    from wkwdask.store.owner import Owner
 
 _COMMAND = "to_wkw"
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from wkwdask.jobs.foreign_import import Imported, StagedImport
     from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.zarr_places import ImagePlace
-    from wkwdask.storage.owner import Owner
+    from wkwdask.store.owner import Owner
 
 _COMMAND = "to_zarr"
 _CONVERT = "convert"

@@ -19,10 +19,10 @@ from wkwdask.model.parsing import reading
 from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
 from wkwdask.storage.hdf5_file import open_hdf5
-from wkwdask.storage.local import pread_into
-from wkwdask.storage.lru import Lru
 from wkwdask.storage.slices import file_stamp, stored_dtype
 from wkwdask.storage.zarr_volume import open_array
+from wkwdask.store.local import pread_into
+from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -10,8 +10,8 @@ from typing import Any
 
 from wkwdask.model.parsing import reading
 from wkwdask.plans.batch_size import ArraySize
-from wkwdask.storage.json_record import read_record
-from wkwdask.storage.local import publish_bytes
+from wkwdask.store.json_record import read_record
+from wkwdask.store.local import publish_bytes
 
 BATCH_NAME = "batch.json"
 _JOB_ID = re.compile(r"[0-9]{1,18}")

@@ -13,11 +13,11 @@ import numpy as np
 from wkwdask.geometry.grid import cells
 from wkwdask.model.receipts import Stats
 from wkwdask.model.run import RunTable
-from wkwdask.storage.local import NewFile, make_folders_below
-from wkwdask.storage.new_files import NewFiles
 from wkwdask.storage.part_file import close_part
-from wkwdask.storage.pieces import Pieces
 from wkwdask.storage.shard_output import Unordered
+from wkwdask.store.local import NewFile, make_folders_below
+from wkwdask.store.new_files import NewFiles
+from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
     import numpy.typing as npt

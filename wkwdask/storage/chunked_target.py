@@ -22,8 +22,8 @@ from wkwdask.kernels.arrays.extremes import is_zero
 from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.chunk_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
-from wkwdask.storage.local import count_files, publish_bytes, remove_tree
 from wkwdask.storage.part_file import PartFile, is_whole_part
+from wkwdask.store.local import count_files, publish_bytes, remove_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.volume import PartWriter, Volume
     from wkwdask.storage.part_file import Run
-    from wkwdask.storage.pieces import Pieces
+    from wkwdask.store.pieces import Pieces
 
 
 class ShardFile(Protocol):

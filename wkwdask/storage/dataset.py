@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wkwdask.errors import BoundsError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, OddLayer, format_datasource, parse_datasource
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.json_edit import update_json
-from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.lru import Lru
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
+from wkwdask.store.json_edit import update_json
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,9 +16,9 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
 from wkwdask.storage.dataset import Layer, Located, layer_in, read_datasource
 from wkwdask.storage.leveled import Level, LeveledLayer
-from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5_layer import open_n5_volume
 from wkwdask.storage.zarr_layer import open_zarr_volume
+from wkwdask.store.local import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -24,11 +24,11 @@ from wkwdask.model.faults import Fault
 from wkwdask.model.voxel_type import element_class
 from wkwdask.storage.dataset import Layer, dataset_above, locate, read_datasource
 from wkwdask.storage.job_records import JobState, job_states, problem_of
-from wkwdask.storage.local import is_remote, local_path, numbered
-from wkwdask.storage.locks import is_lock, lock_owner
-from wkwdask.storage.records import RECORD_NAME, read_record
 from wkwdask.storage.wkw import HEADER_NAME, file_path
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME, Listing, describe_age, list_mag, temporary_fault
+from wkwdask.store.local import is_remote, local_path, numbered
+from wkwdask.store.locks import is_lock, lock_owner
+from wkwdask.store.records import RECORD_NAME, read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -15,8 +15,8 @@ from wkwdask.formats.datasource import FILE_NAME, is_folder_name, layer_entry
 from wkwdask.formats.datasource_edits import path_holders, with_entry, with_explicit_paths, with_new_name, with_paths
 from wkwdask.storage.dataset import Layer, read_datasource, update_datasource
 from wkwdask.storage.job_records import JobState, job_states
-from wkwdask.storage.local import exchange, fsync_folder, is_remote
-from wkwdask.storage.locks import GUARD_NAME, guarded, lock_holder
+from wkwdask.store.local import exchange, fsync_folder, is_remote
+from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,8 +19,8 @@ from wkwdask.errors import AlignmentError
 from wkwdask.model.extras import need
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.storage.held import Scratch
-from wkwdask.storage.json_edit import read_object
-from wkwdask.storage.local import NewFile
+from wkwdask.store.json_edit import read_object
+from wkwdask.store.local import NewFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,7 +15,7 @@ import lz4.block
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.storage.local import NewFile, make_folders_below, pread_into, publish_bytes
+from wkwdask.store.local import NewFile, make_folders_below, pread_into, publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

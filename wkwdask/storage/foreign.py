@@ -26,11 +26,11 @@ from wkwdask.storage.array_file import ArrayRef, ArrayVolume, bytes_ref, check_a
 from wkwdask.storage.hdf5_file import find_item, open_hdf5
 from wkwdask.storage.image_stack import ImageStack
 from wkwdask.storage.images import IMAGE_SUFFIXES, slices_of
-from wkwdask.storage.local import check_regular, local_path
 from wkwdask.storage.opening import open_stored
 from wkwdask.storage.slices import Slice, file_stamp
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, open_checked_tiff, series_axes, series_of, series_slices
 from wkwdask.storage.zarr_layer import is_plain_zarr, members_of
+from wkwdask.store.local import check_regular, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ from typing import Any
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
-from wkwdask.storage.local import check_regular
+from wkwdask.store.local import check_regular
 
 _MOST_HOPS = 64
 _PATTERN = re.compile(r"%\d*b")

@@ -19,9 +19,9 @@ from wkwdask.model.parsing import reading
 from wkwdask.storage.array_file import npy_ref
 from wkwdask.storage.hdf5_file import find_item, open_hdf5
 from wkwdask.storage.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
-from wkwdask.storage.local import local_path, publish_bytes
 from wkwdask.storage.table_file import SUFFIXES as TABLE_SUFFIXES
 from wkwdask.storage.table_file import table_path, write_table
+from wkwdask.store.local import local_path, publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

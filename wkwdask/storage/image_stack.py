@@ -16,8 +16,8 @@ from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
 from wkwdask.storage.held import Scratch
 from wkwdask.storage.images import read_pixels
-from wkwdask.storage.local import publish_bytes
 from wkwdask.storage.slices import file_stamp
+from wkwdask.store.local import publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,9 +13,9 @@ import numpy as np
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reason_of
-from wkwdask.storage.local import check_regular
 from wkwdask.storage.slices import Format, Page, Slice, check_plausible, stored_dtype
 from wkwdask.storage.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices
+from wkwdask.store.local import check_regular
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -14,8 +14,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.storage.journal import read_journal
-from wkwdask.storage.local import numbered
-from wkwdask.storage.provenance import PROGRESS_NAME
+from wkwdask.store.local import numbered
+from wkwdask.store.provenance import PROGRESS_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -13,15 +13,15 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.storage.batch_file import BATCH_NAME
 from wkwdask.storage.journal import has_journal
-from wkwdask.storage.json_record import read_record
-from wkwdask.storage.locks import ShardBox, locked_folders, locks_of, read_owner
 from wkwdask.storage.publication import RECORD_NAME, published_folders, read_publication
 from wkwdask.storage.record_paths import RecordPaths, dataset_around, job_folders
+from wkwdask.store.json_record import read_record
+from wkwdask.store.locks import ShardBox, locked_folders, locks_of, read_owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from wkwdask.storage.owner import Owner
+    from wkwdask.store.owner import Owner
 
 OWNER_NAME = "owner.json"
 PLAN_NAME = "plan.json"

@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from wkwdask.storage.local import fsync_folder, numbered
+from wkwdask.store.local import fsync_folder, numbered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.storage.blocked import Opened
-    from wkwdask.storage.store import Store
+    from wkwdask.store.store import Store
 
 NAMING = Naming()
 _HELD_NBYTES = 64 << 20  # of remote files that are read at once

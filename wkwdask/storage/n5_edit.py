@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wkwdask.formats.n5.attribute_edits import LevelPlace, format_attributes, with_level
 from wkwdask.formats.n5.attributes import FILE_NAME, VERSION
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.storage.local import publish_bytes, remove_temporaries
-from wkwdask.storage.locks import locked_file
 from wkwdask.storage.n5 import read_attributes
-from wkwdask.storage.store import LocalStore
+from wkwdask.store.local import publish_bytes, remove_temporaries
+from wkwdask.store.locks import locked_file
+from wkwdask.store.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,17 +12,17 @@ from wkwdask.formats.n5.placement import axis_names, level_attributes, level_nam
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.storage.blocked import look
 from wkwdask.storage.leveled import Level, LeveledLayer
-from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.n5 import N5Volume, read_attributes
 from wkwdask.storage.precomputed_layer import holds_wkw, is_wkw_itself
-from wkwdask.storage.store import open_store, trusting
-from wkwdask.storage.url_name import UrlName
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.store import open_store, trusting
+from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.formats.n5.attributes import N5Dataset
-    from wkwdask.storage.store import Store
+    from wkwdask.store.store import Store
 
 PREFIX = "n5://"
 FORMAT = "n5"

@@ -12,7 +12,7 @@ from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_attribute
 from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
 from wkwdask.formats.n5.zarr_document import array_document, group_document
 from wkwdask.storage.n5_layer import location_of
-from wkwdask.storage.store import open_store, remote_options
+from wkwdask.store.store import open_store, remote_options
 
 if TYPE_CHECKING:
     import os

@@ -17,7 +17,7 @@ from wkwdask.plans.chunks import group_of_chunks
 from wkwdask.storage.block_files import Files
 from wkwdask.storage.chunked_target import ChunkedTarget
 from wkwdask.storage.n5 import NAMING, N5Volume
-from wkwdask.storage.store import LocalStore
+from wkwdask.store.store import LocalStore
 
 if TYPE_CHECKING:
     import numpy as np

@@ -15,17 +15,17 @@ from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
 from wkwdask.formats.ngff_image import Level as NgffLevel
 from wkwdask.formats.ngff_image import multiscale
 from wkwdask.model.levels import lengths_in
-from wkwdask.storage.json_edit import read_object
-from wkwdask.storage.local import publish_bytes, remove_file
 from wkwdask.storage.n5 import NAMING, N5Volume, read_attributes
 from wkwdask.storage.n5_layer import find_n5_layers, location_of
-from wkwdask.storage.store import open_store
+from wkwdask.store.json_edit import read_object
+from wkwdask.store.local import publish_bytes, remove_file
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wkwdask.storage.leveled import LeveledLayer
-    from wkwdask.storage.store import Store
+    from wkwdask.store.store import Store
 
 Documents = dict[str, dict[str, Any]]
 

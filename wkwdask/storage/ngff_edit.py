@@ -15,8 +15,8 @@ from wkwdask.formats.ngff_image import image_attributes, label_attributes, with_
 from wkwdask.formats.zarr3.documents import FILE_NAME, format_document, group_document
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
-from wkwdask.storage.local import publish_bytes, remove_temporaries
-from wkwdask.storage.locks import locked_file
+from wkwdask.store.local import publish_bytes, remove_temporaries
+from wkwdask.store.locks import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

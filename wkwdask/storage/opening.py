@@ -16,14 +16,14 @@ from wkwdask.storage import dataset
 from wkwdask.storage.dataset import Layer, Located, choose_layer, locate
 from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer, listed_arrays
 from wkwdask.storage.leveled import ArrayVolume, LeveledLayer
-from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.lru import Lru
 from wkwdask.storage.n5_layer import choose, find_n5_layers, is_n5, is_named_n5
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_layer import AbsoluteVolume, PrecomputedLayer, is_precomputed, open_precomputed_layer
-from wkwdask.storage.store import open_store
 from wkwdask.storage.wkw import WkwVolume
 from wkwdask.storage.zarr_layer import find_zarr_layers, is_named_zarr, is_zarr
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.lru import Lru
+from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

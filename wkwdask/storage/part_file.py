@@ -11,7 +11,7 @@ import numpy as np
 from wkwdask.model.run import FOOTER_NBYTES, RunTable, format_run_tail, parse_run_tail, run_tail_nbytes
 
 if TYPE_CHECKING:
-    from wkwdask.storage.pieces import Pieces
+    from wkwdask.store.pieces import Pieces
 
 
 class Run(Protocol):

@@ -23,7 +23,6 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.kernels.arrays.extremes import is_zero
 from wkwdask.kernels.arrays.turned_copy import copy_into
 from wkwdask.plans.cells import cell_map
-from wkwdask.storage.lru import Lru
 from wkwdask.storage.precomputed_files import (
     SUFFIXES,
     all_states,
@@ -40,6 +39,7 @@ from wkwdask.storage.precomputed_files import (
 )  # fmt: skip
 from wkwdask.storage.precomputed_info import folder_state, info_of, look
 from wkwdask.storage.precomputed_shards import StoredChunk, close_shard, open_shard
+from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from wkwdask.model.states import States
     from wkwdask.plans.cells import CellMap
     from wkwdask.storage.precomputed_info import Opened
-    from wkwdask.storage.store import Store
+    from wkwdask.store.store import Store
 
 _CELLS_AT_ONCE = 1 << 16
 _HELD_NBYTES = 64 << 20  # of remote files that are read at once

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from wkwdask.errors import MissingError
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
 from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME, format_info, with_scales
-from wkwdask.storage.json_edit import update_json
-from wkwdask.storage.local import publish_bytes, remove_temporaries
-from wkwdask.storage.locks import locked_file, remove_dead_lock
 from wkwdask.storage.precomputed_info import read_info
-from wkwdask.storage.store import LocalStore
+from wkwdask.store.json_edit import update_json
+from wkwdask.store.local import publish_bytes, remove_temporaries
+from wkwdask.store.locks import locked_file, remove_dead_lock
+from wkwdask.store.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

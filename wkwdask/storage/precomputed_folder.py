@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from wkwdask.storage.precomputed_files import SUFFIXES
-from wkwdask.storage.provenance import PROVENANCE_NAME
+from wkwdask.store.provenance import PROVENANCE_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
-from wkwdask.storage.lru import Lru
+from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import VolumeInfo
-    from wkwdask.storage.store import Store
+    from wkwdask.store.store import Store
 
 _LARGEST_INFO = 64 << 20
 

@@ -18,20 +18,20 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.storage.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
-from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_info import look, read_info
 from wkwdask.storage.precomputed_pending import check_published
-from wkwdask.storage.store import open_store, trusting
-from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.wkw import HEADER_NAME
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.store import open_store, trusting
+from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.precomputed.info import Lengths, VolumeInfo
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.store import Store
+    from wkwdask.store.store import Store
 
 PREFIX = "precomputed://"
 _NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))

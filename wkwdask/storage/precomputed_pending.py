@@ -12,9 +12,9 @@ from wkwdask.errors import ReplacedError
 from wkwdask.formats.precomputed.info import FILE_NAME
 from wkwdask.formats.precomputed.info_edits import with_scales
 from wkwdask.storage.precomputed_edit import InfoEdit
-from wkwdask.storage.provenance import read_provenance
 from wkwdask.storage.publication import read_publication
 from wkwdask.storage.record_paths import RecordPaths, job_folders
+from wkwdask.store.provenance import read_provenance
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import VolumeInfo

@@ -13,7 +13,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
 from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, parse_minishard_index
-from wkwdask.storage.lru import Lru
+from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.store import Store, StoredFile
+    from wkwdask.store.store import Store, StoredFile
 
 _PAGE_ENTRIES = 1024  # of a shard index, read at once
 _KEPT_NBYTES = 64 << 20

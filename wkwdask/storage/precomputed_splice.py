@@ -14,8 +14,8 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.model.receipts import Receipt
 from wkwdask.storage.chunk_writers import published
-from wkwdask.storage.new_files import NewFiles
 from wkwdask.storage.precomputed import PrecomputedVolume
+from wkwdask.store.new_files import NewFiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,12 +13,12 @@ from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.storage.chunked_target import ShardableTarget
-from wkwdask.storage.local import NewFile
 from wkwdask.storage.precomputed import PrecomputedVolume
 from wkwdask.storage.precomputed_files import group_cells
 from wkwdask.storage.precomputed_splice import splice_shard
 from wkwdask.storage.shard_output import ShardOutput
-from wkwdask.storage.store import LocalStore
+from wkwdask.store.local import NewFile
+from wkwdask.store.store import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

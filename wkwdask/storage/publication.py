@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.model.parsing import reading
-from wkwdask.storage.json_record import read_record
 from wkwdask.storage.metadata import edit_from_json, folders_of
+from wkwdask.store.json_record import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError
 from wkwdask.formats.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.n5.attributes import FILE_NAME as N5_NAME
-from wkwdask.storage.json_record import read_record
+from wkwdask.store.json_record import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

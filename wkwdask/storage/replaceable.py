@@ -6,11 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError
-from wkwdask.storage.local import inherit_permissions
 from wkwdask.storage.n5_folder import is_n5_dataset, n5_record
 from wkwdask.storage.precomputed_folder import is_scale, scale_file, scale_stray
 from wkwdask.storage.wkw import HEADER_NAME, is_mag, what_else
 from wkwdask.storage.zarr_folder import array_record, array_stray, is_array
+from wkwdask.store.local import inherit_permissions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

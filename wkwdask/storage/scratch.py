@@ -10,7 +10,7 @@ import lz4.block
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.storage.local import NewFile, make_folders_below
+from wkwdask.store.local import NewFile, make_folders_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

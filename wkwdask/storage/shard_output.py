@@ -8,7 +8,7 @@ import numpy as np
 
 from wkwdask.formats.precomputed.sharding import format_minishard_index, format_shard_index
 from wkwdask.model.run import join_order
-from wkwdask.storage.pieces import Pieces
+from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.model.run import RunTable
-    from wkwdask.storage.local import NewFile
     from wkwdask.storage.part_file import Run
+    from wkwdask.store.local import NewFile
 
 
 class ShardOutput:

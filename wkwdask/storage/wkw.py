@@ -25,11 +25,11 @@ from wkwdask.kernels.blocks.layout import cube_table
 from wkwdask.kernels.blocks.zeros import Zeros
 from wkwdask.model.states import file_states
 from wkwdask.plans.cells import SparseCells, cell_map, count_cells
-from wkwdask.storage.local import numbered
-from wkwdask.storage.provenance import read_box
 from wkwdask.storage.wkw_file import PAGE_LEN, Reading, check_absence, check_folder, open_if_stored
 from wkwdask.storage.wkw_small_files import read_small_files, small_layout
 from wkwdask.storage.zarr_marks import is_view
+from wkwdask.store.local import numbered
+from wkwdask.store.provenance import read_box
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,9 +25,9 @@ from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
 from wkwdask.model.faults import NOTE, Fault
-from wkwdask.storage.local import pread_into
 from wkwdask.storage.wkw import file_path
 from wkwdask.storage.wkw_file import PAGE_LEN, read_buffer
+from wkwdask.store.local import pread_into
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

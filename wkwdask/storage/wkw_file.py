@@ -21,8 +21,8 @@ from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, s
 from wkwdask.kernels.blocks.batch import decode_into, zero_encoding
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE
 from wkwdask.kernels.blocks.locate import Located, locate_blocks, read_ranges
-from wkwdask.storage.local import pread_into
-from wkwdask.storage.lru import Lru
+from wkwdask.store.local import pread_into
+from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.kernels.blocks.zeros import Zeros
-    from wkwdask.storage.local import NewFile
-    from wkwdask.storage.pieces import Pieces
+    from wkwdask.store.local import NewFile
+    from wkwdask.store.pieces import Pieces
 
 PAGE_LEN = 32
 _PAGE_ENTRIES = PAGE_LEN**3  # 256 KiB: the whole table of a file of 32^3 blocks, and an aligned cube of any larger one

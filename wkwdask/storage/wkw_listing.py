@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.model.faults import Fault
-from wkwdask.storage.local import TEMPORARY_SUFFIX
-from wkwdask.storage.provenance import PROGRESS_NAME, PROVENANCE_NAME
-from wkwdask.storage.records import RECORD_NAME
 from wkwdask.storage.wkw import HEADER_NAME
 from wkwdask.storage.zarr_marks import is_view
+from wkwdask.store.local import TEMPORARY_SUFFIX
+from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
+from wkwdask.store.records import RECORD_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,11 +14,11 @@ from wkwdask.errors import CorruptError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.kernels.blocks.batch import zero_encoding
-from wkwdask.storage.local import NewFile, publish_bytes
-from wkwdask.storage.pieces import Pieces
-from wkwdask.storage.records import RECORD_COLUMNS, read_record, write_record
 from wkwdask.storage.wkw import file_path
 from wkwdask.storage.wkw_listing import QUARANTINE_NAME
+from wkwdask.store.local import NewFile, publish_bytes
+from wkwdask.store.pieces import Pieces
+from wkwdask.store.records import RECORD_COLUMNS, read_record, write_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

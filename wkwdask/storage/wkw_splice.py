@@ -19,11 +19,11 @@ from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
 from wkwdask.model.receipts import Receipt
 from wkwdask.model.translated import TranslatedVolume
-from wkwdask.storage.local import NewFile, make_folders_below
 from wkwdask.storage.merged import MergedVolume
-from wkwdask.storage.pieces import Pieces
 from wkwdask.storage.wkw import HEADER_NAME, file_path
 from wkwdask.storage.wkw_file import PAGE_LEN, check_absence, open_if_stored
+from wkwdask.store.local import NewFile, make_folders_below
+from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,12 +25,12 @@ from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encod
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import RunTable, join_order
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.storage.local import NewFile, make_folders_below, publish_bytes, remove_file, remove_tree
 from wkwdask.storage.part_file import PartFile, close_part, is_whole_part
-from wkwdask.storage.pieces import Pieces
 from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path
 from wkwdask.storage.wkw_file import open_if_stored, open_wkw_file
 from wkwdask.storage.wkw_splice import splice_file
+from wkwdask.store.local import NewFile, make_folders_below, publish_bytes, remove_file, remove_tree
+from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

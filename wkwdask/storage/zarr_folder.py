@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-from wkwdask.storage.json_edit import read_object
+from wkwdask.store.json_edit import read_object
 
 _RECORDS = ("zarr.json", ".zarray", ".zattrs")
 _FIRST = re.compile(r"c|\d+", re.ASCII)

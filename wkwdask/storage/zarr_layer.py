@@ -19,11 +19,11 @@ from wkwdask.model.parsing import reading, reason_of
 from wkwdask.storage.block_files import Naming
 from wkwdask.storage.blocked import look
 from wkwdask.storage.leveled import Level, LeveledLayer
-from wkwdask.storage.local import is_remote, local_path
 from wkwdask.storage.precomputed_layer import holds_wkw, is_wkw_itself
-from wkwdask.storage.store import open_store, remote_options
-from wkwdask.storage.url_name import UrlName
 from wkwdask.storage.zarr_volume import ZarrVolume
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.store import open_store, remote_options
+from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

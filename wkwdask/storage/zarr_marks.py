@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wkwdask.storage.json_edit import read_object
+from wkwdask.store.json_edit import read_object
 
 MARK = "wkwdask_view"
 """Its attribute."""

@@ -9,7 +9,7 @@ import numpy as np
 from wkwdask.formats.zarr3.chunks import format_index
 from wkwdask.geometry import compressed_morton
 from wkwdask.model.run import join_order
-from wkwdask.storage.pieces import Pieces
+from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.storage.local import NewFile
     from wkwdask.storage.part_file import Run
+    from wkwdask.store.local import NewFile
 
 
 class ZarrShardOutput:

@@ -15,9 +15,9 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.storage.array_file import ArrayRef, ArrayVolume
 from wkwdask.storage.chunked_target import ShardableTarget
-from wkwdask.storage.local import NewFile, make_folders_below
 from wkwdask.storage.slices import file_stamp
 from wkwdask.storage.zarr_shard import ZarrShardOutput
+from wkwdask.store.local import NewFile, make_folders_below
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
 from wkwdask.formats.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
 from wkwdask.formats.zarr3.documents import FILE_NAME, array_document, format_document, group_document, wkw_codecs
-from wkwdask.storage.local import fsync_folder, is_remote, publish_bytes, remove_file
 from wkwdask.storage.zarr_marks import MARK, is_view
 from wkwdask.storage.zarr_views import labels_of, rgb_range
+from wkwdask.store.local import fsync_folder, is_remote, publish_bytes, remove_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,10 +21,10 @@ from wkwdask.kernels.arrays.turned_copy import copy_into
 from wkwdask.model.extras import need
 from wkwdask.storage.block_files import Files, Naming
 from wkwdask.storage.blocked import Blocked, in_order
-from wkwdask.storage.local import is_remote
-from wkwdask.storage.lru import Lru
 from wkwdask.storage.slices import stored_dtype
-from wkwdask.storage.store import remote_options
+from wkwdask.store.local import is_remote
+from wkwdask.store.lru import Lru
+from wkwdask.store.store import remote_options
 
 if TYPE_CHECKING:
     import numpy.typing as npt

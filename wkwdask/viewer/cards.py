@@ -12,8 +12,8 @@ from wkwdask.formats.layer_views import type_text
 from wkwdask.jobs.report import format_nbytes
 from wkwdask.storage.dataset import is_readable, read_datasource
 from wkwdask.storage.dataset_edit import stored_layer
-from wkwdask.storage.local import is_remote
 from wkwdask.storage.wkw import count_files
+from wkwdask.store.local import is_remote
 from wkwdask.viewer.preview import draw
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from wkwdask.model.translated import TranslatedVolume
-from wkwdask.storage.local import is_remote
 from wkwdask.storage.wkw import WkwVolume
+from wkwdask.store.local import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

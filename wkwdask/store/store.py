@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.model.extras import need
-from wkwdask.storage.credentials import access_options
-from wkwdask.storage.local import is_remote, local_path
-from wkwdask.storage.lru import Lru
-from wkwdask.storage.refused import is_refused, warn_of_refused
+from wkwdask.store.credentials import access_options
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.lru import Lru
+from wkwdask.store.refused import is_refused, warn_of_refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wkwdask.errors import CorruptError
-from wkwdask.storage.local import publish_bytes
+from wkwdask.store.local import publish_bytes
 
 RECORD_NAME = ".wkwdask-files.npy"
 RECORD_COLUMNS = 6

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.json_text import parse_object
-from wkwdask.storage.local import publish_bytes, remove_temporaries
-from wkwdask.storage.locks import locked_file
+from wkwdask.store.local import publish_bytes, remove_temporaries
+from wkwdask.store.locks import locked_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
-from wkwdask.storage.local import NewFile
+from wkwdask.store.local import NewFile
 
 _OPEN_AT_ONCE = 64  # far below what a process may have open, whatever the number of threads
 _FLUSHED_AT_ONCE = 4  # a flush waits for the disk, and a journal is written once for those that wait together

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.storage.local import pread_into
+from wkwdask.store.local import pread_into
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
 
-    from wkwdask.storage.local import NewFile
+    from wkwdask.store.local import NewFile
 
 MEMORY_NBYTES = 8 << 20
 """What an open file takes of memory."""

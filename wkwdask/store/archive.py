@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.model.parsing import reading
-from wkwdask.storage.local import check_regular
-from wkwdask.storage.lru import Lru
+from wkwdask.store.local import check_regular
+from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from wkwdask.storage.slurm import SlurmJob
+from wkwdask.store.slurm import SlurmJob
 
 _ALIVE = "alive"  # nobody can tell since when
 _JOB = re.compile(r"[\w.-]{1,100}", re.ASCII)  # a part of names of files

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 
 from wkwdask.errors import AccessWarning
-from wkwdask.storage.lru import Lru
+from wkwdask.store.lru import Lru
 
 _warned: Lru[bool] = Lru(1024)
 """Places of which it was said that refused files are taken to be absent."""

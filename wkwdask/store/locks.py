@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError, MissingError
 from wkwdask.geometry.mag import vec3
-from wkwdask.storage.json_record import read_record
-from wkwdask.storage.local import TEMPORARY_SUFFIX, publish_bytes, remove_temporaries
-from wkwdask.storage.owner import Owner
+from wkwdask.store.json_record import read_record
+from wkwdask.store.local import TEMPORARY_SUFFIX, publish_bytes, remove_temporaries
+from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

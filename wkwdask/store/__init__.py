@@ -1,0 +1,1 @@
+"""Bytes outside of memory: files, locks, records, remote stores and zip archives."""
