@@ -23,10 +23,10 @@ import lz4.block
 import numpy as np
 
 import wkwdask
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.formats.wkw.file import encode_file
 from wkwdask.formats.wkw.header import BlockType, make_header, parse_header
-from wkwdask.storage.wkw import WkwVolume
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.store.locks import lock_path
 from wkwdask.store.owner import Owner
 

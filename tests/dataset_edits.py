@@ -12,8 +12,8 @@ import shutil
 import sys
 
 import wkwdask
+from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.storage import dataset_edit
-from wkwdask.storage.dataset import update_datasource
 from wkwdask.store import locks
 
 CHANGES = ("symlink", "link", "unlink", "rename", "replace", "mkdir", "rmdir")

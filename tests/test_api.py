@@ -15,9 +15,9 @@ import pytest
 import wkwdask
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, TruncatedError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.dataset import read_datasource
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.plans import pyramid as plan_module
-from wkwdask.storage.dataset import read_datasource
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 OFFSET = (5, 14, 7)

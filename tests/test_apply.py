@@ -19,11 +19,11 @@ from scipy import ndimage
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, TaskFailedError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.dataset import read_datasource
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.plans.apply import plan_bricks
-from wkwdask.storage.dataset import read_datasource
 
 SHAPE = (70, 50, 40)
 OFFSET = (13, 8, 5)

@@ -52,13 +52,13 @@ from strategies import VOXEL_KINDS, voxel_array
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError, ResumeError
-from wkwdask.formats.datasource import format_datasource, new_document
 from wkwdask.formats.manifest import MANIFEST_NAME
+from wkwdask.formats.webknossos.dataset import read_datasource
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
+from wkwdask.formats.wkw.listing import QUARANTINE_NAME
 from wkwdask.jobs import job as job_module
 from wkwdask.jobs import wkw_repair
 from wkwdask.model.faults import KINDS
-from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.wkw_listing import QUARANTINE_NAME
 from wkwdask.store.locks import lock_path
 from wkwdask.store.owner import Owner
 

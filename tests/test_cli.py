@@ -14,7 +14,7 @@ from PIL import Image
 
 import wkwdask
 from wkwdask import cli
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.plans import pyramid as plan_module
 
 

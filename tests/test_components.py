@@ -19,7 +19,7 @@ from scipy import ndimage
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, LockedError, ResumeError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs import components, wkw_components
 from wkwdask.jobs.components import FacesTask, LabelTask

@@ -23,7 +23,7 @@ from strategies import vectors, voxel_array
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import MissingError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.jobs.histogram import Bins, binned_percentiles, percentiles
 from wkwdask.kernels.labels.value_counts import count_values, counted_values
 

@@ -18,7 +18,7 @@ from PIL import Image
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME
+from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.store import local
 
 VOXEL_SIZE = (4, 4, 35)
@@ -381,8 +381,8 @@ def test_a_full_disk(tmp_path, sections, monkeypatch):
 @pytest.mark.parametrize("options", [{}, {"dtype": "uint16"}, {"channels": (0,)}])
 def test_sections_too_large_for_memory(tmp_path, monkeypatch, options):
     """They are read in strips, and decoded once each."""
+    from wkwdask.formats.pictures import image_stack
     from wkwdask.plans import slabs
-    from wkwdask.storage import image_stack
 
     array = voxels((21, 60, 81))
     monkeypatch.setattr(slabs, "READING_NBYTES", 8 * 81 * 20)

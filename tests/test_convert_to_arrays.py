@@ -12,7 +12,7 @@ from PIL import Image
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, SectionWarning
-from wkwdask.storage.opening import find
+from wkwdask.formats.opening import find
 
 pytest.importorskip("zarr", reason="the extra zarr")
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.storage import wkw_splice
-from wkwdask.storage.wkw import WkwVolume
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.wkw import splice as wkw_splice
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.store import local
 
 OFFSET = (16, 0, 40)

@@ -17,7 +17,7 @@ import pytest
 
 import wkwdask
 from wkwdask.errors import CorruptError, ExistsError, LockedError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME
+from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import dataset_edit

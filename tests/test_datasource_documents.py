@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from wkwdask.formats.datasource import format_datasource, parse_datasource
-from wkwdask.formats.datasource_edits import (
+from wkwdask.formats.webknossos.datasource import format_datasource, parse_datasource
+from wkwdask.formats.webknossos.datasource_edits import (
     with_box,
     with_entry,
     with_largest_id,
@@ -18,7 +18,7 @@ from wkwdask.formats.datasource_edits import (
     with_view_configuration,
     without_layer,
 )
-from wkwdask.formats.layer_views import Attachment, Axis, attachments_of, axes_of, dtype_of, mappings_of, transformations_of, view_of
+from wkwdask.formats.webknossos.layer_views import Attachment, Axis, attachments_of, axes_of, dtype_of, mappings_of, transformations_of, view_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 

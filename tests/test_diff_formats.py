@@ -8,7 +8,7 @@ from PIL import Image
 
 import wkwdask
 from wkwdask.errors import MissingError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from strategies import vectors, voxel_array
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, MissingError, TaskFailedError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.graphs.surveys import count_labels, run_survey
 from wkwdask.jobs.label_columns import label_columns
 from wkwdask.jobs.label_statistics import make_label_survey

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import CorruptError, ExistsError, IncompleteWriteError, MissingError, ResumeError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.wkw import splice as wkw_splice
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
-from wkwdask.storage import wkw_splice
-from wkwdask.storage.wkw import WkwVolume
+from wkwdask.formats.wkw.volume import WkwVolume
 
 STEP = 32
 SHAPE = (150, 130, 70)

@@ -12,8 +12,8 @@ from precomputed_volumes import scale_entry, split_shard, write_info, write_scal
 
 import wkwdask
 from wkwdask.errors import CorruptError, TaskFailedError
+from wkwdask.formats.precomputed import splice as precomputed_splice
 from wkwdask.formats.precomputed.sharding import Sharding
-from wkwdask.storage import precomputed_splice
 
 pytest.importorskip("imagecodecs", reason="encodes images")
 

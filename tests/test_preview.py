@@ -11,9 +11,9 @@ from precomputed_volumes import scale_entry, write_info, write_volume
 from range_server import range_server
 
 import wkwdask
+from wkwdask.formats.opening import open_stored
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard
-from wkwdask.storage.opening import open_stored
 from wkwdask.viewer import slices
 
 HUGE = 1 << 20

@@ -15,7 +15,7 @@ import pytest
 
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.jobs import job as jobs
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}

@@ -10,7 +10,7 @@ import textwrap
 import numpy as np
 
 import wkwdask
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 
 SCRIPT = textwrap.dedent("""
     import sys

@@ -13,10 +13,10 @@ from faults.drivers import rechunks_of, stopping
 
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.wkw import target as wkw_target
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.jobs import splice as splice_module
-from wkwdask.storage import wkw_target
-from wkwdask.storage.wkw import WkwVolume
 
 OFFSET = (13, 0, 9)
 SHAPE = (50, 41, 30)

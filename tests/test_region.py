@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import wkwdask
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
+from wkwdask.formats.wkw import stored_file as wkw_file
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.storage import wkw_file
-from wkwdask.storage.wkw import WkwVolume
 from wkwdask.store.locks import ShardBox, locks_of, take_lock
 from wkwdask.store.owner import Owner
 from wkwdask.store.records import read_record

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ResumeError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.graphs import build
 from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans import apply

@@ -17,7 +17,7 @@ from faults.drivers import regions_of, stopping
 import wkwdask
 from wkwdask.cli import cli, copies
 from wkwdask.errors import LockedError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.jobs import remove as remove_module
 from wkwdask.store import local
 from wkwdask.store.locks import read_owner, release_lock, take_lock

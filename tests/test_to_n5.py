@@ -221,7 +221,7 @@ def test_a_conversion_goes_on(tmp_path, monkeypatch):
     wkwdask.build_pyramid(tmp_path / "ds", layer="color")
     target = f"n5://{tmp_path}/c.n5/em"
     with monkeypatch.context() as patched:
-        patched.setattr("wkwdask.storage.n5_edit.N5Edit.apply", lambda _: (_ for _ in ()).throw(BrokenError))  # killed when s0 had appeared
+        patched.setattr("wkwdask.formats.n5.metadata_edit.N5Edit.apply", lambda _: (_ for _ in ()).throw(BrokenError))  # killed when s0 had appeared
         with pytest.raises(BrokenError):
             wkwdask.convert(tmp_path / "ds", target, layer="color", chunk_size=(16, 16, 16))
     assert not (tmp_path / "c.n5" / "em" / "attributes.json").exists()

@@ -279,7 +279,7 @@ def test_conversions_that_are_refused(tmp_path, dataset, options, error, message
 
 def test_an_interrupted_conversion(tmp_path, dataset, monkeypatch):
     """The same call goes on; a mag that is there stays, and is not half there."""
-    from wkwdask.storage.zarr_target import ZarrTarget
+    from wkwdask.formats.zarr.target import ZarrTarget
 
     write, calls = ZarrTarget.encoded_chunks, []
 

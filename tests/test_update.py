@@ -18,8 +18,8 @@ from faults.trees import JSON_NAME, contents, differences, leftovers, make_datas
 
 import wkwdask
 from wkwdask.errors import LockedError, MissingError, ResumeError
-from wkwdask.formats.datasource import format_datasource
-from wkwdask.storage.dataset import choose_layer, locate
+from wkwdask.formats.webknossos.dataset import choose_layer, locate
+from wkwdask.formats.webknossos.datasource import format_datasource
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.store.owner import Owner
 

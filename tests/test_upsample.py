@@ -22,12 +22,12 @@ from strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
 
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError, MissingError, ResumeError
+from wkwdask.formats.webknossos.dataset import read_datasource
+from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans import upsample as plans
 from wkwdask.storage import journal
-from wkwdask.storage.dataset import read_datasource
-from wkwdask.storage.wkw import read_header
 from wkwdask.store.records import read_record
 
 VOXEL_SIZE = (11.24, 11.24, 28)

@@ -13,7 +13,7 @@ from command_line import run_script_here
 from scipy import ndimage
 
 import wkwdask
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 
 WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
 VALUES = ndimage.gaussian_filter(np.random.default_rng(0).random((60, 50, 40)), 1)

@@ -14,7 +14,7 @@ from PIL import Image
 from scipy import ndimage
 
 import wkwdask
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 
 WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
 ARRAY = np.random.default_rng(0).integers(0, 4, (60, 50, 40)).astype(np.uint8)

@@ -19,10 +19,10 @@ from local_cluster import local_cluster
 from memory_volume import MemoryVolume
 
 import wkwdask
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.graphs.read import box_reader
-from wkwdask.storage.layer_edit import LayerEdit
 from wkwdask.xarray_backend import WkwBackend
 from wkwdask.xarray_variables import _preferred_chunks
 

@@ -58,16 +58,16 @@ _NAMES = {
     "merge": "api.annotations",
     "n5_as_zarr": "api.n5",
     "n5_store": "api.n5",
-    "offset_codec": "formats.zarr3.making",
+    "offset_codec": "formats.zarr.codecs.making",
     "open": "api.access",
     "open_dataset": "api.datasets",
-    "pad_codec": "formats.zarr3.making",
+    "pad_codec": "formats.zarr.codecs.making",
     "plan_convert": "api.conversion_plans",
     "plan_pyramid": "api.pyramids",
     "preview": "viewer.preview",
     "read": "api.access",
     "rechunk": "api.reshape",
-    "register_header": "formats.zarr3.headers",
+    "register_header": "formats.zarr.codecs.headers",
     "remap": "api.segmentations",
     "remove_dust": "api.segmentations",
     "remove_zarr_view": "api.zarr_views",
@@ -75,8 +75,8 @@ _NAMES = {
     "repair": "api.checks",
     "rm": "api.copies",
     "sample": "api.access",
-    "tiff_prefix": "formats.zarr3.tiff",
-    "tiff_shard_codec": "formats.zarr3.making",
+    "tiff_prefix": "formats.zarr.codecs.tiff",
+    "tiff_shard_codec": "formats.zarr.codecs.making",
     "to_n5": "api.n5",
     "to_precomputed": "api.precomputed",
     "to_wkw": "api.access",
@@ -209,9 +209,9 @@ if TYPE_CHECKING:
     )
     from wkwdask.formats.precomputed.choose_sharding import choose_sharding
     from wkwdask.formats.precomputed.sharding import Sharding
-    from wkwdask.formats.zarr3.headers import register_header
-    from wkwdask.formats.zarr3.making import offset_codec, pad_codec, tiff_shard_codec
-    from wkwdask.formats.zarr3.tiff import tiff_prefix
+    from wkwdask.formats.zarr.codecs.headers import register_header
+    from wkwdask.formats.zarr.codecs.making import offset_codec, pad_codec, tiff_shard_codec
+    from wkwdask.formats.zarr.codecs.tiff import tiff_prefix
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.estimate import PyramidPlan

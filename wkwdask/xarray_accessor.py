@@ -113,7 +113,7 @@ class WkwAccessor:
         ValueError
             The array was computed, and not opened; or its coordinates were dropped.
         """
-        from wkwdask.storage.opening import find
+        from wkwdask.formats.opening import find
         from wkwdask.xarray_variables import open_variables
 
         source = self._array.encoding.get("source")

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from wkwdask.storage.keyed_layer import mag_or_key
-from wkwdask.storage.n5_layer import PREFIX as N5_PREFIX
-from wkwdask.storage.n5_layer import is_n5, is_named_n5
-from wkwdask.storage.opening import find, open_stored
-from wkwdask.storage.zarr_layer import PREFIX as ZARR_PREFIX
-from wkwdask.storage.zarr_layer import is_named_zarr
+from wkwdask.formats.keyed_layer import mag_or_key
+from wkwdask.formats.n5.layer import PREFIX as N5_PREFIX
+from wkwdask.formats.n5.layer import is_n5, is_named_n5
+from wkwdask.formats.opening import find, open_stored
+from wkwdask.formats.zarr.layer import PREFIX as ZARR_PREFIX
+from wkwdask.formats.zarr.layer import is_named_zarr
 from wkwdask.xarray_variables import node_of, open_part, open_variables, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wkwdask.api.options import MagLike
+    from wkwdask.formats.leveled import Level, LeveledLayer
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.storage.leveled import Level, LeveledLayer
 
 
 class GroupsBackend(BackendEntrypoint):

@@ -12,13 +12,13 @@ import xarray as xr
 
 import wkwdask.xarray_accessor  # noqa: F401  # registers .wkw
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME
-from wkwdask.storage.dataset import locate, read_datasource
-from wkwdask.storage.dataset_arrays import arrays_of, is_arrays_layer
-from wkwdask.storage.keyed_layer import mag_or_key
-from wkwdask.storage.opening import open_stored
-from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
-from wkwdask.storage.wkw import HEADER_NAME
+from wkwdask.formats.keyed_layer import mag_or_key
+from wkwdask.formats.opening import open_stored
+from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
+from wkwdask.formats.webknossos.dataset import locate, read_datasource
+from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
+from wkwdask.formats.webknossos.datasource import FILE_NAME
+from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.store.local import is_remote, local_path
 from wkwdask.xarray_arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend
 from wkwdask.xarray_variables import node_of, open_part, open_variables, without
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wkwdask.api.options import MagLike
+    from wkwdask.formats.opening import AnyLayer
+    from wkwdask.formats.webknossos.dataset import Layer, Located
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.storage.dataset import Layer, Located
-    from wkwdask.storage.opening import AnyLayer
 
 __all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
 

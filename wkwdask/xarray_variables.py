@@ -11,18 +11,18 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from wkwdask.errors import UnsupportedError
+from wkwdask.formats.leveled import LeveledLayer
+from wkwdask.formats.opening import key_without_mag, voxel_size_of
+from wkwdask.formats.precomputed.layer import PREFIX
+from wkwdask.formats.webknossos.dataset import check_inside
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.storage.dataset import check_inside
-from wkwdask.storage.leveled import LeveledLayer
-from wkwdask.storage.opening import key_without_mag, voxel_size_of
-from wkwdask.storage.precomputed_layer import PREFIX
-from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from wkwdask.formats.opening import AnyLayer, StoredVolume
     from wkwdask.graphs.read import BoxReader
-    from wkwdask.storage.opening import AnyLayer, StoredVolume
 
 
 _LONGEST = 1 << 27  # voxels along an axis that have coordinates

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.formats.wkw.header import BlockType, make_header
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
@@ -25,8 +27,6 @@ from wkwdask.jobs.tally import ladder_records
 from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.storage.journal import Journal
-from wkwdask.storage.wkw import WkwVolume
-from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 
 JSON_NAME = "datasource-properties.json"
 # what may stay in a dataset beside the data: provenance and record of a mag

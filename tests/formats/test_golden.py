@@ -10,7 +10,7 @@ import pytest
 
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.header import format_header, parse_header
-from wkwdask.storage.wkw import WkwVolume
+from wkwdask.formats.wkw.volume import WkwVolume
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 

@@ -19,7 +19,7 @@ from local_cluster import local_cluster
 import wkwdask
 from wkwdask import cli
 from wkwdask.errors import CorruptError, MissingError, TaskFailedError, TruncatedError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.graphs import client_run, local_run
 from wkwdask.graphs.runners import run_job
 from wkwdask.jobs import tolerant

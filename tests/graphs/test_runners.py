@@ -16,7 +16,7 @@ from memory_volume import CHUNK_SHAPE, SHARD_SHAPE, MemoryTarget, make_volume, r
 
 import wkwdask
 from wkwdask.errors import CorruptError, TaskFailedError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.geometry.mag import Mag

@@ -23,7 +23,9 @@ from memory_volume import MemoryTarget, read_whole, store_of
 
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.dataset import read_datasource
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import borders, cells
 from wkwdask.graphs import write
@@ -31,9 +33,7 @@ from wkwdask.graphs.compute import compute_receipts
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts
 from wkwdask.jobs.write import WriteJob
-from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.wkw import WkwVolume
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME

@@ -20,7 +20,7 @@ from strategies import vectors
 
 import wkwdask
 from wkwdask.errors import SpaceWarning, TruncatedError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.jobs import job as job_module
 from wkwdask.jobs import wkw_mags
 from wkwdask.jobs.estimate import space_problems

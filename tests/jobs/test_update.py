@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import wkwdask
 from wkwdask.errors import BoundsError, FormatError, LockedError, MissingError, ResumeError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.jobs import update as module
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.store.owner import Owner

@@ -474,7 +474,7 @@ def _described(folder, array):
 @pytest.mark.parametrize(("dtype", "channels"), [("uint8", 1), ("uint8", 3), ("uint16", 2), ("float32", 1), ("uint64", 1)])
 @pytest.mark.parametrize("limit", [1 << 30, 4000])  # of what is held in memory
 def test_export(tmp_path, monkeypatch, dtype, channels, limit):
-    from wkwdask.storage import exported
+    from wkwdask.formats.pictures import exported
 
     monkeypatch.setattr(exported, "SLAB_NBYTES", limit)
     monkeypatch.setattr(exported, "_STRETCH_NBYTES", limit)

@@ -11,8 +11,8 @@ import pytest
 import test_datasource_documents as documents
 
 import wkwdask
-from wkwdask.formats.datasource import FILE_NAME, largest_segment_id, parse_datasource
-from wkwdask.formats.layer_views import dtype_of, mappings_of
+from wkwdask.formats.webknossos.datasource import FILE_NAME, largest_segment_id, parse_datasource
+from wkwdask.formats.webknossos.layer_views import dtype_of, mappings_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of image readers that are not installed

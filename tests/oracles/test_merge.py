@@ -13,7 +13,7 @@ import pytest
 from annotations import write_annotation
 
 import wkwdask
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 
 wkw = pytest.importorskip("wkw", reason="the oracle wkw 1.1.24 is not installed")
 with warnings.catch_warnings():

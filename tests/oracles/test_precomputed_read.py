@@ -17,7 +17,7 @@ from precomputed_volumes import labels
 from range_server import range_server
 
 import wkwdask
-from wkwdask.storage.precomputed_layer import open_precomputed
+from wkwdask.formats.precomputed.layer import open_precomputed
 
 ts = pytest.importorskip("tensorstore", reason="the oracle")
 

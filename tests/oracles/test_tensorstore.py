@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import wkwdask
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.kernels.window.reduce import reduce_windows
 
 ts = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import wkwdask
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.kernels.window.reduce import reduce_windows
 
 with warnings.catch_warnings():

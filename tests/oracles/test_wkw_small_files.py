@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wkwdask.storage.wkw import WkwVolume, list_files
+from wkwdask.formats.wkw.volume import WkwVolume, list_files
 
 wkw = pytest.importorskip("wkw", reason="the oracle wkw 1.1.24 is not installed")
 

@@ -193,7 +193,7 @@ def _n5_again(tmp_path):
 
 
 def _schema(name):
-    return json.loads(files("wkwdask.formats.zarr3").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8"))
+    return json.loads(files("wkwdask.formats.zarr.codecs").joinpath("schemas", f"{name}.json").read_text(encoding="utf-8"))
 
 
 def _validator(name):
@@ -231,7 +231,7 @@ def test_examples_of_the_proposal_validate():
     ],
 )  # fmt: skip
 def test_the_schema_refuses_what_the_codec_refuses(configuration):
-    from wkwdask.formats.zarr3.offset import OffsetCodec
+    from wkwdask.formats.zarr.codecs.offset import OffsetCodec
 
     entry = {"name": "offset", "configuration": configuration}
     assert not _validator("offset").is_valid(entry)

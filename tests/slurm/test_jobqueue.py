@@ -14,7 +14,7 @@ from slurm_sites import SITE, memory_settings, nap, wait_until
 
 import wkwdask
 from wkwdask.errors import TaskFailedError
-from wkwdask.formats.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 
 pytestmark = pytest.mark.slurm
 ARRAY = np.random.default_rng(0).integers(0, 255, (70, 60, 50)).astype(np.uint8)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from strategies import DTYPE_NAMES
 
 from wkwdask.errors import BoundsError
+from wkwdask.formats.pictures.array_file import ArrayVolume, npy_ref
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.converted import Converted, convert_values
-from wkwdask.storage.array_file import ArrayVolume, npy_ref
 
 INTEGERS = [name for name in DTYPE_NAMES if not name.startswith("float")]
 SMALL = [name for name in INTEGERS if not name.endswith("64")]

@@ -12,10 +12,10 @@ import pytest
 
 import wkwdask
 from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.dataset import locate, open_volume, read_datasource, update_datasource
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import locate, open_volume, read_datasource, update_datasource
 
 JSON_NAME = "datasource-properties.json"
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}

@@ -12,9 +12,9 @@ from PIL import Image
 
 import wkwdask
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.opening import find
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.opening import find
 from wkwdask.xarray_backend import WkwBackend
 
 SIZE, CORNER = (20, 18, 12), (4, 6, 8)

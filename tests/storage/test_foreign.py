@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.formats.pictures.array_file import check_axes, default_axes
+from wkwdask.formats.pictures.foreign import Placing, missing_numbers, open_foreign, sort_naturally
+from wkwdask.formats.pictures.image_stack import read_notes
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import need
-from wkwdask.storage.array_file import check_axes, default_axes
-from wkwdask.storage.foreign import Placing, missing_numbers, open_foreign, sort_naturally
-from wkwdask.storage.image_stack import read_notes
 
 HERE = Placing((0, 0, 0), MAG_1)
 
@@ -207,7 +207,7 @@ def test_a_slice_that_was_replaced_by_another(tmp_path):
 @pytest.mark.parametrize("reading", [(16, 16, 8), (64, 8, 8), (64, 64, 64), (8, 64, 2)])
 def test_held_sections(tmp_path, monkeypatch, reading):
     """Each is decoded once, however it is read; no file stays."""
-    from wkwdask.storage import image_stack
+    from wkwdask.formats.pictures import image_stack
 
     array = random_voxels((7, 41, 50))
     volume = open_foreign(save_sections(tmp_path / "s", array), Placing((3, 5, 6), MAG_1)).volume.cropped(BoundingBox((9, 7, 8), (40, 30, 4)))

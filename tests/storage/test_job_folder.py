@@ -16,23 +16,23 @@ import pytest
 
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError, ResumeError
-from wkwdask.formats.datasource import format_datasource, new_document
+from wkwdask.formats.metadata import edit_from_json
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.info_edits import new_document as new_info
+from wkwdask.formats.precomputed.metadata_edit import InfoEdit
 from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask.formats.replaceable import is_taken
+from wkwdask.formats.webknossos.dataset import read_datasource
+from wkwdask.formats.webknossos.datasource import format_datasource, new_document
+from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.wkw.header import make_header
+from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.storage import job_folder
-from wkwdask.storage.dataset import read_datasource
 from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_records import UnfinishedJob, find_unfinished
 from wkwdask.storage.journal import read_journal
-from wkwdask.storage.layer_edit import LayerEdit, MagRemoval
-from wkwdask.storage.metadata import edit_from_json
-from wkwdask.storage.precomputed_edit import InfoEdit
-from wkwdask.storage.replaceable import is_taken
-from wkwdask.storage.wkw_target import WkwTarget
 from wkwdask.store import local, owner
 from wkwdask.store.locks import lock_holder
 from wkwdask.store.owner import Owner

@@ -7,8 +7,8 @@ import pytest
 
 import wkwdask
 from wkwdask.errors import ReplacedError
-from wkwdask.storage import precomputed_edit
-from wkwdask.storage.precomputed_layer import open_precomputed_layer
+from wkwdask.formats.precomputed import metadata_edit as precomputed_edit
+from wkwdask.formats.precomputed.layer import open_precomputed_layer
 from wkwdask.store import local
 
 VOXELS = np.random.default_rng(0).integers(1, 99, (40, 30, 20)).astype(np.uint8)

@@ -14,11 +14,11 @@ from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard
+from wkwdask.formats.precomputed.target import PrecomputedTarget
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.receipts import Receipt
-from wkwdask.storage.precomputed_target import PrecomputedTarget
 from wkwdask.store import new_files
 
 SHARDING = Sharding(preshift_bits=2, minishard_bits=2, shard_bits=2, data_encoding="gzip", minishard_index_encoding="gzip")

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 import wkwdask
-from wkwdask.storage import n5_layer, precomputed_layer, zarr_layer
+from wkwdask.formats.n5 import layer as n5_layer
+from wkwdask.formats.precomputed import layer as precomputed_layer
+from wkwdask.formats.zarr import layer as zarr_layer
 
 
 @pytest.mark.parametrize(

@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from strategies import VOXEL_KINDS, damaged, headers, voxel_array
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
+from wkwdask.formats.wkw import file_check as wkw_check
+from wkwdask.formats.wkw import mend as wkw_mend
 from wkwdask.formats.wkw.block import decode_block
 from wkwdask.formats.wkw.file import decode_file, encode_file
+from wkwdask.formats.wkw.file_check import WkwCheck
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, make_header, parse_header
+from wkwdask.formats.wkw.listing import QUARANTINE_NAME, list_mag
+from wkwdask.formats.wkw.mend import mend_file, patch_record
+from wkwdask.formats.wkw.volume import file_path
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.wkw_mend import ProbeTask
 from wkwdask.model.faults import KINDS
-from wkwdask.storage import wkw_check, wkw_mend
 from wkwdask.storage.dataset_check import look_at
-from wkwdask.storage.wkw import file_path
-from wkwdask.storage.wkw_check import WkwCheck
-from wkwdask.storage.wkw_listing import QUARANTINE_NAME, list_mag
-from wkwdask.storage.wkw_mend import mend_file, patch_record
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 SHARD = (2, 0, 1)

@@ -16,14 +16,16 @@ from hypothesis import strategies as st
 from strategies import vectors
 
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, WkwDaskError
+from wkwdask.formats.wkw import small_files as wkw_small_files
+from wkwdask.formats.wkw import stored_file as wkw_file
+from wkwdask.formats.wkw import volume as wkw
 from wkwdask.formats.wkw.file import encode_file
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
+from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, list_files
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.kernels.blocks import small_files
-from wkwdask.storage import wkw, wkw_file, wkw_small_files
-from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, list_files
 from wkwdask.store.lru import Lru
 
 SHAPE = (40, 20, 28)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 import wkwdask
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
+from wkwdask.formats.wkw import splice as wkw_splice
 from wkwdask.formats.wkw.header import BlockType
+from wkwdask.formats.wkw.splice import can_splice, splice_file
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import WkwVolume, file_path, list_files
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.model.translated import TranslatedVolume
-from wkwdask.storage import wkw_splice
-from wkwdask.storage.wkw import WkwVolume, file_path, list_files
-from wkwdask.storage.wkw_splice import can_splice, splice_file
-from wkwdask.storage.wkw_target import WkwTarget
 from wkwdask.store.local import NewFile
 
 STEP = 4

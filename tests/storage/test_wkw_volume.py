@@ -14,12 +14,12 @@ import pytest
 
 import wkwdask
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, TruncatedError
+from wkwdask.formats.wkw import stored_file as wkw_file
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
+from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, file_path, list_files
 from wkwdask.geometry import morton
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.storage import wkw_file
-from wkwdask.storage.wkw import HEADER_NAME, WkwVolume, file_path, list_files
 
 
 def voxels(shape, dtype="uint16", seed=1):

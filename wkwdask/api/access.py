@@ -10,20 +10,20 @@ import numpy as np
 
 from wkwdask.api.options import WriteOptions
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME
+from wkwdask.formats.keyed_layer import mag_or_key
+from wkwdask.formats.leveled_summary import summarize_arrays
+from wkwdask.formats.opening import check_names_format, is_arrays, open_stored, recent_stored
+from wkwdask.formats.precomputed.layer import is_precomputed
+from wkwdask.formats.volume_summary import VolumeSummary, summarize_precomputed
+from wkwdask.formats.webknossos.dataset import check_inside, open_volume
+from wkwdask.formats.webknossos.datasource import FILE_NAME
+from wkwdask.formats.webknossos.summary import DatasetSummary, summarize
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.places import place_of
 from wkwdask.jobs.wkw_region import stage_region
 from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.model.points import sample_points
-from wkwdask.storage.dataset import check_inside, open_volume
-from wkwdask.storage.keyed_layer import mag_or_key
-from wkwdask.storage.leveled_summary import summarize_arrays
-from wkwdask.storage.opening import check_names_format, is_arrays, open_stored, recent_stored
-from wkwdask.storage.precomputed_layer import is_precomputed
-from wkwdask.storage.precomputed_summary import VolumeSummary, summarize_precomputed
-from wkwdask.storage.summary import DatasetSummary, summarize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import MagLike, parse_mags
+from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.manifest import Hashes, ManifestReport
@@ -16,7 +17,6 @@ from wkwdask.jobs.wkw_diff import Diff, stage_diff
 from wkwdask.jobs.wkw_verify import StagedVerify
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.storage.dataset_check import look_at
-from wkwdask.storage.precomputed_layer import is_precomputed
 from wkwdask.store.local import local_path
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.datasource_edits import with_view_configuration
+from wkwdask.formats.keyed_layer import mag_or_key
+from wkwdask.formats.webknossos.dataset import update_datasource
+from wkwdask.formats.webknossos.datasource_edits import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
 from wkwdask.jobs.layers import Opened, open_layer
 from wkwdask.kernels.labels.value_counts import counted_values, is_counted
-from wkwdask.storage.dataset import update_datasource
-from wkwdask.storage.keyed_layer import mag_or_key
 
 if TYPE_CHECKING:
     import os

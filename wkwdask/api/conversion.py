@@ -14,7 +14,12 @@ from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_s
 from wkwdask.api.sources import choose_layer_of, find_layers, find_source
 from wkwdask.api.zarr_images import array_options, convert_to_image
 from wkwdask.errors import UnsupportedError
+from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.n5.layer import is_named_n5
+from wkwdask.formats.opening import voxel_size_of
+from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed
+from wkwdask.formats.webknossos.dataset import Layer, read_datasource
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
@@ -27,19 +32,14 @@ from wkwdask.jobs.wkw_export import ExportOptions, check_suffix, stage_export
 from wkwdask.jobs.wkw_write import WkwEncoding
 from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.model.units import length_nm
-from wkwdask.storage.dataset import Layer, read_datasource
-from wkwdask.storage.keyed_layer import mag_or_key
-from wkwdask.storage.n5_layer import is_named_n5
-from wkwdask.storage.opening import voxel_size_of
-from wkwdask.storage.precomputed_layer import PREFIX, is_named_precomputed, is_precomputed
 from wkwdask.store.local import local_path
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
+    from wkwdask.formats.opening import Found, StoredVolume
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.jobs.precomputed_scales import ScaleOptions
-    from wkwdask.storage.opening import Found, StoredVolume
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

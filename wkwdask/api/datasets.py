@@ -10,17 +10,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.layers import Layer, layer_of, odd_layer
 from wkwdask.errors import ExistsError, FormatError, MissingError
-from wkwdask.formats.datasource import FILE_NAME, LayerRecord, check_layer_name, format_segment_id, new_document
-from wkwdask.formats.datasource_edits import with_box, with_largest_id, with_layer, with_mags, with_scale, with_view_configuration, without_layer, without_mags
-from wkwdask.formats.layer_views import type_text, view_of
+from wkwdask.formats.webknossos.dataset import Layer as StoredLayer
+from wkwdask.formats.webknossos.dataset import choose_layer, locate, read_datasource, update_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME, LayerRecord, check_layer_name, format_segment_id, new_document
+from wkwdask.formats.webknossos.datasource_edits import (
+    with_box,
+    with_largest_id,
+    with_layer,
+    with_mags,
+    with_scale,
+    with_view_configuration,
+    without_layer,
+    without_mags,
+)
+from wkwdask.formats.webknossos.layer_views import type_text, view_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import default_category
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.units import length_nm
 from wkwdask.model.voxel_type import element_class
-from wkwdask.storage.dataset import Layer as StoredLayer
-from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
 from wkwdask.storage.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
 from wkwdask.store.local import local_path
 
@@ -30,7 +39,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.api.options import MagLike
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.formats.wkw.volume import WkwVolume
 
     BoxLike = BoundingBox | str | Sequence[Any]
 

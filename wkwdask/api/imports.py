@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.api.n5 import with_others
 from wkwdask.api.pyramids import build_pyramid
 from wkwdask.errors import ExistsError, SectionWarning, ViewerWarning
+from wkwdask.formats.precomputed.layer import PREFIX
+from wkwdask.formats.replaceable import is_taken
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.foreign_import import Imported, open_source
@@ -23,8 +25,6 @@ from wkwdask.jobs.zarr_places import image_place
 from wkwdask.jobs.zarr_write import stage_image_import
 from wkwdask.model.extras import need
 from wkwdask.model.levels import ratio_of
-from wkwdask.storage.precomputed_layer import PREFIX
-from wkwdask.storage.replaceable import is_taken
 from wkwdask.store.provenance import read_provenance
 
 if TYPE_CHECKING:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.label_columns import label_columns
 from wkwdask.jobs.label_statistics import make_label_survey
 from wkwdask.jobs.layers import open_beside, open_layer
-from wkwdask.storage.keyed_layer import mag_or_key
 from wkwdask.storage.table_file import table_path, write_table
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.datasource import largest_segment_id
-from wkwdask.formats.layer_views import attachments_of, axes_of, dtype_of, mappings_of, transformations_of, type_text, view_of
+from wkwdask.formats.webknossos.dataset import Layer as StoredLayer
+from wkwdask.formats.webknossos.dataset import elsewhere, read_datasource
+from wkwdask.formats.webknossos.datasource import largest_segment_id
+from wkwdask.formats.webknossos.layer_views import attachments_of, axes_of, dtype_of, mappings_of, transformations_of, type_text, view_of
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import Layer as StoredLayer
-from wkwdask.storage.dataset import elsewhere, read_datasource
 from wkwdask.storage.dataset_edit import stored_layer
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.datasource import DataSource, LayerRecord, OddLayer
-    from wkwdask.formats.layer_views import Attachment, Axis
+    from wkwdask.formats.webknossos.datasource import DataSource, LayerRecord, OddLayer
+    from wkwdask.formats.webknossos.layer_views import Attachment, Axis
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
+    from wkwdask.formats.opening import AnyLayer
     from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.report import Report
     from wkwdask.jobs.taken import Taken
     from wkwdask.model.levels import Lengths
-    from wkwdask.storage.opening import AnyLayer
 
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
 
@@ -237,7 +237,7 @@ def n5_as_zarr(
     >>> sorted(documents), documents["raw/zarr.json"]["codecs"][0]["name"]
     (['raw/zarr.json', 'zarr.json'], 'n5_default')
     """
-    from wkwdask.storage.n5_view import remove_documents, write_documents, zarr_documents
+    from wkwdask.formats.n5.zarr_view import remove_documents, write_documents, zarr_documents
 
     if write and remove:
         raise ValueError("write and remove exclude each other")
@@ -267,6 +267,6 @@ def n5_store(url: str | os.PathLike[str]) -> Any:
     ModuleNotFoundError
         zarr-python or a driver is not installed.
     """
-    from wkwdask.storage.n5_store import open_n5_store
+    from wkwdask.formats.n5.zarr_store import open_n5_store
 
     return open_n5_store(url)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.options import MagLike, parsed_mags
 from wkwdask.api.scales import SCALE_OPTIONS, refuse_options, stage_pyramid_of_scales
+from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.estimate import PyramidPlan, estimate_pyramid
@@ -15,7 +16,6 @@ from wkwdask.jobs.report import Report, merge_reports
 from wkwdask.jobs.wkw_pyramid import PyramidOptions, stage_pyramid
 from wkwdask.jobs.wkw_update import stage_update
 from wkwdask.jobs.wkw_upsample import UpsampleOptions, stage_upsample
-from wkwdask.storage.precomputed_layer import is_precomputed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

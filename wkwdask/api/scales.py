@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import items_of, parse_mags
 from wkwdask.errors import ViewerWarning
+from wkwdask.formats.keyed_layer import mag_or_key
+from wkwdask.formats.leveled import LeveledLayer
 from wkwdask.formats.precomputed.info import default_key
+from wkwdask.formats.precomputed.layer import PrecomputedLayer, location_of, open_precomputed_layer
 from wkwdask.formats.precomputed.writable import is_lossy
+from wkwdask.formats.webknossos.dataset import Layer
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
@@ -25,21 +29,17 @@ from wkwdask.jobs.wkw_convert import target_folder
 from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
 from wkwdask.model.levels import lengths_in
-from wkwdask.storage.dataset import Layer
-from wkwdask.storage.keyed_layer import mag_or_key
-from wkwdask.storage.leveled import LeveledLayer
-from wkwdask.storage.precomputed_layer import PrecomputedLayer, location_of, open_precomputed_layer
 from wkwdask.store.local import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.api.options import MagLike
+    from wkwdask.formats.opening import AnyLayer
     from wkwdask.formats.precomputed.info import Lengths, Scale
     from wkwdask.jobs.rechunk import Copy, StagedRechunk
     from wkwdask.jobs.taken import Taken
     from wkwdask.jobs.wkw_write import WkwEncoding
-    from wkwdask.storage.opening import AnyLayer
 
 SCALE_OPTIONS = ("encoding", "sharded", "chunk_size", "quality", "compress", "force")
 

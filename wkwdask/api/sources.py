@@ -7,13 +7,13 @@ import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
-from wkwdask.storage.dataset import Layer
-from wkwdask.storage.dataset_arrays import listed_arrays
-from wkwdask.storage.foreign import HDF5_SUFFIXES
-from wkwdask.storage.n5_layer import is_n5
-from wkwdask.storage.opening import AnyLayer, Found, find
-from wkwdask.storage.precomputed_layer import is_precomputed
-from wkwdask.storage.zarr_layer import is_image, is_level, is_named_zarr, is_plain_zarr
+from wkwdask.formats.n5.layer import is_n5
+from wkwdask.formats.opening import AnyLayer, Found, find
+from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES
+from wkwdask.formats.precomputed.layer import is_precomputed
+from wkwdask.formats.webknossos.dataset import Layer
+from wkwdask.formats.webknossos.dataset_arrays import listed_arrays
+from wkwdask.formats.zarr.layer import is_image, is_level, is_named_zarr, is_plain_zarr
 from wkwdask.store.local import is_remote, local_path
 
 if TYPE_CHECKING:

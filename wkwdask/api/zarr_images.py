@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
+    from wkwdask.formats.opening import AnyLayer
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.jobs.rechunk import Copy
     from wkwdask.jobs.report import Report
     from wkwdask.jobs.taken import Taken
-    from wkwdask.storage.opening import AnyLayer
 
 Compression = Literal["blosc", "zstd", "gzip", "raw"]
 Version = Literal["0.5", "0.4"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError
+from wkwdask.formats.opening import find
+from wkwdask.formats.webknossos.dataset import locate
+from wkwdask.formats.zarr.view_files import plan_view, remove_view, write_view
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.extras import need
-from wkwdask.storage.dataset import locate
-from wkwdask.storage.opening import find
-from wkwdask.storage.zarr_view_files import plan_view, remove_view, write_view
 
 if TYPE_CHECKING:
     import os
@@ -57,8 +57,8 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     (20, 30, 40)
     """
     need("zarr", "zarr_view", "zarr")
-    from wkwdask.storage.zarr_view_store import ViewStore
-    from wkwdask.storage.zarr_views import view_of
+    from wkwdask.formats.zarr.view_store import ViewStore
+    from wkwdask.formats.zarr.views import view_of
 
     shape = None if chunk_shape is None else vec3(chunk_shape, "chunk_shape")
     if shape is not None and min(shape) < 1:

@@ -33,7 +33,7 @@ def info(path: str, as_json: bool) -> None:
     """
     from wkwdask.api import info as summarize
     from wkwdask.cli.tables import print_summary, print_volume
-    from wkwdask.storage.precomputed_summary import VolumeSummary
+    from wkwdask.formats.volume_summary import VolumeSummary
 
     summary = summarize(path)
     if as_json:
@@ -114,7 +114,7 @@ def pyramid(
 
 def _all_layers(path: str) -> list[str]:
     """Name the layers of a dataset that can be written."""
-    from wkwdask.storage.dataset import locate
+    from wkwdask.formats.webknossos.dataset import locate
 
     located = locate(path)
     return [*(layer.name for layer in located.layers), *(odd.name for odd in located.odd)]
@@ -183,8 +183,8 @@ def demo(folder: Path, workers: int | None) -> None:
       wkwdask demo my-first-dataset
     """
     from wkwdask.cli.tables import print_summary
+    from wkwdask.formats.webknossos.summary import summarize
     from wkwdask.graphs.runners import available_cores
-    from wkwdask.storage.summary import summarize
     from wkwdask.viewer.preview import preview as draw
 
     workers = workers or available_cores()

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wkwdask.storage.dataset import Layer
+    from wkwdask.formats.webknossos.dataset import Layer
 
 _PLACES = ("path", "source", "sources", "first", "base", "target", "other", "second", "folder", "root", "annotations", "mapping")
 
@@ -53,7 +53,7 @@ _TYPES = {
 
 def _layers(ctx: click.Context) -> Iterator[Layer]:
     """Find the layers of what is named so far; whatever is wrong with it, nothing is completed."""
-    from wkwdask.storage.dataset import locate
+    from wkwdask.formats.webknossos.dataset import locate
 
     values = [value for name in _PLACES for value in _several(ctx.params.get(name))] or ctx.args  # where an option still wants its value
     with contextlib.suppress(Exception):

@@ -11,17 +11,17 @@ from rich.markup import escape
 from rich.measure import Measurement
 from rich.table import Table
 
-from wkwdask.formats.layer_views import type_text
+from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.jobs.report import format_nbytes
 from wkwdask.model.faults import SEVERITIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.volume_summary import ScaleSummary, VolumeSummary
+    from wkwdask.formats.webknossos.summary import DatasetSummary, LayerSummary, MagSummary
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.jobs.verify import VerifyReport
-    from wkwdask.storage.precomputed_summary import ScaleSummary, VolumeSummary
-    from wkwdask.storage.summary import DatasetSummary, LayerSummary, MagSummary
 
 _LOG_WIDTH = 160
 _UNBOUNDED = 10_000

@@ -30,7 +30,7 @@ def tiff_prefix(shape: str, dtype: str, byteorder: str, axes: str | None, stack:
       wkwdask tiff-prefix 512,512,3 uint8 --axes yxs
       wkwdask tiff-prefix 64,64,64 float32 --codec
     """
-    from wkwdask.formats.zarr3.tiff import tiff_prefix as make_prefix
+    from wkwdask.formats.zarr.codecs.tiff import tiff_prefix as make_prefix
 
     prefix = make_prefix(numbers(shape, "shape", int), dtype, byteorder, axes=axes, stack=stack)
     text = base64.b64encode(prefix).decode("ascii")

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.formats.target_files import most_files
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.jobs.estimate import BASE_NBYTES, OVERHEAD, SECONDS_PER_TASK, format_duration, refusals_of, space_problems
 from wkwdask.jobs.foreign_import import StagedImport
 from wkwdask.jobs.report import format_nbytes
 from wkwdask.plans.cells import count_cells
-from wkwdask.storage.target_files import most_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

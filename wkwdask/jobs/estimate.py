@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import ExistsError, LockedError
+from wkwdask.formats.target_files import most_files
 from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.report import counted, format_nbytes
 from wkwdask.model.translated import shifted
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
-from wkwdask.storage.target_files import most_files
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from wkwdask.model.states import digest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from wkwdask.formats.pictures.exported import Output
     from wkwdask.jobs.job import Task
     from wkwdask.model.states import States
     from wkwdask.model.volume import Volume
-    from wkwdask.storage.exported import Output
 
 
 @dataclass(frozen=True, slots=True)

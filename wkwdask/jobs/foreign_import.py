@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
+from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
+from wkwdask.formats.pictures.image_stack import ImageStack, read_notes
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.convert import ConvertJob
 from wkwdask.jobs.staged import StagedMags, find_interrupted
 from wkwdask.model.converted import Converted, converted
 from wkwdask.model.translated import moved
 from wkwdask.plans.slabs import Slabs, plan_slabs
-from wkwdask.storage.foreign import Foreign, Placing, open_foreign
-from wkwdask.storage.image_stack import ImageStack, read_notes
 from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
-from wkwdask.storage.dataset import Layer, check_inside
-from wkwdask.storage.opening import Found, find, has_files, voxel_size_of
+from wkwdask.formats.opening import Found, find, has_files, voxel_size_of
+from wkwdask.formats.webknossos.dataset import Layer, check_inside
 
 if TYPE_CHECKING:
+    from wkwdask.formats.opening import AnyLayer, StoredVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.storage.opening import AnyLayer, StoredVolume
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask.formats.webknossos.nml_nodes import read_nodes
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.kernels.labels.components import Sets
 from wkwdask.storage.id_source import PairsInMemory, as_ids
-from wkwdask.storage.nml_nodes import read_nodes
 
 if TYPE_CHECKING:
     import numpy.typing as npt

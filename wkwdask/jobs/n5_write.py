@@ -12,18 +12,18 @@ from wkwdask.errors import CorruptError, ExistsError, UnsupportedError
 from wkwdask.formats.n5.attribute_edits import LevelPlace, dataset_document
 from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, LARGEST_BLOCK, N5Dataset, is_dataset
 from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.n5.layer import location_of, stripped
+from wkwdask.formats.n5.metadata_edit import N5Edit
 from wkwdask.formats.n5.placement import lengths_of, level_attributes, level_number
+from wkwdask.formats.n5.target import N5Target
+from wkwdask.formats.n5.volume import read_attributes
+from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, Vec3
 from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.foreign_import import stage_imported
 from wkwdask.jobs.rechunk import stage_copied
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
-from wkwdask.storage.n5 import read_attributes
-from wkwdask.storage.n5_edit import N5Edit
-from wkwdask.storage.n5_layer import location_of, stripped
-from wkwdask.storage.n5_target import N5Target
-from wkwdask.storage.precomputed_layer import holds_wkw
 from wkwdask.store.local import is_remote
 from wkwdask.store.store import LocalStore
 

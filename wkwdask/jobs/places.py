@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
-from wkwdask.formats.layer_views import type_text
+from wkwdask.formats.replaceable import is_taken
+from wkwdask.formats.webknossos.dataset import Layer, dataset_above, elsewhere, layer_in, read_datasource, with_external
+from wkwdask.formats.webknossos.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
+from wkwdask.formats.webknossos.layer_edit import LayerEdit
+from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.levels import Lengths, lengths_in, ratio_of
 from wkwdask.model.voxel_type import element_class
 from wkwdask.plans.mag_ladder import check_one_ladder
-from wkwdask.storage.dataset import Layer, dataset_above, elsewhere, layer_in, read_datasource, with_external
 from wkwdask.storage.job_records import targets_of_jobs
-from wkwdask.storage.layer_edit import LayerEdit
-from wkwdask.storage.replaceable import is_taken
 from wkwdask.store.local import is_remote, local_path, numbered
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.formats.precomputed.info_edits import scale_entry
+from wkwdask.formats.precomputed.splice import can_splice
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.precomputed_places import volume_place
 from wkwdask.jobs.precomputed_write import stage_scales, type_at
 from wkwdask.jobs.rechunk import Copy, stage_copied
 from wkwdask.jobs.staged import check_existing, settings_of
-from wkwdask.storage.precomputed_splice import can_splice
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale

@@ -34,7 +34,7 @@ def stage_scale_import(
     Parameters
     ----------
     source : str, path or sequence of them
-        Images or an array, see :func:`wkwdask.storage.foreign.open_foreign`.
+        Images or an array, see :func:`wkwdask.formats.pictures.foreign.open_foreign`.
     url : str or path
         The volume.
     mag : Mag

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.precomputed.info import FILE_NAME, default_key
+from wkwdask.formats.precomputed.layer import holds_wkw, stripped, volume_above
+from wkwdask.formats.precomputed.metadata_edit import find_info
 from wkwdask.formats.precomputed.scale_choice import mags_of
-from wkwdask.storage.precomputed_edit import find_info
-from wkwdask.storage.precomputed_layer import holds_wkw, stripped, volume_above
 from wkwdask.store.local import is_remote, local_path
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, ReplacedError, ResumeError, UnsupportedError
+from wkwdask.formats.precomputed.files import num_files
 from wkwdask.formats.precomputed.info_edits import scale_entry
+from wkwdask.formats.precomputed.layer import open_precomputed_layer
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.content import EXISTING
@@ -21,16 +23,14 @@ from wkwdask.jobs.wkw_mags import check_not_replaced
 from wkwdask.model.states import digest
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
-from wkwdask.storage.precomputed_files import num_files
-from wkwdask.storage.precomputed_layer import open_precomputed_layer
 from wkwdask.store.owner import Owner
 from wkwdask.store.pieces import MEMORY_NBYTES
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths, Scale
+    from wkwdask.formats.precomputed.layer import AbsoluteVolume
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.precomputed_places import VolumePlace
-    from wkwdask.storage.precomputed_layer import AbsoluteVolume
 
 _METHOD_OF_TYPE = {"image": "mean", "segmentation": "mode"}
 

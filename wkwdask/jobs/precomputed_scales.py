@@ -12,11 +12,11 @@ from wkwdask.model.states import digest
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.formats.precomputed.layer import AbsoluteVolume
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.precomputed_write import VolumeType
     from wkwdask.model.states import States
-    from wkwdask.storage.precomputed_layer import AbsoluteVolume
 
 
 @dataclass(frozen=True, slots=True)

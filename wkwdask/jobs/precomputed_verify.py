@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.precomputed.file_check import PrecomputedCheck, ScaleListing, list_scale
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo
+from wkwdask.formats.precomputed.layer import PrecomputedLayer, location_of, open_precomputed_layer
+from wkwdask.formats.wkw.file_check import Findings
 from wkwdask.jobs.job import FlatJob, Result
 from wkwdask.jobs.verify import MagFindings, VerifyReport, sorted_faults
 from wkwdask.model.faults import Fault
-from wkwdask.storage.precomputed_check import PrecomputedCheck, ScaleListing, list_scale
-from wkwdask.storage.precomputed_layer import PrecomputedLayer, location_of, open_precomputed_layer
-from wkwdask.storage.wkw_check import Findings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.formats.precomputed.volume import PrecomputedVolume
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.jobs.job import Task
-    from wkwdask.storage.precomputed import PrecomputedVolume
 
 _GROUP_NBYTES = 256 << 20  # voxels of the chunks of one task
 _LARGEST_GROUP = 4096
@@ -35,7 +35,7 @@ class PrecomputedCheckTask:
     check: PrecomputedCheck
     """How."""
     chunks: tuple[tuple[Vec3, int], ...] = ()
-    """Which chunks, as :class:`wkwdask.storage.precomputed_check.ScaleListing` lists them."""
+    """Which chunks, as :class:`wkwdask.formats.precomputed.file_check.ScaleListing` lists them."""
     shards: tuple[int, ...] = ()
     """Which shards."""
 

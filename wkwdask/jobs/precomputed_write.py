@@ -13,15 +13,15 @@ from wkwdask.formats.precomputed.choose_sharding import choose_sharding
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, Scale
 from wkwdask.formats.precomputed.info_edits import new_document, provenance_document, scale_entry
+from wkwdask.formats.precomputed.metadata_edit import InfoEdit
 from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask.formats.precomputed.target import SUFFIXES, PrecomputedTarget
 from wkwdask.formats.precomputed.writable import check_writable
+from wkwdask.formats.replaceable import is_taken
 from wkwdask.geometry.mag import Mag, Vec3
 from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.precomputed_places import same_resolution, volume_place
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
-from wkwdask.storage.precomputed_edit import InfoEdit
-from wkwdask.storage.precomputed_target import SUFFIXES, PrecomputedTarget
-from wkwdask.storage.replaceable import is_taken
 
 if TYPE_CHECKING:
     import os

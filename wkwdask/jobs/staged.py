@@ -9,6 +9,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, ResumeError
+from wkwdask.formats.metadata import folders_of
+from wkwdask.formats.record_paths import job_root
+from wkwdask.formats.replaceable import check_targets, is_taken
+from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.jobs.journaled import JournaledJob, receipts_of
 from wkwdask.jobs.report import Report
 from wkwdask.jobs.tally import ladder_records
@@ -18,10 +22,6 @@ from wkwdask.storage.job_folder import JobFolder, NewMag
 from wkwdask.storage.job_lines import keep_progress
 from wkwdask.storage.job_records import JobState, find_unfinished, is_untouched, job_states, job_targets
 from wkwdask.storage.journal import Journal, read_journal
-from wkwdask.storage.layer_edit import LayerEdit
-from wkwdask.storage.metadata import folders_of
-from wkwdask.storage.record_paths import job_root
-from wkwdask.storage.replaceable import check_targets, is_taken
 from wkwdask.store.local import remove_temporaries
 from wkwdask.store.locks import lock_holder
 from wkwdask.store.owner import Owner
@@ -31,6 +31,7 @@ from wkwdask.store.records import RECORD_NAME, write_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.metadata import MetadataEdit
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.journaled import ResumableJob
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Target
     from wkwdask.storage.job_records import UnfinishedJob
-    from wkwdask.storage.metadata import MetadataEdit
 
 _DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
 _RESUME_NOTE = 'what was finished is kept: the same call goes on from there, existing="overwrite" starts anew'

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BatchError, CorruptError, MissingError
+from wkwdask.formats.precomputed.layer import location_of
+from wkwdask.formats.record_paths import is_job_folder
 from wkwdask.jobs.progress_view import describe, describe_count
 from wkwdask.jobs.report import Report, format_nbytes
 from wkwdask.model.parsing import reading
@@ -18,8 +20,6 @@ from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_lines import read_failures, read_progress
 from wkwdask.storage.job_records import JobState, is_kept_for_later, job_owner, job_states, job_targets, problem_of
 from wkwdask.storage.journal import read_journal
-from wkwdask.storage.precomputed_layer import location_of
-from wkwdask.storage.record_paths import is_job_folder
 from wkwdask.store.local import local_path
 from wkwdask.store.provenance import read_provenance
 from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end

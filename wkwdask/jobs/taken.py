@@ -7,6 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
+from wkwdask.formats.opening import cropped
+from wkwdask.formats.precomputed.volume import PrecomputedVolume
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.jobs.precomputed_scales import source_settings
 from wkwdask.jobs.rechunk import Copy
 from wkwdask.jobs.staged import settings_of
@@ -14,18 +17,15 @@ from wkwdask.jobs.wkw_mags import check_not_replaced, source_token
 from wkwdask.model.converted import converted
 from wkwdask.model.states import digest
 from wkwdask.model.translated import TranslatedVolume, shifted
-from wkwdask.storage.opening import cropped
-from wkwdask.storage.precomputed import PrecomputedVolume
-from wkwdask.storage.wkw import WkwVolume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.opening import StoredVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.states import States
     from wkwdask.model.volume import Volume
-    from wkwdask.storage.opening import StoredVolume
 
 
 @dataclass(frozen=True, slots=True)

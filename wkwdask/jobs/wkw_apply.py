@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError
+from wkwdask.formats.pictures.foreign import open_any
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.aligned import is_finer
 from wkwdask.jobs.apply import Application, ApplyJob, TrialTask, function_name
@@ -21,8 +23,6 @@ from wkwdask.jobs.wkw_mags import box_setting, source_token
 from wkwdask.jobs.wkw_write import check_level, new_header, staged_target, stored_settings
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
-from wkwdask.storage.foreign import open_any
-from wkwdask.storage.wkw import WkwVolume
 from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.formats.wkw.target import WkwTarget
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.volume import Volume
-    from wkwdask.storage.wkw_target import WkwTarget
 
 _COMMAND = "apply"
 

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError
+from wkwdask.formats.pictures.foreign import open_any
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import format_header, make_header
+from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.apply import ApplyJob
 from wkwdask.jobs.components import Components, Labelling
@@ -24,16 +26,14 @@ from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, check_presenc
 from wkwdask.jobs.wkw_write import check_level, staged_target, stored_settings
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
-from wkwdask.storage.foreign import open_any
-from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
 from wkwdask.store.local import publish_bytes
 from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
+    from wkwdask.formats.wkw.target import WkwTarget
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.volume import Volume
-    from wkwdask.storage.wkw_target import WkwTarget
 
 _COMMAND = "components"
 _MOST_OF_32_BITS = 2**32 - 1

@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.datasource import check_layer_name
+from wkwdask.formats.webknossos.dataset import read_datasource
+from wkwdask.formats.webknossos.datasource import check_layer_name
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.foreign_import import SourceOptions, StagedImport, staged_import, token_of
@@ -14,16 +15,15 @@ from wkwdask.jobs.places import Place, edit_for, in_new_dataset, place_of, voxel
 from wkwdask.jobs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import WkwEncoding, check_category, staged_target, stored_settings
-from wkwdask.storage.dataset import read_datasource
 from wkwdask.store.local import local_path
 from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
+    from wkwdask.formats.pictures.foreign import Foreign
+    from wkwdask.formats.webknossos.layer_edit import LayerEdit
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.jobs.convert import Source
-    from wkwdask.storage.foreign import Foreign
-    from wkwdask.storage.layer_edit import LayerEdit
 
     VoxelSize = tuple[float, float, float]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from wkwdask.formats.datasource import FILE_NAME
+from wkwdask.formats.webknossos.dataset import locate, read_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.jobs.wkw_rechunk import find_moves
-from wkwdask.storage.dataset import locate, read_datasource
 from wkwdask.store.local import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from wkwdask.formats.webknossos.dataset import Layer, Located
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.wkw_rechunk import Move
-    from wkwdask.storage.dataset import Layer, Located
 
 _NAMED = 5
 

@@ -7,26 +7,26 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
+from wkwdask.formats.opening import cropped, find, open_stored
+from wkwdask.formats.pictures.foreign import Placing, open_foreign
+from wkwdask.formats.precomputed.layer import PrecomputedLayer
+from wkwdask.formats.webknossos.dataset import Layer
+from wkwdask.formats.wkw.volume import WkwVolume
+from wkwdask.formats.zarr.layer import is_image, is_plain_zarr
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.compare import CompareJob, Difference
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.plans.regions import RegionGrid
-from wkwdask.storage.dataset import Layer
-from wkwdask.storage.foreign import Placing, open_foreign
-from wkwdask.storage.opening import cropped, find, open_stored
-from wkwdask.storage.precomputed_layer import PrecomputedLayer
-from wkwdask.storage.wkw import WkwVolume
-from wkwdask.storage.zarr_layer import is_image, is_plain_zarr
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from wkwdask.formats.opening import AnyLayer, Found, StoredVolume
+    from wkwdask.formats.pictures.array_file import ArrayVolume
+    from wkwdask.formats.pictures.image_stack import ImageStack
     from wkwdask.formats.precomputed.info import Scale
-    from wkwdask.storage.array_file import ArrayVolume
-    from wkwdask.storage.image_stack import ImageStack
-    from wkwdask.storage.opening import AnyLayer, Found, StoredVolume
 
     AnyVolume = StoredVolume | ArrayVolume | ImageStack
 

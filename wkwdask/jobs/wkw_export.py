@@ -15,6 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
+from wkwdask.formats.pictures.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
+from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
+from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
+from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
+from wkwdask.formats.record_paths import check_no_links
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.export import ExportJob
@@ -24,21 +29,16 @@ from wkwdask.jobs.staged import check_existing, check_same_settings, settings_of
 from wkwdask.jobs.wkw_mags import box_setting, check_not_replaced, source_token
 from wkwdask.model.converted import converted
 from wkwdask.model.levels import lengths_in
-from wkwdask.storage.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
-from wkwdask.storage.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
-from wkwdask.storage.images import IMAGE_SUFFIXES
 from wkwdask.storage.journal import Journal, read_journal
-from wkwdask.storage.record_paths import check_no_links
-from wkwdask.storage.tiff_pages import TIFF_SUFFIXES
 from wkwdask.store.json_record import read_record
 from wkwdask.store.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
 from wkwdask.store.locks import guarded, release_lock, take_lock
 from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
+    from wkwdask.formats.opening import StoredVolume
+    from wkwdask.formats.pictures.exported import Output
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.storage.exported import Output
-    from wkwdask.storage.opening import StoredVolume
 
     VoxelSize = tuple[float, float, float]
 

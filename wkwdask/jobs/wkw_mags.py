@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError, ResumeError
+from wkwdask.formats.webknossos.dataset import choose_layer, locate
+from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.jobs.places import check_inside_dataset, json_path, real_folder
 from wkwdask.jobs.wkw_write import check_level, new_header
 from wkwdask.plans.cells import SparseCells
 from wkwdask.plans.mag_ladder import check_one_ladder
-from wkwdask.storage.dataset import choose_layer, locate
-from wkwdask.storage.layer_edit import LayerEdit
-from wkwdask.storage.wkw import WkwVolume
 from wkwdask.store.local import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from wkwdask.formats.opening import StoredVolume
+    from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.volume import Volume
-    from wkwdask.storage.dataset import Layer
-    from wkwdask.storage.opening import StoredVolume
 
 # Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
 # labels are scattered, hold little but zeros.

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
+from wkwdask.formats.wkw.mend import mend_file
+from wkwdask.formats.wkw.volume import file_path
 from wkwdask.jobs.job import Result
-from wkwdask.storage.wkw import file_path
-from wkwdask.storage.wkw_mend import mend_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from wkwdask.formats.wkw.file_check import WkwCheck
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.pyramid import RegionTask
-    from wkwdask.storage.wkw_check import WkwCheck
 
 _DAMAGED_HEADERS = {f"file.{name}" for name in ("magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset")}
 _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_type", "channels")}

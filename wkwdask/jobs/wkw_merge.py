@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.datasource import format_segment_id, largest_segment_id
+from wkwdask.formats.webknossos.annotation import check_not_missing, open_annotation
+from wkwdask.formats.webknossos.dataset import choose_layer, locate
+from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
+from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import edit_for, place_of
 from wkwdask.jobs.staged import check_existing
 from wkwdask.jobs.wkw_rechunk import find_moves, header_of, lay_out
-from wkwdask.storage.annotation import check_not_missing, open_annotation
-from wkwdask.storage.dataset import choose_layer, locate
-from wkwdask.storage.merged import MergedVolume
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.webknossos.annotation import AnnotationMag
+    from wkwdask.formats.webknossos.dataset import Layer
+    from wkwdask.formats.webknossos.layer_edit import LayerEdit
     from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.mag import Mag
     from wkwdask.jobs.places import Place
     from wkwdask.jobs.rechunk import StagedRechunk
     from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions
-    from wkwdask.storage.annotation import AnnotationMag
-    from wkwdask.storage.dataset import Layer
-    from wkwdask.storage.layer_edit import LayerEdit
-    from wkwdask.storage.wkw import WkwVolume
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import ResumeError
 from wkwdask.formats.wkw.header import BlockType
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import parent_of
@@ -31,8 +33,6 @@ from wkwdask.jobs.wkw_mags import (
 from wkwdask.jobs.wkw_write import level_of, staged_target, stored_settings
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import check_steps, plan_passes
-from wkwdask.storage.wkw import read_header
-from wkwdask.storage.wkw_target import WkwTarget
 from wkwdask.store.owner import Owner
 from wkwdask.store.pieces import MEMORY_NBYTES
 from wkwdask.store.records import read_record
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.formats.wkw.header import WkwHeader
-    from wkwdask.storage.dataset import Layer
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.formats.wkw.volume import WkwVolume
 
 _METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}
 

@@ -8,9 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError
-from wkwdask.formats.datasource_edits import with_name
+from wkwdask.formats.replaceable import check_targets, is_taken
+from wkwdask.formats.webknossos.dataset import choose_layer, locate, read_datasource, update_datasource
+from wkwdask.formats.webknossos.datasource_edits import with_name
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
+from wkwdask.formats.wkw.splice import can_splice
+from wkwdask.formats.wkw.stored_file import open_if_stored
+from wkwdask.formats.wkw.volume import files_box, filled_box
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.content import EXISTING
 from wkwdask.jobs.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
@@ -21,12 +26,7 @@ from wkwdask.jobs.wkw_write import check_level, new_header, staged_target, store
 from wkwdask.model.translated import TranslatedVolume, moved
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import plan_upsampling
-from wkwdask.storage.dataset import choose_layer, locate, read_datasource, update_datasource
 from wkwdask.storage.job_records import find_unfinished, is_untouched
-from wkwdask.storage.replaceable import check_targets, is_taken
-from wkwdask.storage.wkw import files_box, filled_box
-from wkwdask.storage.wkw_file import open_if_stored
-from wkwdask.storage.wkw_splice import can_splice
 from wkwdask.store.local import is_remote, local_path
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import read_provenance
@@ -34,14 +34,14 @@ from wkwdask.store.provenance import read_provenance
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.formats.webknossos.layer_edit import LayerEdit
+    from wkwdask.formats.wkw.splice import Stored
+    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.places import Place
     from wkwdask.plans.regions import RegionGrid
-    from wkwdask.storage.dataset import Layer, Located
-    from wkwdask.storage.layer_edit import LayerEdit
-    from wkwdask.storage.wkw import WkwVolume
-    from wkwdask.storage.wkw_splice import Stored
 
 
 _MUCH = 2

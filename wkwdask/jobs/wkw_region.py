@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import BoundsError, IncompleteWriteError
+from wkwdask.formats.webknossos.dataset import choose_layer, locate, open_volume
+from wkwdask.formats.webknossos.layer_edit import raise_largest_id
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.grid import cell_range
 from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.places import check_files_inside, check_inside_dataset, real_folder
@@ -19,11 +23,7 @@ from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.wkw_mags import box_setting
 from wkwdask.jobs.wkw_write import check_level
 from wkwdask.model.voxel_type import by_dtype
-from wkwdask.storage.dataset import choose_layer, locate, open_volume
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.layer_edit import raise_largest_id
-from wkwdask.storage.wkw import read_header
-from wkwdask.storage.wkw_target import WkwTarget
 from wkwdask.store.local import remove_temporaries
 from wkwdask.store.locks import ShardBox, guarded
 from wkwdask.store.records import RECORD_NAME, merge_record
@@ -31,10 +31,10 @@ from wkwdask.store.records import RECORD_NAME, merge_record
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.jobs.content import Content
     from wkwdask.jobs.tally import ShardTally
-    from wkwdask.storage.wkw import WkwVolume
 
 _COMMAND = "to_wkw region"
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.mag import vec3
 from wkwdask.jobs.apply import Application, ApplyJob
 from wkwdask.jobs.content import EXISTING
@@ -24,17 +25,16 @@ from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.storage.id_map import IdMap, saved_map
 from wkwdask.storage.id_source import IdSource, open_mapping
-from wkwdask.storage.wkw import WkwVolume
 from wkwdask.store.local import local_path, make_folders_below
 from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from wkwdask.formats.wkw.target import WkwTarget
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.volume import Volume
-    from wkwdask.storage.wkw_target import WkwTarget
 
 DEFAULTS = ("keep", "zero")
 

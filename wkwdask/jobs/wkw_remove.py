@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME
+from wkwdask.formats.record_paths import dataset_around
+from wkwdask.formats.webknossos.dataset import check_datasource_writable, choose_layer, elsewhere, locate, read_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME
+from wkwdask.formats.webknossos.layer_edit import MagRemoval
+from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.jobs.places import dataset_of, other_layers_with, outside_of, real_folder
 from wkwdask.jobs.staged import settings_of
 from wkwdask.jobs.wkw_copy import data_format, other_files
-from wkwdask.storage.dataset import check_datasource_writable, choose_layer, elsewhere, locate, read_datasource
 from wkwdask.storage.job_folder import JobFolder
 from wkwdask.storage.job_records import check_no_job
 from wkwdask.storage.job_removals import REMOVAL, discard_dead_jobs, find_removals
-from wkwdask.storage.layer_edit import MagRemoval
-from wkwdask.storage.record_paths import dataset_around
-from wkwdask.storage.wkw import HEADER_NAME, is_mag, what_else
 from wkwdask.store.local import count_tree, is_remote, local_path
 from wkwdask.store.locks import locked_file
 from wkwdask.store.owner import Owner
@@ -27,8 +27,8 @@ from wkwdask.store.owner import Owner
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from wkwdask.formats.webknossos.dataset import Layer, Located
     from wkwdask.geometry.mag import Mag
-    from wkwdask.storage.dataset import Layer, Located
 
 
 @dataclass(frozen=True, slots=True)

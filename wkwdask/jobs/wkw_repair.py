@@ -13,7 +13,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.jobs.compare import HoldsTask
 from wkwdask.jobs.job import FlatJob, Result
 from wkwdask.jobs.pyramid import RegionTask
@@ -28,16 +31,15 @@ from wkwdask.jobs.wkw_verify import Made, check_of, files_below, how_made
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.storage.dataset_check import header_votes, is_inside
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.record_paths import job_root
-from wkwdask.storage.wkw import HEADER_NAME, file_path
-from wkwdask.storage.wkw_target import WkwTarget
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import read_provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from wkwdask.formats.wkw.file_check import WkwCheck
     from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.mag import Vec3
     from wkwdask.jobs.job import Task
     from wkwdask.jobs.verify import VerifyReport
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
     from wkwdask.model.faults import Fault
     from wkwdask.plans.pyramid import Pass
     from wkwdask.storage.dataset_check import LayerScope, MagScope, Scope
-    from wkwdask.storage.wkw import WkwVolume
-    from wkwdask.storage.wkw_check import WkwCheck
 
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
 _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its disk mounted?"}

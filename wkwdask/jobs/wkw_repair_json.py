@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
-from wkwdask.formats.datasource_edits import with_fields, with_layer, with_mags, without_mags
-from wkwdask.formats.layer_views import type_text
+from wkwdask.formats.webknossos.dataset import update_datasource
+from wkwdask.formats.webknossos.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
+from wkwdask.formats.webknossos.datasource_edits import with_fields, with_layer, with_mags, without_mags
+from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.wkw.mend import set_aside
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import default_category
 from wkwdask.jobs.repair import JSON, Action, Left, RepairOptions
 from wkwdask.model.voxel_type import element_class
-from wkwdask.storage.dataset import update_datasource
-from wkwdask.storage.wkw_mend import set_aside
 from wkwdask.store.json_edit import read_object
 from wkwdask.store.local import publish_bytes
 from wkwdask.store.locks import locked_file

@@ -7,14 +7,14 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError
+from wkwdask.formats.wkw.listing import age_seconds, is_foreign_temporary
+from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.compare import HoldsTask
 from wkwdask.jobs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.storage.dataset_check import UNREADABLE_LOCK, LayerScope, MagScope, Scope, is_inside, looks_like_mag
 from wkwdask.storage.job_records import JobState, job_states
-from wkwdask.storage.wkw import WkwVolume
-from wkwdask.storage.wkw_listing import age_seconds, is_foreign_temporary
 from wkwdask.store.local import remove_tree
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
 

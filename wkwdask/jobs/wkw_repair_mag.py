@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import LockedError
 from wkwdask.formats.wkw.header import WkwHeader, format_header
+from wkwdask.formats.wkw.listing import list_mag
+from wkwdask.formats.wkw.mend import patch_record, recorded_states, set_aside
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.jobs.job import FlatJob, Result
 from wkwdask.jobs.pyramid import RegionTask
 from wkwdask.jobs.wkw_mend import MendTask
 from wkwdask.jobs.wkw_verify import check_of
 from wkwdask.storage.dataset_check import MagScope, check_header
-from wkwdask.storage.wkw import HEADER_NAME, file_path
-from wkwdask.storage.wkw_listing import list_mag
-from wkwdask.storage.wkw_mend import patch_record, recorded_states, set_aside
-from wkwdask.storage.wkw_target import WkwTarget
 from wkwdask.store.local import publish_bytes
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from dataclasses import replace
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING
 
+from wkwdask.formats.wkw.volume import file_path
 from wkwdask.jobs.wkw_verify import Made, check_of, recompute_tasks
 from wkwdask.kernels.window.reduce import METHODS
-from wkwdask.storage.wkw import file_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

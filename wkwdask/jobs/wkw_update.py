@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.places import check_files_inside, parent_of
@@ -22,8 +24,6 @@ from wkwdask.jobs.wkw_pyramid import choose_mags, choose_method
 from wkwdask.model.parsing import reading
 from wkwdask.plans.pyramid import check_steps
 from wkwdask.storage.job_folder import JobFolder
-from wkwdask.storage.wkw import read_header
-from wkwdask.storage.wkw_target import WkwTarget
 from wkwdask.store.local import is_remote, remove_temporaries
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
@@ -32,9 +32,9 @@ from wkwdask.store.records import RECORD_NAME, read_record
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from wkwdask.formats.webknossos.dataset import Layer
+    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.jobs.wkw_pyramid import PyramidOptions
-    from wkwdask.storage.dataset import Layer
-    from wkwdask.storage.wkw import WkwVolume
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import ResumeError
+from wkwdask.formats.webknossos.dataset import is_readable
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.jobs.content import EXISTING
@@ -32,7 +33,6 @@ from wkwdask.jobs.wkw_write import level_of, staged_target, stored_settings
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
-from wkwdask.storage.dataset import is_readable
 from wkwdask.store.local import is_remote
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import read_provenance
@@ -41,9 +41,9 @@ from wkwdask.store.records import RECORD_COLUMNS, read_record
 if TYPE_CHECKING:
     import os
 
+    from wkwdask.formats.webknossos.dataset import Layer
+    from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.storage.dataset import Layer
-    from wkwdask.storage.wkw import WkwVolume
 
 _COMMAND = "upsample"
 

@@ -10,7 +10,9 @@ from functools import reduce
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.datasource import FILE_NAME, largest_segment_id
+from wkwdask.formats.webknossos.datasource import FILE_NAME, largest_segment_id
+from wkwdask.formats.wkw.file_check import Findings, WkwCheck
+from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.grid import cell_range
 from wkwdask.geometry.mag import Mag, vec3
@@ -20,8 +22,6 @@ from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.model.faults import ERROR, Fault
 from wkwdask.model.translated import moved
 from wkwdask.plans.pyramid import plan_pass
-from wkwdask.storage.wkw import HEADER_NAME, WkwVolume
-from wkwdask.storage.wkw_check import Findings, WkwCheck
 from wkwdask.store.provenance import read_making, read_provenance
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
+from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.places import dataset_of_lengths, edit_for, in_new_dataset, is_room_for_dataset, place_of, voxel_size_of_new
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.plans.file_len import LARGEST_FILE_LEN, suitable_file_len
-from wkwdask.storage.wkw_target import WkwTarget
 
 if TYPE_CHECKING:
     import os

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, FormatError, UnsupportedError
+from wkwdask.formats.precomputed.layer import holds_wkw
+from wkwdask.formats.zarr.folder import array_record
+from wkwdask.formats.zarr.ngff_edit import LABELS, image_of, read_attributes
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.ngff_edit import LABELS, image_of, read_attributes
-from wkwdask.storage.precomputed_layer import holds_wkw
-from wkwdask.storage.zarr_folder import array_record
 from wkwdask.store.local import is_remote, local_path
 
 if TYPE_CHECKING:

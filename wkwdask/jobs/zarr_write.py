@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError
-from wkwdask.formats.ngff_image import VERSIONS, letters_of, level_of, multiscale
-from wkwdask.formats.zarr3.chunks import ChunkEncoding, check_compression
+from wkwdask.formats.zarr.chunks import ChunkEncoding, check_compression
+from wkwdask.formats.zarr.ngff_edit import LABELS, NgffEdit
+from wkwdask.formats.zarr.ngff_image import VERSIONS, letters_of, level_of, multiscale
+from wkwdask.formats.zarr.target import ZarrTarget
+from wkwdask.formats.zarr.views import rgb_range
 from wkwdask.geometry.mag import Mag
 from wkwdask.jobs.content import EXISTING, owner_of
 from wkwdask.jobs.foreign_import import stage_imported
@@ -17,9 +20,6 @@ from wkwdask.jobs.rechunk import Copy, stage_copied
 from wkwdask.jobs.staged import StagedMags, check_existing, settings_of
 from wkwdask.jobs.zarr_places import image_place
 from wkwdask.plans.shards import given_cells, shard_cells
-from wkwdask.storage.ngff_edit import LABELS, NgffEdit
-from wkwdask.storage.zarr_target import ZarrTarget
-from wkwdask.storage.zarr_views import rgb_range
 
 if TYPE_CHECKING:
     import os
@@ -47,7 +47,7 @@ class ArrayOptions:
     shard_shape: Vec3 | bool = True
     """A shard [voxels], or whether there are any."""
     compression: str | None = None
-    """One of ``wkwdask.formats.zarr3.chunks.COMPRESSIONS``, by default as :func:`default_compression` says."""
+    """One of ``wkwdask.formats.zarr.chunks.COMPRESSIONS``, by default as :func:`default_compression` says."""
     level: int | None = None
     """Its level."""
     version: str | None = None

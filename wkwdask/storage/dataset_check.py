@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, LockedError, MissingError
-from wkwdask.formats.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths
+from wkwdask.formats.webknossos.dataset import Layer, dataset_above, locate, read_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths
 from wkwdask.formats.wkw.check import check_mag_header
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
+from wkwdask.formats.wkw.listing import QUARANTINE_NAME, Listing, describe_age, list_mag, temporary_fault
+from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.faults import Fault
 from wkwdask.model.voxel_type import element_class
-from wkwdask.storage.dataset import Layer, dataset_above, locate, read_datasource
 from wkwdask.storage.job_records import JobState, job_states, problem_of
-from wkwdask.storage.wkw import HEADER_NAME, file_path
-from wkwdask.storage.wkw_listing import QUARANTINE_NAME, Listing, describe_age, list_mag, temporary_fault
 from wkwdask.store.local import is_remote, local_path, numbered
 from wkwdask.store.locks import is_lock, lock_owner
 from wkwdask.store.records import RECORD_NAME, read_record

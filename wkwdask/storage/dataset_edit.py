@@ -11,9 +11,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, MissingError, UnsupportedError
-from wkwdask.formats.datasource import FILE_NAME, is_folder_name, layer_entry
-from wkwdask.formats.datasource_edits import path_holders, with_entry, with_explicit_paths, with_new_name, with_paths
-from wkwdask.storage.dataset import Layer, read_datasource, update_datasource
+from wkwdask.formats.webknossos.dataset import Layer, read_datasource, update_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME, is_folder_name, layer_entry
+from wkwdask.formats.webknossos.datasource_edits import path_holders, with_entry, with_explicit_paths, with_new_name, with_paths
 from wkwdask.storage.job_records import JobState, job_states
 from wkwdask.store.local import exchange, fsync_folder, is_remote
 from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
@@ -21,7 +21,7 @@ from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from wkwdask.formats.datasource import DataSource
+    from wkwdask.formats.webknossos.datasource import DataSource
     from wkwdask.geometry.mag import Mag
 
 

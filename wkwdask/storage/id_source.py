@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.pictures.array_file import npy_ref
+from wkwdask.formats.pictures.hdf5_file import find_item, open_hdf5
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
-from wkwdask.storage.array_file import npy_ref
-from wkwdask.storage.hdf5_file import find_item, open_hdf5
 from wkwdask.storage.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
 from wkwdask.storage.table_file import SUFFIXES as TABLE_SUFFIXES
 from wkwdask.storage.table_file import table_path, write_table

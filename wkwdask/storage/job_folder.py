@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError, ResumeError
+from wkwdask.formats.publication import RECORD_NAME, format_publication, format_removal, read_publication
+from wkwdask.formats.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
+from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions
 from wkwdask.model.parsing import reason_of
 from wkwdask.storage.batch_file import read_batch
 from wkwdask.storage.job_records import (
@@ -31,9 +34,6 @@ from wkwdask.storage.job_records import (
     region_of,
     targets_of,
 )
-from wkwdask.storage.publication import RECORD_NAME, format_publication, format_removal, read_publication
-from wkwdask.storage.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
-from wkwdask.storage.replaceable import check_targets, inherit_tree_permissions
 from wkwdask.store.local import fsync_folder, publish_bytes, publish_folder, remove_tree
 from wkwdask.store.locks import ShardBox, guarded, hand_over_locks, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
 from wkwdask.store.provenance import read_provenance, write_provenance
@@ -41,7 +41,7 @@ from wkwdask.store.provenance import read_provenance, write_provenance
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.storage.metadata import MetadataEdit
+    from wkwdask.formats.metadata import MetadataEdit
     from wkwdask.store.owner import Owner
     from wkwdask.store.slurm import SlurmJob
 

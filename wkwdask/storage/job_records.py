@@ -9,12 +9,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError
+from wkwdask.formats.publication import RECORD_NAME, published_folders, read_publication
+from wkwdask.formats.record_paths import RecordPaths, dataset_around, job_folders
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.storage.batch_file import BATCH_NAME
 from wkwdask.storage.journal import has_journal
-from wkwdask.storage.publication import RECORD_NAME, published_folders, read_publication
-from wkwdask.storage.record_paths import RecordPaths, dataset_around, job_folders
 from wkwdask.store.json_record import read_record
 from wkwdask.store.locks import ShardBox, locked_folders, locks_of, read_owner
 

@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import LockedError
+from wkwdask.formats.publication import read_publication
+from wkwdask.formats.record_paths import RecordPaths, job_folders, job_root
 from wkwdask.storage.job_folder import finish, set_aside
 from wkwdask.storage.job_records import OWNER_NAME, JobState, check_records, holds_locks, is_untouched, job_states, targets_of
-from wkwdask.storage.publication import read_publication
-from wkwdask.storage.record_paths import RecordPaths, job_folders, job_root
 from wkwdask.store.local import remove_tree
 from wkwdask.store.locks import guarded, locked_folders, read_owner, release_locks_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.manifest import MANIFEST_NAME, parse_manifest
-from wkwdask.storage.record_paths import is_job_folder
+from wkwdask.formats.record_paths import is_job_folder
 from wkwdask.store.local import TEMPORARY_SUFFIX
 from wkwdask.store.locks import GUARD_NAME, is_lock
 

@@ -8,18 +8,18 @@ import time
 from html import escape
 from typing import TYPE_CHECKING
 
-from wkwdask.formats.layer_views import type_text
+from wkwdask.formats.webknossos.dataset import is_readable, read_datasource
+from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.wkw.volume import count_files
 from wkwdask.jobs.report import format_nbytes
-from wkwdask.storage.dataset import is_readable, read_datasource
 from wkwdask.storage.dataset_edit import stored_layer
-from wkwdask.storage.wkw import count_files
 from wkwdask.store.local import is_remote
 from wkwdask.viewer.preview import draw
 
 if TYPE_CHECKING:
     from wkwdask.api.datasets import Dataset
     from wkwdask.api.layers import Layer, LayerMag
-    from wkwdask.storage.wkw import WkwVolume
+    from wkwdask.formats.wkw.volume import WkwVolume
 
 _PIXELS = 160
 _MOST_NBYTES = 32 << 20  # that are decoded for a picture

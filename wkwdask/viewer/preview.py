@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from wkwdask.errors import MissingError
+from wkwdask.formats.keyed_layer import mag_or_key
+from wkwdask.formats.opening import find, is_readable, voxel_size_of
+from wkwdask.formats.webknossos.dataset import Layer
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage.dataset import Layer
-from wkwdask.storage.keyed_layer import mag_or_key
-from wkwdask.storage.opening import find, is_readable, voxel_size_of
 from wkwdask.viewer.slices import read_slice
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.formats.opening import AnyLayer, StoredVolume
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.storage.opening import AnyLayer, StoredVolume
     from wkwdask.viewer.slices import Sliceable
 
 _GAP = 8

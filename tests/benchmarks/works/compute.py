@@ -15,11 +15,11 @@ import numpy as np
 
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.formats.wkw.jump_table import parse_jump_table, slice_range
+from wkwdask.formats.wkw.volume import file_path, read_header
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into, encode_from
 from wkwdask.kernels.blocks.layout import OFFSET, START
 from wkwdask.kernels.blocks.locate import locate_blocks
 from wkwdask.kernels.window.reduce import reduce_windows
-from wkwdask.storage.wkw import file_path, read_header
 
 from ..measure import FILE_PARTS
 from .base import NUM_MAGS, Work

@@ -65,7 +65,7 @@ class ReadOpened(Read):
     """The same boxes from a volume that is opened once."""
 
     def _read_all(self, some: list) -> list[np.ndarray]:
-        from wkwdask.storage.dataset import open_volume
+        from wkwdask.formats.webknossos.dataset import open_volume
 
         volume = open_volume(self._path)
         results = []

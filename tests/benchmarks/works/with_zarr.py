@@ -74,8 +74,8 @@ def _register() -> None:
     """Make the codec known where the package is not installed, but only on the path."""
     from zarr.registry import get_codec_class, register_chunk_key_encoding, register_codec
 
-    from wkwdask.formats.zarr3.wkw import WkwCodec
-    from wkwdask.formats.zarr3.wkw_keys import WkwChunkKeyEncoding
+    from wkwdask.formats.zarr.codecs.wkw import WkwCodec
+    from wkwdask.formats.zarr.codecs.wkw_keys import WkwChunkKeyEncoding
 
     try:
         get_codec_class("wkw")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wkwdask.formats.zarr3.chunks import ChunkEncoding, check_compression, format_index, index_nbytes
+from wkwdask.formats.zarr.chunks import ChunkEncoding, check_compression, format_index, index_nbytes
 
 zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
 

@@ -21,9 +21,9 @@ from zarr_arrays import Stored
 
 import wkwdask
 from wkwdask.errors import CorruptError, FormatError, TruncatedError, UnsupportedError
-from wkwdask.formats.zarr3 import fixed_bytes, headers
-from wkwdask.formats.zarr3.offset import OffsetCodec
-from wkwdask.formats.zarr3.pad import PadCodec
+from wkwdask.formats.zarr.codecs import fixed_bytes, headers
+from wkwdask.formats.zarr.codecs.offset import OffsetCodec
+from wkwdask.formats.zarr.codecs.pad import PadCodec
 
 CUSTOM = b"MY_CUSTOM_HEADER"
 

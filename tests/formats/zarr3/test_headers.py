@@ -11,8 +11,8 @@ import pytest
 
 import wkwdask
 from wkwdask.errors import CorruptError, UnsupportedError
-from wkwdask.formats.zarr3 import headers
-from wkwdask.formats.zarr3.headers import ChunkLayout, Header, find_header, n5_header, register_header
+from wkwdask.formats.zarr.codecs import headers
+from wkwdask.formats.zarr.codecs.headers import ChunkLayout, Header, find_header, n5_header, register_header
 
 LAYOUT = ChunkLayout((4, 3, 2), np.dtype("uint16"), 8)
 

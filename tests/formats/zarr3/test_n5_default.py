@@ -16,16 +16,16 @@ import wkwdask
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.n5.layer import open_n5_layer
 from wkwdask.formats.n5.zarr_codecs import zarr_codec
 from wkwdask.formats.n5.zarr_document import array_document
-from wkwdask.storage.n5_layer import open_n5_layer
 
 zarr = pytest.importorskip("zarr", reason="the extra zarr")
 pytest.importorskip("imagecodecs", reason="the extra zarr")
 
 from zarr.registry import register_codec  # noqa: E402
 
-from wkwdask.formats.zarr3.n5_default import N5DefaultCodec  # noqa: E402
+from wkwdask.formats.zarr.codecs.n5_default import N5DefaultCodec  # noqa: E402
 
 register_codec("n5_default", N5DefaultCodec)  # as its entry point does, which an older installation does not have
 
@@ -176,7 +176,7 @@ def test_store(tmp_path):
 
 def test_the_form_of_the_proposal(tmp_path):
     """Blocks that are all whole, in either mode: transpose, bytes, compressor and ``offset`` read the same, and write what is N5."""
-    from wkwdask.formats.zarr3.offset import OffsetCodec
+    from wkwdask.formats.zarr.codecs.offset import OffsetCodec
 
     register_codec("offset", OffsetCodec)
     for mode in (0, 1):

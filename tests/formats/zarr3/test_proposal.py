@@ -19,7 +19,7 @@ from zarr.storage import MemoryStore
 from zarr_arrays import Stored
 
 import wkwdask
-from wkwdask.formats.zarr3.headers import ChunkLayout, n5_header
+from wkwdask.formats.zarr.codecs.headers import ChunkLayout, n5_header
 
 
 def _opened(codecs, **changes):

@@ -17,8 +17,8 @@ from zarr_proposal import TIFF_PREFIX
 
 import wkwdask
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.zarr3.headers import ChunkLayout
-from wkwdask.formats.zarr3.tiff import tiff_header, tiff_prefix
+from wkwdask.formats.zarr.codecs.headers import ChunkLayout
+from wkwdask.formats.zarr.codecs.tiff import tiff_header, tiff_prefix
 
 
 def _tags(header, at=8):

@@ -15,8 +15,8 @@ from zarr_arrays import Stored
 
 import wkwdask
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.zarr3.tiff import tiff_prefix, tiff_segments_header
-from wkwdask.formats.zarr3.tiff_shard import TiffShardCodec
+from wkwdask.formats.zarr.codecs.tiff import tiff_prefix, tiff_segments_header
+from wkwdask.formats.zarr.codecs.tiff_shard import TiffShardCodec
 
 
 def _stored(inner, chunks=(32, 48), shape=(40, 50), dtype="uint16", **options):

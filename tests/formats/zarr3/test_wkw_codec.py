@@ -21,10 +21,10 @@ zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extr
 
 from zarr.registry import get_chunk_key_encoding_class, get_codec_class  # noqa: E402
 
-from wkwdask.formats.zarr3.documents import array_document, wkw_codecs  # noqa: E402
-from wkwdask.formats.zarr3.selection import boxed  # noqa: E402
-from wkwdask.formats.zarr3.wkw import WkwCodec  # noqa: E402
-from wkwdask.formats.zarr3.wkw_keys import WkwChunkKeyEncoding  # noqa: E402
+from wkwdask.formats.zarr.codecs.selection import boxed  # noqa: E402
+from wkwdask.formats.zarr.codecs.wkw import WkwCodec  # noqa: E402
+from wkwdask.formats.zarr.codecs.wkw_keys import WkwChunkKeyEncoding  # noqa: E402
+from wkwdask.formats.zarr.documents import array_document, wkw_codecs  # noqa: E402
 
 try:
     get_codec_class("wkw")

@@ -1,0 +1,328 @@
+"""One array of chunks that is being built in a job's folder, whatever its format; its coordinates count from element 0.
+
+Sharded, a part is a part file of encoded chunks (``wkwdask.formats.part_file``), and a shard file is joined of parts without decoding, or written straight
+away. Unsharded, a shard is a group of chunks that one task writes, each a file under its final name; a part is some of these files, and a join adds up.
+Chunks that are all zero are not stored.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from wkwdask.errors import IncompleteWriteError
+from wkwdask.formats.chunk_writers import ChunkFilesWriter, PartFileWriter, ShardWriter, published
+from wkwdask.formats.part_file import PartFile, is_whole_part
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cell_range, cells
+from wkwdask.kernels.arrays.extremes import is_zero
+from wkwdask.model.receipts import Receipt, merge_receipts
+from wkwdask.plans.chunks import largest_multiple
+from wkwdask.store.local import count_files, publish_bytes, remove_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.formats.part_file import Run
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.volume import PartWriter, Volume
+    from wkwdask.store.pieces import Pieces
+
+
+class ShardFile(Protocol):
+    """A new shard, to which chunks are appended."""
+
+    pieces: Pieces
+
+    def begin(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
+        """Take note of chunks whose bytes are appended to ``pieces`` next."""
+
+    def copy_all(self, runs: Sequence[Run], num_codes: int) -> None:
+        """Append the chunks of all runs; ``num_codes`` is how many the shard can have."""
+
+    def publish(self) -> None:
+        """Let the file appear."""
+
+    def discard(self) -> None:
+        """Remove the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedTarget(ABC):
+    """An array whose chunks are files of their own; small to pickle."""
+
+    folder: str
+    """Where its files are published for now."""
+    parts_folder: str
+    """Where part files are, and files until they appear."""
+    mag: Mag
+    """Its mag."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel, in native byte order."""
+
+    @property
+    @abstractmethod
+    def num_channels(self) -> int:
+        """Values per voxel."""
+
+    @property
+    @abstractmethod
+    def box(self) -> BoundingBox:
+        """Where data goes [voxels of the mag, counted from ``origin``]."""
+
+    @property
+    @abstractmethod
+    def chunk_shape(self) -> Vec3:
+        """A chunk along x, y, z [voxels]."""
+
+    @property
+    @abstractmethod
+    def shard_shape(self) -> Vec3:
+        """A shard file, or a group of chunks, along x, y, z [voxels]."""
+
+    @property
+    def documents(self) -> dict[str, bytes]:
+        """The files in its folder that describe it, by their names."""
+        return {}
+
+    @property
+    def scratch_folder(self) -> str:
+        """Where scratch files of the job can be."""
+        return f"{self.parts_folder}/scratch"
+
+    @property
+    def merges(self) -> bool:
+        """Nothing is there before."""
+        return False
+
+    @property
+    def voxel_nbytes(self) -> int:
+        """Bytes of a voxel with all channels."""
+        return self.dtype.itemsize * self.num_channels
+
+    def part_shape(self, nbytes: int) -> Vec3:
+        """Choose the largest box of chunks inside a shard whose voxels take at most so many bytes."""
+        return largest_multiple(self.chunk_shape, self.shard_shape, self.voxel_nbytes, nbytes)
+
+    def prepare(self) -> None:
+        """Make the folders, and describe the array; doing it again changes nothing."""
+        os.makedirs(self.folder, exist_ok=True)
+        os.makedirs(self.parts_folder, exist_ok=True)
+        for name, document in self.documents.items():
+            if not os.path.exists(f"{self.folder}/{name}"):
+                publish_bytes(f"{self.folder}/{name}", document)
+
+    @abstractmethod
+    def as_volume(self) -> Volume:
+        """Read what has been published so far."""
+
+    def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter:
+        """Start a part of a shard, or the whole shard where ``part`` is None; chunks come in any order, but in that of their codes they are written once."""
+        return ChunkFilesWriter(self, shard, part)
+
+    def encoded_chunks(self, array: npt.NDArray[Any], topleft: Vec3) -> Iterator[tuple[Vec3, int, bytes]]:
+        """Encode whole chunks, of one shard where there are shard files, in the order of their codes.
+
+        Parameters
+        ----------
+        array : ndarray, shape (c, x, y, z)
+            Voxels inside the box.
+        topleft : tuple of 3 int
+            Voxel of element 0.
+
+        Yields
+        ------
+        cell : tuple of 3 int
+            Index of the chunk along x, y, z.
+        code : int
+            Its code.
+        data : bytes
+            The encoded chunk, none where all voxels are zero.
+        """
+        shape = self.chunk_shape
+        box = BoundingBox(topleft, array.shape[1:], self.mag)
+        places = list(cells(box, shape))
+        codes = self.codes(places)
+        for n in np.argsort(codes).tolist():
+            inside = cell_box(places[n], shape, box).intersection(box)
+            x, y, z = (slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, topleft, strict=True))
+            voxels = array[:, x, y, z]
+            yield places[n], int(codes[n]), b"" if is_zero(voxels) else self.encode_chunk(voxels, places[n])
+
+    def codes(self, places: Sequence[Vec3]) -> npt.NDArray[Any]:
+        """Give the codes of chunks, by whose order they are stored: here that in which they are listed."""
+        return np.arange(len(places))
+
+    @abstractmethod
+    def encode_chunk(self, voxels: npt.NDArray[Any], cell: Vec3) -> bytes:
+        """Encode one chunk (c, x, y, z), which is cut off at the upper ends of the box."""
+
+    def encoded_nbytes(self, array: npt.NDArray[Any], topleft: Vec3) -> int:
+        """Encode an array (c, x, y, z) of whole chunks, and give the number of bytes."""
+        return sum(len(data) for _, _, data in self.encoded_chunks(self.within(array, topleft), topleft))
+
+    def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
+        """Estimate what files take that hold some voxels, encoded at a ratio."""
+        del files
+        return int(voxel_nbytes * ratio)
+
+    def within(self, array: npt.NDArray[Any], topleft: Vec3) -> npt.NDArray[Any]:
+        """Leave out voxels beyond the box."""
+        x, y, z = (slice(0, high - t) for high, t in zip(self.box.bottomright, topleft, strict=True))
+        return array[:, x, y, z]
+
+    @abstractmethod
+    def chunk_path(self, cell: Vec3) -> str:
+        """Name the file of a chunk that is stored by itself."""
+
+    def shard_path(self, shard: Vec3) -> str:
+        """Name the first chunk of a group."""
+        x, y, z = self._cells_of(shard, None)
+        return self.chunk_path((x.start, y.start, z.start))
+
+    def path_of(self, receipt: Receipt) -> str:
+        """Say where a group or a part of it is stored: where its first chunk is, or would be."""
+        return self.shard_path(receipt.shard)
+
+    def _cells_of(self, shard: Vec3, box: BoundingBox | None) -> tuple[range, range, range]:
+        """Give the chunks of a shard, or of that part of it which a box touches."""
+        whole = cell_box(shard, self.shard_shape, self.box).intersection(self.box)
+        return cell_range(whole if box is None else whole.intersection(box), self.chunk_shape)
+
+    def holds(self, receipt: Receipt) -> bool:
+        """Tell whether what a receipt says is there: the number and sizes of files are looked at."""
+        if not receipt.nbytes:
+            return True
+        xs, ys, zs = self._cells_of(receipt.shard, receipt.box)
+        paths = (self.chunk_path((x, y, z)) for z in zs for y in ys for x in xs)
+        return count_files(paths) == (receipt.files, receipt.nbytes)
+
+    def remove_parts(self, shard: Vec3) -> None:
+        """Do nothing: parts are files that stay."""
+        del shard
+
+    def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
+        """Add up the parts of a group, whose files are there already."""
+        receipt = merge_receipts(shard, parts)
+        stored = [part for part in parts if part.path is not None]
+        if not stored:
+            return replace(receipt, path=None, nbytes=0, files=1)
+        return replace(receipt, path=self.shard_path(shard), nbytes=sum(part.nbytes for part in stored), files=sum(part.files for part in stored))
+
+
+class ShardableTarget(ChunkedTarget):
+    """An array whose chunks are put into shard files, or are files of their own."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def index_nbytes(self) -> int | None:
+        """Bytes of the index of a shard file; None where chunks are files of their own."""
+
+    @abstractmethod
+    def shard_file(self, shard: Vec3) -> str:
+        """Name a shard file."""
+
+    @abstractmethod
+    def open_shard(self, shard: Vec3) -> ShardFile:
+        """Start a shard file."""
+
+    @abstractmethod
+    def is_whole_shard(self, path: str, nbytes: int) -> bool:
+        """Tell whether a shard file is there, has its size, and an index as one that is written here has."""
+
+    @property
+    def _has_files_of_chunks(self) -> bool:
+        return self.index_nbytes is None
+
+    def open_part(self, shard: Vec3, part: Vec3 | None) -> PartWriter:
+        """Start a part of a shard, or the whole shard where ``part`` is None; chunks come in any order, but in that of their codes they are written once."""
+        if self._has_files_of_chunks:
+            return super().open_part(shard, part)
+        return ShardWriter(self, shard) if part is None else PartFileWriter(self, shard, part)
+
+    def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
+        """Estimate what files take that hold some voxels, encoded at a ratio."""
+        return super().expected_nbytes(files, voxel_nbytes, ratio) + files * (self.index_nbytes or 0)
+
+    def first_id(self, shard: Vec3) -> int:
+        """Give the lowest code of the chunks in a shard: they count anew in each."""
+        del shard
+        return 0
+
+    def shard_path(self, shard: Vec3) -> str:
+        """Name a shard file, or the first chunk of a group."""
+        return super().shard_path(shard) if self._has_files_of_chunks else self.shard_file(shard)
+
+    def part_path(self, shard: Vec3, part: Vec3) -> str:
+        """Name a part file."""
+        return f"{self._parts_of(shard)}/z{part[2]}y{part[1]}x{part[0]}.run"
+
+    def _parts_of(self, shard: Vec3) -> str:
+        return f"{self.parts_folder}/z{shard[2]}y{shard[1]}x{shard[0]}"
+
+    def path_of(self, receipt: Receipt) -> str:
+        """Say where a shard or part is stored; of a group of files, where the first one is, or would be."""
+        if receipt.part is None or self._has_files_of_chunks:
+            return self.shard_path(receipt.shard)
+        return self.part_path(receipt.shard, receipt.part)
+
+    def holds(self, receipt: Receipt) -> bool:
+        """Tell whether what a receipt says is there and whole: of a shard its size and index are checked, of files their sizes, of a part every byte."""
+        if not receipt.nbytes or self._has_files_of_chunks:
+            return super().holds(receipt)
+        if receipt.part is not None:
+            return is_whole_part(self.path_of(receipt), receipt.nbytes, receipt.checksum)
+        return self.is_whole_shard(self.path_of(receipt), receipt.nbytes)
+
+    def remove_parts(self, shard: Vec3) -> None:
+        """Remove the part files of a shard that was joined."""
+        if not self._has_files_of_chunks:
+            remove_tree(self._parts_of(shard))
+
+    def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
+        """Join part files into one shard, without decoding a chunk, and publish it; chunks that are files of their own are there already.
+
+        Raises
+        ------
+        IncompleteWriteError
+            A part file is gone, and the shard that it was joined into is not there either.
+        FormatError
+            A part file is damaged.
+        """
+        if self._has_files_of_chunks:
+            return super().join_shard(shard, parts)
+        receipt = merge_receipts(shard, parts)
+        path = self.shard_path(shard)
+        try:
+            runs: list[Run] = [PartFile(part.path) for part in parts if part.path is not None]
+        except FileNotFoundError as error:
+            # dask may run a task twice: then the shard was published by the first run, which removed the parts
+            if not os.path.exists(path):
+                raise IncompleteWriteError(f"{error.filename}: part of {path} is gone before they were joined") from None
+            return published(receipt, path)
+        if not runs:
+            return receipt
+        self.write_shard(shard, runs)
+        return published(receipt, path)
+
+    def write_shard(self, shard: Vec3, runs: Sequence[Run]) -> None:
+        """Copy the chunks of all runs into a shard file, in the order of their codes."""
+        output = self.open_shard(shard)
+        try:
+            output.copy_all(runs, math.prod(self.shard_shape) // math.prod(self.chunk_shape))
+            output.publish()
+        except BaseException:
+            output.discard()
+            raise

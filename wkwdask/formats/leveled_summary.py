@@ -1,0 +1,69 @@
+"""What is in an N5 container or a Zarr group: the numbers behind ``wkwdask info``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wkwdask.formats.n5.volume import N5Volume
+from wkwdask.formats.opening import find_arrays
+from wkwdask.formats.volume_summary import ScaleSummary, VolumeSummary
+
+if TYPE_CHECKING:
+    import os
+
+    from wkwdask.formats.leveled import Level, LeveledLayer
+    from wkwdask.formats.zarr.volume import ZarrVolume
+
+
+def summarize_arrays(url: str | os.PathLike[str]) -> VolumeSummary:
+    """Look at what is N5 or Zarr; only metadata are read, but files are counted where they can be.
+
+    Parameters
+    ----------
+    url : str or path
+        A container, group or array.
+
+    Returns
+    -------
+    VolumeSummary
+        Of several layers, the arrays of all; keys then begin with the name of the layer.
+
+    Raises
+    ------
+    FormatError
+        Metadata are broken.
+    MissingError
+        There is no array.
+    """
+    layers = find_arrays(url)
+    volumes = [level.volume for layer in layers for level in layer.levels if level.volume is not None]
+    several = len(layers) > 1
+    scales = [_summarize(layer, level, several=several) for layer in layers for level in layer.levels if layer.key in (None, level.key)]
+    dtypes = {volume.dtype.name for volume in volumes}
+    path = str(url) if several else layers[0].folder
+    kind = "container" if several else layers[0].category or "volume"
+    channels = max((volume.num_channels for volume in volumes), default=1)
+    return VolumeSummary(path, kind, ", ".join(sorted(dtypes)), channels, tuple(scales), layers[0].format)
+
+
+def _summarize(layer: LeveledLayer, level: Level, *, several: bool) -> ScaleSummary:
+    key = "/".join(filter(None, [layer.name if several else "", level.key])) or layer.name
+    volume = level.volume
+    if volume is None:
+        return ScaleSummary(key, f"{layer.folder}/{level.key}", problem=level.problem)
+    box = level.open().box
+    found = volume.files
+    files, nbytes = found.count() if found is not None else (None, None)
+    chunks = (volume.chunk_shape,)
+    return ScaleSummary(key, volume.name, level.mag, volume.lengths_nm, box, chunks, _encoding(volume), _shards(volume), files=files, nbytes=nbytes)
+
+
+def _encoding(volume: N5Volume | ZarrVolume) -> str:
+    """Say how values are compressed, where that is one word."""
+    return volume.dataset.compression.type if isinstance(volume, N5Volume) else ""
+
+
+def _shards(volume: N5Volume | ZarrVolume) -> str:
+    if isinstance(volume, N5Volume) or volume.shards == volume.chunks:
+        return ""
+    return f"shards of {' x '.join(map(str, volume.vec3(volume.shards)))} voxels"

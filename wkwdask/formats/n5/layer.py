@@ -1,0 +1,252 @@
+"""N5 containers as people name them: from a URL or folder to the layers in it, each a dataset or a group of datasets of one volume at several resolutions."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.blocked import look
+from wkwdask.formats.leveled import Level, LeveledLayer
+from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
+from wkwdask.formats.n5.placement import axis_names, level_attributes, level_names, level_number, listed_factors, place_levels
+from wkwdask.formats.n5.volume import N5Volume, read_attributes
+from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.store import open_store, trusting
+from wkwdask.store.url_name import UrlName
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from wkwdask.formats.n5.attributes import N5Dataset
+    from wkwdask.store.store import Store
+
+PREFIX = "n5://"
+FORMAT = "n5"
+_NAME = UrlName((PREFIX,), ("n5",))
+stripped, is_named_n5, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
+_INHERITED_FROM = 3  # folders above a group of which attributes are looked at
+_MOST_LEVELS = 64
+_DEEPEST = 12
+_MOST_GROUPS = 100_000
+
+
+def is_n5(url: object) -> bool:
+    """Tell whether something is an N5 container, group or dataset: by its name, or a local folder by its ``attributes.json``; one with WKW in it is not."""
+    if is_named_n5(url):
+        return True
+    if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
+        return False
+    path = local_path(url)
+    is_level = os.path.isfile(f"{path}/s0/{FILE_NAME}")
+    if not (is_level or os.path.isfile(f"{path}/{FILE_NAME}")) or is_wkw_itself(path):
+        return False
+    try:
+        document = read_attributes(open_store(path)) or {}
+    except FormatError:
+        return path.endswith(".n5")
+    if is_dataset(document):  # whose many folders are not looked at
+        return True
+    return (is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")) and not holds_wkw(path)
+
+
+def find_n5_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
+    """Find what an N5 container, group or dataset holds.
+
+    Parameters
+    ----------
+    url : str or path
+        ``n5://`` before a path or URL, a local folder, or a path or URL with ``|n5:`` at its end.
+
+    Returns
+    -------
+    tuple of LeveledLayer
+        One for a dataset or a group of levels; of a local container, all that are in it, named by their paths.
+
+    Raises
+    ------
+    CorruptError
+        An ``attributes.json`` is broken.
+    MissingError
+        There is no dataset.
+    ModuleNotFoundError
+        A remote container needs a driver that is not installed.
+    UnsupportedError
+        A dataset is of a kind that is not read.
+    """
+    location = location_of(url)
+    store = open_store(location)
+    document = read_attributes(store)
+    if document is not None and is_dataset(document):
+        return (_of_dataset(store, location, document),)
+    layer = _group_layer(store, document or {}, os.path.basename(location))
+    if layer is not None:
+        return (layer,)
+    if not store.is_local:
+        raise MissingError(f"{location}: no N5 dataset here, and no group with levels s0, s1...; name one, since remote folders cannot be listed")
+    if not os.path.isdir(location):
+        raise MissingError(f"{location}: no such folder")
+    layers = tuple(_walk(location))
+    if not layers:
+        raise MissingError(f"{location}: no N5 dataset found here or below: no {FILE_NAME} has dimensions")
+    return layers
+
+
+def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> N5Volume:
+    """Open one dataset, whose axes are those that a function makes of its lengths and the names that it has; errors as for :func:`find_n5_layers`."""
+    store = open_store(location)
+    document = read_attributes(store)
+    if document is None or not is_dataset(document):
+        raise MissingError(f"{location}: no N5 dataset here")
+    dataset = parse_dataset(document, store.path_of(FILE_NAME))
+    letters = axes(dataset.dimensions, axis_names(document, len(dataset.dimensions)))
+    return N5Volume(trusting(store, FILE_NAME), "", dataset, letters, opened=look(store.path_of(FILE_NAME)) if store.is_local else None)
+
+
+def open_n5_layer(url: str | os.PathLike[str], name: str | None = None) -> LeveledLayer:
+    """Open the one layer that is meant; errors as for :func:`find_n5_layers`, and for several layers without a name."""
+    return choose(find_n5_layers(url), name, location_of(url))
+
+
+def choose(layers: Sequence[LeveledLayer], name: str | None, source: str) -> LeveledLayer:
+    """Pick one of several layers.
+
+    Raises
+    ------
+    MissingError
+        There is none of that name.
+    ValueError
+        Several could be meant.
+    """
+    known = ", ".join(layer.name for layer in layers)
+    if name is not None:
+        found = next((layer for layer in layers if layer.name in (name, name.strip("/"))), None)
+        if found is None:
+            raise MissingError(f"{source}: no layer {name!r}; there are {known or 'none'}")
+        return found
+    if len(layers) != 1:
+        raise ValueError(f"{source}: holds several layers: choose one with layer=: {known}")
+    return layers[0]
+
+
+def _of_dataset(store: Store, location: str, document: dict[str, Any]) -> LeveledLayer:
+    """Make the layer of a dataset, which may be one of the levels of the group above it."""
+    folder, _, name = location.rpartition("/")
+    if level_number(name) is not None and folder and not folder.endswith(":/"):
+        above = trusting(open_store(folder), f"{name}/{FILE_NAME}")
+        layer = _group_layer(above, read_attributes(above) or {}, os.path.basename(folder))
+        if layer is not None and any(level.key == name for level in layer.levels):
+            return replace(layer, key=name)
+    dataset = parse_dataset(document, store.path_of(FILE_NAME))
+    return _layer(store, [("", dataset)], {}, {}, name)
+
+
+def _group_layer(store: Store, group: dict[str, Any], name: str) -> LeveledLayer | None:
+    """Make the layer of a group that has levels, None where it has none."""
+    found: list[tuple[str, N5Dataset]] = []
+    odd: dict[str, FormatError | UnsupportedError] = {}
+    for level, document in _documents(store, group):
+        if not is_dataset(document):
+            continue
+        try:
+            found.append((level, parse_dataset(document, store.path_of(f"{level}/{FILE_NAME}"))))
+        except (FormatError, UnsupportedError) as error:
+            odd[level] = error
+    if not found and odd:
+        raise next(iter(odd.values()))
+    return _layer(store, found, group, odd, name) if found else None
+
+
+def _documents(store: Store, group: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Read the attributes of levels, finest first: those that the group lists, those of folders, or of a remote group as many as follow each other."""
+    listed, count = level_names(group), len(listed_factors(group))
+    if not listed and store.is_local:
+        listed = _folders(store.url)
+    names = listed or [f"s{number}" for number in range(0 if store.is_local else count or _MOST_LEVELS)]
+    for name in names:
+        document = read_attributes(store, name)
+        if document is not None:
+            store = trusting(store, f"{name}/{FILE_NAME}")
+            yield name, document
+        elif not listed and not count:
+            return
+
+
+def _folders(folder: str) -> list[str]:
+    """List the folders that are named like levels, by their numbers."""
+    try:
+        numbers = [(level_number(name), name) for name in os.listdir(folder)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [name for _, name in sorted((number, name) for number, name in numbers if number is not None)]
+
+
+def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, Any], odd: dict[str, FormatError | UnsupportedError], name: str) -> LeveledLayer:
+    attributes = {**_inherited(store), **group}
+    described = [(key, dataset, level_attributes(dataset.document, attributes, key)) for key, dataset in found]
+    levels = []
+    for (key, dataset), placed in zip(found, place_levels(described, attributes, store.url), strict=True):
+        if isinstance(placed, UnsupportedError):
+            odd[key] = placed
+            continue
+        opened = look(f"{store.path_of(key) if key else store.url}/{FILE_NAME}") if store.is_local else None
+        volume = N5Volume(
+            trusting(store, f"{key}/{FILE_NAME}" if key else FILE_NAME), key, dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm, opened
+        )
+        levels.append(Level(key, volume, placed.mag, placed.offset))
+    if not levels:
+        raise next(iter(odd.values()))
+    levels += [Level(key, None, problem=str(error), error=type(error)) for key, error in odd.items()]
+    return LeveledLayer(FORMAT, store.url, name, tuple(levels), "" if found[0][0] == "" else None)
+
+
+def _inherited(store: Store) -> dict[str, Any]:
+    """Read what the folders above say that holds for all below, up to the container's root; what cannot be read says nothing."""
+    folder, found = store.url, []
+    for _ in range(_INHERITED_FROM if store.is_local else 1):
+        folder, _, _ = folder.rpartition("/")
+        if not folder or folder.endswith((":", ":/")):
+            break
+        try:
+            document = read_attributes(open_store(folder))
+        except (CorruptError, OSError):
+            break
+        if document is None:
+            continue
+        found.append({key: value for key, value in document.items() if key not in ("dimensions", "blockSize", "dataType", "compression", "multiscales")})
+        if "n5" in document:
+            break
+    merged: dict[str, Any] = {}
+    for document in reversed(found):
+        merged.update(document)
+    return merged
+
+
+def _walk(root: str) -> Iterator[LeveledLayer]:
+    """Go through the layers of a local container; one that is broken is left out, unless all are."""
+    waiting, looked_at, problems, count = [("", 0)], 0, [], 0
+    while waiting:
+        key, depth = waiting.pop()
+        folder = f"{root}/{key}" if key else root
+        looked_at += 1
+        if looked_at > _MOST_GROUPS:
+            raise UnsupportedError(f"{root}: more than {_MOST_GROUPS} groups; name one of them")
+        store = open_store(folder)
+        try:
+            document = read_attributes(store) or {}
+            layer = _layer(store, [("", parse_dataset(document, f"{folder}/{FILE_NAME}"))], {}, {}, key) if is_dataset(document) else None
+            layer = layer or _group_layer(store, document, key)
+        except (FormatError, UnsupportedError) as error:
+            problems.append(error)
+            continue
+        if layer is not None:
+            count += 1
+            yield layer
+        elif depth < _DEEPEST:
+            below = sorted(name for name in os.listdir(folder) if not name.startswith(".") and os.path.isdir(f"{folder}/{name}"))
+            waiting += [(f"{key}/{name}" if key else name, depth + 1) for name in reversed(below)]
+    if not count and problems:
+        raise problems[0]

@@ -1,0 +1,99 @@
+"""What a job changes in the ``attributes.json`` of the groups above an N5 dataset once that is there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from wkwdask.formats.n5.attribute_edits import LevelPlace, format_attributes, with_level
+from wkwdask.formats.n5.attributes import FILE_NAME, VERSION
+from wkwdask.formats.n5.volume import read_attributes
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.store.local import publish_bytes, remove_temporaries
+from wkwdask.store.locks import locked_file
+from wkwdask.store.store import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change the ``attributes.json`` of a group, or make it; it appears whole, and no process that honours the lock overwrites what another one wrote.
+
+    Parameters
+    ----------
+    folder : str
+        The group.
+    change : callable
+        Gets the attributes as they are now and gives the new ones.
+
+    Raises
+    ------
+    CorruptError
+        The file is no JSON.
+    LockedError
+        Another process holds the lock and does not let go.
+    """
+    path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link stays one
+    with locked_file(path, f"change of {path}"):
+        remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
+        current = read_attributes(LocalStore(folder))
+        after = change(current or {})
+        if current is None or after != current:
+            publish_bytes(path, format_attributes(after).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class N5Edit:
+    """What the groups above a dataset are to say once it is there."""
+
+    kind: ClassVar[str] = "n5 attributes"
+    """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("root", "group")
+    """Values of :meth:`to_json` that are folders."""
+    root: str
+    """The container; where it says no version of N5, it gets one."""
+    group: str | None
+    """The group that lists the dataset as a level, None where none does."""
+    name: str
+    """The dataset's name."""
+    num_axes: int
+    """Its axes."""
+    place: LevelPlace
+    """Where it lies."""
+
+    def apply(self) -> None:
+        """Change the attributes, or make them."""
+        update_attributes(self.root, lambda document: document if "n5" in document else {"n5": VERSION, **document})
+        if self.group is not None:
+            update_attributes(self.group, lambda document: with_level(document, self.name, self.num_axes, self.place))
+
+    def check_writable(self) -> None:
+        """Make sure, before any work, that attributes can be changed after it.
+
+        Raises
+        ------
+        PermissionError
+            A folder cannot be written.
+        """
+        for folder in filter(None, (self.root, self.group)):
+            changed = os.path.dirname(os.path.realpath(f"{folder}/{FILE_NAME}"))
+            if os.path.isdir(changed) and not os.access(changed, os.W_OK):
+                raise PermissionError(errno.EACCES, f"the container's {FILE_NAME} could not be updated", changed)
+
+    def check_current(self) -> None:
+        """Do nothing: other attributes are kept."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that a publish record holds."""
+        place = {"mag": self.place.mag.factors, "offset": self.place.offset, "lengths": self.place.base_lengths_nm}
+        return {"kind": self.kind, "root": self.root, "group": self.group, "name": self.name, "num_axes": self.num_axes, "place": place}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> N5Edit:
+        """Read the form that a publish record holds."""
+        lengths = value["place"]["lengths"]
+        place = LevelPlace(Mag.parse(value["place"]["mag"]), vec3(value["place"]["offset"]), None if lengths is None else (lengths[0], lengths[1], lengths[2]))
+        return cls(value["root"], value["group"], value["name"], value["num_axes"], place)

@@ -1,0 +1,117 @@
+"""A read-only Zarr store over N5 data: every ``zarr.json`` is made of the ``attributes.json`` when it is asked for. Imports zarr."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from zarr.core.buffer import default_buffer_prototype
+from zarr.storage import FsspecStore, LocalStore, WrapperStore
+
+from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_attributes, parse_dataset
+from wkwdask.formats.n5.layer import location_of
+from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
+from wkwdask.formats.n5.zarr_document import array_document, group_document
+from wkwdask.store.store import open_store, remote_options
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import AsyncIterator
+
+    from zarr.abc.store import ByteRequest, Store
+    from zarr.core.buffer import Buffer, BufferPrototype
+
+_ZARR_2 = (".zarray", ".zgroup", ".zattrs", ".zmetadata")
+
+
+def open_n5_store(url: str | os.PathLike[str]) -> N5Store:
+    """Open a store; see :func:`wkwdask.api.n5.n5_store`."""
+    location = location_of(url)
+    if open_store(location).is_local:
+        return N5Store(LocalStore(location, read_only=True))
+    remote: Any = FsspecStore.from_url(location, read_only=True, **remote_options(location))
+    return N5Store(remote)
+
+
+class N5Store(WrapperStore[Any]):
+    """N5 data under the names of Zarr.
+
+    Parameters
+    ----------
+    store : Store
+        The N5 container, read-only.
+    """
+
+    def _with_store(self, store: Store) -> N5Store:
+        return type(self)(store)
+
+    async def get(self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """Read a file, or make a ``zarr.json``."""
+        prototype = prototype or default_buffer_prototype()
+        name = key.rpartition("/")[2]
+        if name in _ZARR_2:
+            return None
+        if name != ZARR_NAME:
+            found: Buffer | None = await self._store.get(key, prototype, byte_range)
+            return found
+        document = await self._document(key.removesuffix(ZARR_NAME))
+        return None if document is None else prototype.buffer.from_bytes(json.dumps(document).encode())
+
+    async def _document(self, prefix: str) -> dict[str, Any] | None:
+        """Describe a group or dataset, None where there is none: a group needs no attributes, but something in it, and must not lie in a dataset."""
+        attributes = await self._attributes(prefix)
+        if attributes is not None and is_dataset(attributes):
+            names = attributes.get("axes")
+            is_named = isinstance(names, list) and len(names) == len(attributes["dimensions"]) and all(isinstance(name, str) for name in names)
+            source = f"{prefix}{FILE_NAME}"
+            return array_document(parse_dataset(attributes, source), source, axes=names if is_named else None)
+        if attributes is None:
+            above = prefix.rstrip("/").rpartition("/")[0]
+            parent = await self._attributes(f"{above}/" if above else "") if prefix else None
+            if (parent is not None and is_dataset(parent)) or not await self._holds_something(prefix):
+                return None
+        return group_document(attributes or {})
+
+    async def _attributes(self, prefix: str) -> dict[str, Any] | None:
+        raw = await self._store.get(f"{prefix}{FILE_NAME}", default_buffer_prototype())
+        if raw is None:
+            return None
+        return parse_attributes(raw.to_bytes(), f"{prefix}{FILE_NAME}")
+
+    async def _holds_something(self, prefix: str) -> bool:
+        if not self._store.supports_listing:
+            return False
+        async for _ in self._store.list_dir(prefix):
+            return True
+        return False
+
+    async def exists(self, key: str) -> bool:
+        """Tell whether a file is there, or can be made."""
+        name = key.rpartition("/")[2]
+        if name in _ZARR_2:
+            return False
+        if name != ZARR_NAME:
+            return bool(await self._store.exists(key))
+        return await self._document(key.removesuffix(ZARR_NAME)) is not None
+
+    async def list(self) -> AsyncIterator[str]:
+        """List all files."""
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """List all files whose names begin so."""
+        async for key in self._store.list_prefix(prefix):
+            name = key.rpartition("/")[2]
+            if name == FILE_NAME:
+                yield f"{key.removesuffix(FILE_NAME)}{ZARR_NAME}"
+            elif name != ZARR_NAME:
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """List what is in a folder."""
+        async for name in self._store.list_dir(prefix):
+            if name == FILE_NAME:
+                yield ZARR_NAME
+            elif name != ZARR_NAME:
+                yield name

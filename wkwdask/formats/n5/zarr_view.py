@@ -1,0 +1,212 @@
+"""N5 data as Zarr v3: the ``zarr.json`` of every group and dataset, and writing them beside the ``attributes.json``, or taking them away."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import ExistsError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
+from wkwdask.formats.n5.block import VARLENGTH, format_header, header_nbytes
+from wkwdask.formats.n5.layer import find_n5_layers, location_of
+from wkwdask.formats.n5.volume import NAMING, N5Volume, read_attributes
+from wkwdask.formats.n5.zarr_document import CODEC, FORMS, array_document, group_document, is_made_here
+from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
+from wkwdask.formats.zarr.ngff_image import Level as NgffLevel
+from wkwdask.formats.zarr.ngff_image import multiscale
+from wkwdask.model.levels import lengths_in
+from wkwdask.store.json_edit import read_object
+from wkwdask.store.local import publish_bytes, remove_file
+from wkwdask.store.store import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wkwdask.formats.leveled import LeveledLayer
+    from wkwdask.store.store import Store
+
+Documents = dict[str, dict[str, Any]]
+
+
+def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
+    """Describe N5 data as Zarr v3; see :func:`wkwdask.api.n5.n5_as_zarr`."""
+    if form not in FORMS:
+        raise ValueError(f"form must be {' or '.join(map(repr, FORMS))}, got {form!r}")
+    root = location_of(url)
+    store = open_store(root)
+    documents: Documents = {}
+    odd: dict[str, Exception] = {}
+    for layer in _layers(url, root if store.is_local else None):
+        inside = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
+        for level in layer.levels:
+            volume = level.volume
+            if layer.key not in (None, level.key):
+                continue
+            key = "" if inside is None else "/".join(filter(None, (inside, level.key)))
+            if not isinstance(volume, N5Volume):
+                odd[key] = level.error(level.problem)
+                continue
+            mode = _mode_of_all(volume) if form != CODEC else 0
+            documents[_named(key)] = array_document(volume.dataset, volume.record, form, _axis_names(volume), mode)
+        if inside is not None and any(level.key for level in layer.levels):
+            group = group_document(read_attributes(store, inside) or {})
+            image = _image(layer)
+            if image is not None:
+                group["attributes"]["ome"] = {"version": "0.5", "multiscales": [image]}
+            documents[_named(inside)] = group
+    for key, volume in _other_datasets(root) if store.is_local else ():
+        if _named(key) not in documents:
+            mode = _mode_of_all(volume) if form != CODEC else 0
+            documents[_named(key)] = array_document(volume.dataset, volume.record, form, _own_names(volume), mode)
+    for key, error in odd.items():
+        if _named(key) not in documents:
+            raise error
+    for key in list(documents):
+        _add_groups(documents, store, key)
+    return dict(sorted(documents.items()))
+
+
+def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[LeveledLayer, ...]:
+    """Find layers; none where the datasets of a local folder are there, and of kinds that are no layers, since Zarr has arrays with any axes."""
+    try:
+        return find_n5_layers(url)
+    except UnsupportedError:
+        if root is None or next(_other_datasets(root), None) is None:
+            raise
+        return ()
+
+
+def _other_datasets(root: str) -> Iterator[tuple[str, N5Volume]]:
+    """Go through the datasets of a local folder, whatever their axes are; those that cannot be read are left out."""
+    for folder, below, files in os.walk(root):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        if FILE_NAME not in files:
+            continue
+        store = open_store(folder)
+        with contextlib.suppress(FormatError, UnsupportedError):
+            document = read_attributes(store) or {}
+            if is_dataset(document):
+                below.clear()
+                dataset = parse_dataset(document, f"{folder}/{FILE_NAME}")
+                yield folder[len(root) :].strip("/"), N5Volume(store, "", dataset, "-" * len(dataset.dimensions))
+
+
+def _own_names(volume: N5Volume) -> list[str] | None:
+    """Give the names of a dataset's axes, where it has some."""
+    names = _axis_names(volume)
+    return names if names == volume.dataset.document.get("axes") else None
+
+
+def _named(key: str) -> str:
+    return f"{key}/{ZARR_NAME}" if key else ZARR_NAME
+
+
+def _add_groups(documents: Documents, store: Store, name: str) -> None:
+    """Add the groups above an array, up to the root; those need no ``attributes.json`` in N5."""
+    parts = name.split("/")[:-1]
+    while parts:
+        parts.pop()
+        above = _named("/".join(parts))
+        if above not in documents:
+            documents[above] = group_document(read_attributes(store, "/".join(parts)) or {})
+
+
+def _axis_names(volume: N5Volume) -> list[str]:
+    named = volume.dataset.document.get("axes")
+    if isinstance(named, list) and len(named) == len(volume.axes) and all(isinstance(name, str) for name in named) and len(set(named)) == len(named):
+        return named
+    return [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(volume.axes)]
+
+
+def _image(layer: LeveledLayer) -> dict[str, Any] | None:
+    """Describe a group as an OME-NGFF image, None where it has other than spatial axes: those must come first there, and last in N5."""
+    arrays = [(level, level.volume) for level in layer.levels if isinstance(level.volume, N5Volume)]
+    axes = {volume.axes for _, volume in arrays}
+    if len(axes) != 1 or any(not set(letters) <= set("xyz") or len(letters) < 2 for letters in axes):
+        return None
+    is_measured = all(volume.lengths_nm is not None for _, volume in arrays)
+    lengths = [volume.lengths_nm if is_measured and volume.lengths_nm else lengths_in(volume.mag, (1.0, 1.0, 1.0)) for _, volume in arrays]
+    levels = []
+    for (level, _), (a, b, c) in zip(arrays, lengths, strict=True):
+        x, y, z = (n * length + (length - first) / 2 for n, length, first in zip(level.offset, (a, b, c), lengths[0], strict=True))
+        levels.append(NgffLevel(level.key, (a, b, c), (x, y, z)))
+    return multiscale(layer.name.rpartition("/")[2], levels, axes.pop(), "nanometer" if is_measured else None)
+
+
+def _mode_of_all(volume: N5Volume) -> int:
+    """Make sure that the headers of all blocks are the same, those of whole blocks, and give their mode.
+
+    Raises
+    ------
+    UnsupportedError
+        They are not, or cannot all be looked at.
+    """
+    dataset = volume.dataset
+    if volume.files is None:
+        raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks that are all alike, and those of a remote dataset cannot be listed')
+    expected = {format_header(dataset.block_size, mode): mode for mode in (0, VARLENGTH)}
+    found: dict[bytes, str] = {}
+    for _, entry in NAMING.listed(volume.name, dataset.grid):
+        with open(entry.path, "rb") as file:
+            raw = file.read(header_nbytes(len(dataset.dimensions), VARLENGTH))
+        header = raw if raw[:2] == b"\0\1" else raw[: header_nbytes(len(dataset.dimensions))]
+        if header not in expected:
+            what = "begins with another header than a whole block, so that it is cut off or of another mode"
+            raise UnsupportedError(f'{entry.path}: {what}; the form "offset" cannot say that, "n5_default" can')
+        found.setdefault(header, entry.path)
+    if len(found) > 1:
+        raise UnsupportedError(f'{volume.name}: blocks of two modes ({" and ".join(found.values())}); the form "offset" cannot say that')
+    return expected[next(iter(found))] if found else 0
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def write_documents(url: str | os.PathLike[str], documents: Documents) -> None:
+    """Write every ``zarr.json`` beside its ``attributes.json``; those of arrays first, so that a group never lists what is not there.
+
+    Raises
+    ------
+    ExistsError
+        One is there that was not made of N5 attributes; then nothing is written.
+    UnsupportedError
+        The container is remote.
+    """
+    root = _local_root(url)
+    for name in documents:
+        _check_own(f"{root}/{name}")
+    for name in sorted(documents, key=lambda name: -name.count("/")):
+        publish_bytes(f"{root}/{name}", (json.dumps(documents[name], indent=2) + "\n").encode())
+
+
+def remove_documents(url: str | os.PathLike[str], documents: Documents) -> None:
+    """Remove every ``zarr.json`` that :func:`write_documents` wrote; one of somebody else stays.
+
+    Raises
+    ------
+    ExistsError
+        One is there that was not made of N5 attributes; then nothing is removed.
+    UnsupportedError
+        The container is remote.
+    """
+    root = _local_root(url)
+    for name in documents:
+        _check_own(f"{root}/{name}")
+    for name in documents:
+        remove_file(f"{root}/{name}")
+
+
+def _local_root(url: str | os.PathLike[str]) -> str:
+    root = location_of(url)
+    if not open_store(root).is_local:
+        raise UnsupportedError(f"{root}: {ZARR_NAME} is written beside local {FILE_NAME} only; n5_store() opens a remote container")
+    if not os.path.isdir(root):
+        raise MissingError(f"{root}: no such folder")
+    return root
+
+
+def _check_own(path: str) -> None:
+    if os.path.lexists(path) and not is_made_here(read_object(path) or {}):
+        raise ExistsError(f"{path}: already exists, and was not made of {FILE_NAME}; it is not touched")

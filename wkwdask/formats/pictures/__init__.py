@@ -1,0 +1,1 @@
+"""Images and arrays of other software: TIFF, PNG, HDF5, MRC, npy."""

@@ -1,0 +1,350 @@
+"""An array in a file as a volume, read by slices: ``.npy``, HDF5, Zarr, MRC, or plain bytes somewhere in a file.
+
+The array has its axes in any order. Nothing is mapped into memory, and no more is read than what a box needs, in whole chunks.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, WkwDaskError
+from wkwdask.formats.pictures.hdf5_file import open_hdf5
+from wkwdask.formats.pictures.slices import file_stamp, stored_dtype
+from wkwdask.formats.zarr.volume import open_array
+from wkwdask.model.parsing import reading
+from wkwdask.model.states import file_states
+from wkwdask.plans.cells import cell_map
+from wkwdask.store.local import pread_into
+from wkwdask.store.lru import Lru
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
+    from wkwdask.plans.cells import CellMap
+
+_WHOLE = 1 << 40  # more than any box
+_HDF5_CACHE_NBYTES = 64 << 20
+_open_files: Lru[Any] = Lru(4)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRef:
+    """Where an array is; small to pickle."""
+
+    kind: str
+    """``"bytes"``, ``"hdf5"`` or ``"zarr"``."""
+    path: str
+    """The file or folder."""
+    key: str
+    """Name of the dataset in it, or nothing."""
+    shape: tuple[int, ...]
+    """Shape as it is stored."""
+    dtype: str
+    """Type as it is stored, with its byte order."""
+    chunks: tuple[int, ...]
+    """What is decoded at once."""
+    offset: int = 0
+    """Where the bytes begin."""
+    stamp: tuple[int, int] = (0, 0)
+    """Size and time of modification of the file, or of the array's record."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        return f"{self.path}:/{self.key}" if self.kind == "hdf5" else f"{self.path}/{self.key}" if self.key else self.path
+
+    @property
+    def file(self) -> str:
+        """A file that changes with the array."""
+        return zarr_record(self.name) if self.kind == "zarr" else self.path
+
+    def read(self, where: tuple[slice, ...]) -> npt.NDArray[Any]:
+        """Read a box.
+
+        Parameters
+        ----------
+        where : tuple of slice
+            One for each axis, with start and stop.
+
+        Returns
+        -------
+        ndarray
+            In native or stored byte order.
+
+        Raises
+        ------
+        CorruptError, TruncatedError
+            It cannot be decoded.
+        MissingError
+            The file is gone.
+        """
+        if self.kind == "bytes":
+            return _read_bytes(self, where)
+        try:
+            array: npt.NDArray[Any] = np.asarray(_opened(self)[where])
+        except FileNotFoundError:
+            raise MissingError(f"{self.name}: is gone") from None
+        except (MemoryError, ModuleNotFoundError, WkwDaskError):
+            raise
+        except Exception as error:
+            box = ", ".join(f"{part.start}:{part.stop}" for part in where)
+            raise CorruptError(f"{self.name}: [{box}] cannot be read: {error or type(error).__name__}") from error
+        return array
+
+
+def zarr_record(path: str) -> str:
+    """Name the file that describes a Zarr array."""
+    return next((f"{path}/{name}" for name in ("zarr.json", ".zarray") if os.path.isfile(f"{path}/{name}")), f"{path}/zarr.json")
+
+
+def _opened(ref: ArrayRef) -> Any:
+    """Give the open array; a few are kept, and a forked process opens its own."""
+    key = (os.getpid(), ref.kind, ref.path, ref.key, ref.stamp)
+    array = _open_files.get(key)
+    if array is None:
+        is_hdf5 = ref.kind == "hdf5"
+        array = open_hdf5(ref.path, rdcc_nbytes=_HDF5_CACHE_NBYTES)[ref.key] if is_hdf5 else open_array(ref.name)
+        _open_files.put(key, array)
+    return array
+
+
+def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
+    """Read a box of an array in C order: whole rows, one stretch of them for each place on the axes before the last two."""
+    dtype = np.dtype(ref.dtype)
+    lengths = [part.stop - part.start for part in where]
+    axis = max(0, len(where) - 2)
+    row = math.prod(ref.shape[axis + 1 :])
+    stretch = np.empty((lengths[axis], *ref.shape[axis + 1 :]), dtype)
+    out = np.empty(lengths, dtype)
+    cut = (slice(None), *where[axis + 1 :])
+    try:
+        fd = os.open(ref.path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise MissingError(f"{ref.path}: is gone") from None
+    try:
+        for place in product(*(range(part.start, part.stop) for part in where[:axis])):
+            first = 0
+            for n, length in zip(place, ref.shape, strict=False):
+                first = first * length + n
+            first = (first * ref.shape[axis] + where[axis].start) * row
+            pread_into(fd, stretch.reshape(-1).view(np.uint8), ref.offset + first * dtype.itemsize, ref.path)
+            out[tuple(n - part.start for n, part in zip(place, where, strict=False))] = stretch[cut]
+    finally:
+        os.close(fd)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayVolume:
+    """An array with axes, a ``Volume``."""
+
+    ref: ArrayRef
+    """The array."""
+    axes: str
+    """Its axes: ``z``, ``y``, ``x``, and ``c`` or not; ``-`` for others, of length 1."""
+    corner: Vec3
+    """Absolute voxel of element 0."""
+    box: BoundingBox
+    """Which part of it is meant [voxels of its mag]."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel."""
+        return stored_dtype(self.ref.dtype)
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+        return self._along(self.ref.shape, "c")
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """What is decoded at once."""
+        return self._along(self.ref.chunks, "x"), self._along(self.ref.chunks, "y"), self._along(self.ref.chunks, "z")
+
+    @property
+    def unit_shape(self) -> Vec3:
+        """What is best read at once."""
+        return self.chunk_shape
+
+    def _along(self, lengths: tuple[int, ...], letter: str) -> int:
+        return lengths[self.axes.index(letter)] if letter in self.axes else 1
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """All of it: larger than any box, so that its index is (0, 0, 0)."""
+        return (_WHOLE,) * 3
+
+    @property
+    def name(self) -> str:
+        """The file."""
+        return self.ref.name
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when the file is replaced."""
+        return "array", os.path.basename(self.ref.path), replace(self.ref, path=""), self.axes, self.corner, self.box
+
+    def cropped(self, box: BoundingBox) -> ArrayVolume:
+        """Give a part of the volume."""
+        return replace(self, box=box)
+
+    def held(self, reading_shape: Vec3, scratch: str) -> AbstractContextManager[ArrayVolume]:
+        """Read what is asked for: nothing is kept."""
+        del reading_shape, scratch
+        return nullcontext(self)
+
+    def shard_exists(self, index: Vec3) -> bool:
+        """Tell whether the file is there."""
+        return index == (0, 0, 0) and os.path.exists(self.ref.file)
+
+    def shard_path(self, index: Vec3) -> str:
+        """Name the file."""
+        del index
+        return self.ref.file
+
+    def occupied(self, cell_shape: Vec3) -> CellMap:
+        """Tell which cells have voxels: all do."""
+        return cell_map(self.box, cell_shape, self.ref.file, fill=True)
+
+    def shard_states(self, box: BoundingBox) -> States:
+        """Look at the file."""
+        del box
+        return file_states([(0, 0, 0)], self.shard_path)
+
+    def stored_states(self) -> States:
+        """Look at the file."""
+        return self.shard_states(self.box)
+
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+        """Fill an array with voxels.
+
+        Parameters
+        ----------
+        out : ndarray, shape (c, x, y, z)
+            What to fill.
+        topleft : tuple of 3 int
+            Absolute voxel that goes to element 0.
+        first_channel : int
+            Stored channel that goes to channel 0 of the array.
+        fill_zeros : bool
+            Not looked at: the array is always filled.
+
+        Returns
+        -------
+        int
+            1.
+
+        Raises
+        ------
+        CorruptError, TruncatedError
+            The file cannot be decoded.
+        MissingError
+            It is gone.
+        """
+        lows = {"c": first_channel, **{letter: t - c for letter, t, c in zip("xyz", topleft, self.corner, strict=True)}}
+        lengths = dict(zip("cxyz", out.shape, strict=True))
+        where = tuple(slice(lows[letter], lows[letter] + lengths[letter]) if letter != "-" else slice(0, 1) for letter in self.axes)
+        found = self.ref.read(where)
+        if found.shape != tuple(part.stop - part.start for part in where):
+            raise CorruptError(f"{self.name}: reads as {found.shape} where {[part.stop - part.start for part in where]} was asked for")
+        kept = [letter for letter in self.axes if letter != "-"]
+        found = found.reshape([lengths[letter] for letter in kept])
+        missing = [letter for letter in "cxyz" if letter not in kept]
+        found = found.reshape((1,) * len(missing) + found.shape)
+        order = [*missing, *kept]
+        np.copyto(out, found.transpose([order.index(letter) for letter in "cxyz"]), casting="same_kind")
+        return 1
+
+
+def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
+    """Make sure that axes fit an array.
+
+    Raises
+    ------
+    ValueError
+        They do not.
+    """
+    letters = axes.lower()
+    used = [letter for letter in letters if letter != "-"]
+    odd = [letter for letter in used if letter not in "xyzc"]
+    if odd or len(set(used)) != len(used) or not {"x", "y"} <= set(used):
+        raise ValueError(f"{name}: axes are c, z, y and x in some order, such as zyx or czyx (- for one of length 1), got {axes!r}")
+    if len(letters) != len(shape):
+        raise ValueError(f"{name}: axes {axes!r} for an array of shape {shape}: give one letter for each axis")
+    if any(letter == "-" and length != 1 for letter, length in zip(letters, shape, strict=True)):
+        raise ValueError(f"{name}: axes {axes!r} leave out an axis of an array of shape {shape} that is longer than 1")
+    return letters
+
+
+def default_axes(shape: tuple[int, ...], name: str) -> str:
+    """Choose axes by the number of them: sections come one after the other, channels first.
+
+    Raises
+    ------
+    FormatError
+        There are too many, or too few.
+    """
+    known = {2: "yx", 3: "zyx", 4: "czyx"}
+    extra = len(shape) - 4
+    if extra > 0 and shape[:extra] == (1,) * extra:
+        return "-" * extra + known[4]
+    if len(shape) not in known:
+        raise FormatError(f"{name}: an array of shape {shape}: name its axes with axes=, such as zyx")
+    return known[len(shape)]
+
+
+def npy_ref(path: str) -> tuple[ArrayRef, bool]:
+    """Read the header of a ``.npy`` file.
+
+    Returns
+    -------
+    ArrayRef, bool
+        The array in C order, and whether that is the stored one with its axes reversed.
+
+    Raises
+    ------
+    CorruptError
+        It is none, or holds no plain numbers.
+    TruncatedError
+        It is shorter than its header says.
+    """
+    with open(path, "rb") as file:
+        with reading(path, ".npy file"):
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, is_fortran, dtype = read(file)
+        offset = file.tell()
+    if dtype.hasobject or dtype.fields is not None:
+        raise CorruptError(f"{path}: holds {dtype}, expected plain numbers")
+    if min(shape, default=0) < 0:
+        raise CorruptError(f"{path}: holds an array of shape {shape}")
+    return bytes_ref(path, shape[::-1] if is_fortran else shape, dtype, offset), is_fortran
+
+
+def bytes_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> ArrayRef:
+    """Describe an array in C order that lies somewhere in a file.
+
+    Raises
+    ------
+    TruncatedError
+        The file is too short.
+    """
+    stamp = file_stamp(path)
+    expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
+    if stamp[0] < expected:
+        raise TruncatedError(f"{path}: has {stamp[0]} bytes, expected {expected} for {np.dtype(dtype)} of shape {shape} from byte {offset} on")
+    chunks = tuple(1 if n < len(shape) - 1 else length for n, length in enumerate(shape))
+    return ArrayRef("bytes", path, "", tuple(shape), np.dtype(dtype).str, chunks, offset, stamp)

@@ -1,0 +1,398 @@
+"""Files of other formats that a mag is exported to, written box by box in any order: ``.npy``, Zarr, a folder of TIFFs; or section by section: one TIFF.
+
+Each is made under another name, in the folder of the export, and is moved to its place when it is complete.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from wkwdask.errors import AlignmentError
+from wkwdask.formats.pictures.held import Scratch
+from wkwdask.model.extras import need
+from wkwdask.plans.chunks import largest_multiple
+from wkwdask.store.json_edit import read_object
+from wkwdask.store.local import NewFile
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.volume import Volume
+
+TIFF_COMPRESSIONS = ("zlib", "lzw", "zstd", "raw")
+SLAB_NBYTES = 256 << 20
+_STRETCH_NBYTES = 64 << 20
+_ZARR_SHARD_NBYTES = 128 << 20
+_BIG_TIFF_NBYTES = 3 << 30  # of raw voxels; more offsets than a classic TIFF has are needed from 4 GiB on
+_TILE_VX = 512
+_SECTION_NAME = re.compile(r"z\d{4,}\.tif", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What is exported."""
+
+    box: BoundingBox
+    """The voxels [of the mag]."""
+    num_channels: int
+    """Values per voxel."""
+    dtype: np.dtype[Any]
+    """Their type."""
+    chunk_shape: Vec3
+    """What the source decodes at once [voxels]."""
+    shard_shape: Vec3
+    """One file of the source [voxels]."""
+    voxel_size_nm: tuple[float, float, float] | None
+    """Edge lengths of a voxel of the mag [nm]."""
+
+    @property
+    def voxel_nbytes(self) -> int:
+        """Bytes of one voxel with all channels."""
+        return self.num_channels * self.dtype.itemsize
+
+    @property
+    def axes(self) -> str:
+        """Axes of an exported array."""
+        return "zyx" if self.num_channels == 1 else "czyx"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape."""
+        return (*((self.num_channels,) if self.num_channels > 1 else ()), *reversed(self.box.size))
+
+    def in_order(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Turn an array (c, x, y, z) into the axes of an exported one."""
+        turned = array.transpose(0, 3, 2, 1)
+        return turned[0] if self.num_channels == 1 else turned
+
+
+class Output(Protocol):
+    """What is exported to: picklable, so that tasks carry it."""
+
+    @property
+    def cell_shape(self) -> Vec3:
+        """What one task writes [voxels]."""
+
+    @property
+    def corner(self) -> Vec3:
+        """Where the grid of such cells begins [voxels]."""
+
+    def prepare(self) -> None:
+        """Make what tasks write into; doing it again changes nothing."""
+
+    def write(self, source: Volume, box: BoundingBox) -> None:
+        """Write one cell, or what of it lies in the box."""
+
+
+def read_box(source: Volume, box: BoundingBox) -> npt.NDArray[Any]:
+    """Read a box, shape (c, x, y, z), with x fastest."""
+    out = np.empty((source.num_channels, *reversed(box.size)), source.dtype).transpose(0, 3, 2, 1)
+    source.read_into(out, box.topleft)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class NpyOutput:
+    """A ``.npy`` file."""
+
+    path: str
+    """The file."""
+    form: Form
+    """What is exported."""
+
+    @property
+    def cell_shape(self) -> Vec3:
+        """Whole rows, so that a section's share lies together in the file."""
+        width, (_, y, z) = self.form.box.size[0], self.form.chunk_shape
+        while 2 * y * width * z * self.form.voxel_nbytes <= _STRETCH_NBYTES and y < self.form.box.size[1]:
+            y *= 2
+        return width, y, z
+
+    @property
+    def corner(self) -> Vec3:
+        """The source's grid, along y and z."""
+        return self.form.box.topleft[0], 0, 0
+
+    def _header(self) -> bytes:
+        header = BytesIO()
+        description = {"descr": np.lib.format.dtype_to_descr(self.form.dtype), "fortran_order": False, "shape": self.form.shape}
+        np.lib.format.write_array_header_1_0(header, description)
+        return header.getvalue()
+
+    def prepare(self) -> None:
+        """Write the header; what is not written yet is zero."""
+        header = self._header()
+        nbytes = len(header) + int(np.prod(self.form.shape)) * self.form.dtype.itemsize
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            os.pwrite(fd, header, 0)
+            if os.fstat(fd).st_size != nbytes:
+                os.ftruncate(fd, nbytes)
+        finally:
+            os.close(fd)
+
+    def write(self, source: Volume, box: BoundingBox) -> None:
+        """Write the rows of a cell, section by section."""
+        form = self.form
+        array = read_box(source, box)
+        start = len(self._header())
+        x, y, z = (a - b for a, b in zip(box.topleft, form.box.topleft, strict=True))
+        if (x, box.size[0]) != (0, form.box.size[0]):
+            raise AlignmentError(f"{self.path}: {box} does not cover whole rows of {form.box}")
+        width, height, depth = form.box.size
+        fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            for c in range(form.num_channels):
+                for n in range(box.size[2]):
+                    first = ((c * depth + z + n) * height + y) * width
+                    _pwrite(fd, np.ascontiguousarray(array[c, :, :, n].T), start + first * form.dtype.itemsize, self.path)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Let a full disk or quota say where, in libraries that do not."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), path) from error
+
+
+def _pwrite(fd: int, array: npt.NDArray[Any], offset: int, path: str) -> None:
+    view = memoryview(array.reshape(-1).view(np.uint8).data)
+    with _naming(path):
+        while view:
+            count = os.pwrite(fd, view, offset)
+            view, offset = view[count:], offset + count
+
+
+@dataclass(frozen=True, slots=True)
+class ZarrOutput:
+    """A Zarr array of version 3: its chunks are the blocks of the source, its shards the files, as long as one fits into memory."""
+
+    path: str
+    """The folder."""
+    form: Form
+    """What is exported."""
+
+    @property
+    def cell_shape(self) -> Vec3:
+        """One shard."""
+        return largest_multiple(self.form.chunk_shape, self.form.shard_shape, self.form.voxel_nbytes, _ZARR_SHARD_NBYTES)
+
+    @property
+    def corner(self) -> Vec3:
+        """The lowest corner of the box: there the array begins."""
+        return self.form.box.topleft
+
+    def _outer(self, shape: Vec3) -> tuple[int, ...]:
+        return (*((self.form.num_channels,) if self.form.num_channels > 1 else ()), *reversed(shape))
+
+    def prepare(self) -> None:
+        """Make the array, with its axes and the size and place of its voxels."""
+        if os.path.exists(f"{self.path}/zarr.json"):
+            return
+        form = self.form
+        attributes: dict[str, Any] = {"mag": list(form.box.mag.factors), "offset_vx": list(form.box.topleft)}
+        if form.voxel_size_nm is not None:
+            attributes["voxel_size_nm"] = list(form.voxel_size_nm)
+        need("zarr", self.path).create_array(
+            self.path, shape=form.shape, dtype=form.dtype, chunks=self._outer(form.chunk_shape), shards=self._outer(self.cell_shape),
+            dimension_names=list(form.axes), attributes=attributes, fill_value=0, zarr_format=3,
+        )  # fmt: skip
+
+    def write(self, source: Volume, box: BoundingBox) -> None:
+        """Write one shard."""
+        array = need("zarr", self.path).open_array(self.path, mode="r+")
+        where = tuple(slice(a - b, a - b + n) for a, b, n in zip(box.topleft, self.form.box.topleft, box.size, strict=True))
+        voxels = self.form.in_order(read_box(source, box))
+        with _naming(self.path):
+            array[(..., *reversed(where))] = voxels
+
+
+@dataclass(frozen=True, slots=True)
+class SectionsOutput:
+    """A folder with one TIFF for each section, named by its z in the mag."""
+
+    path: str
+    """The folder."""
+    form: Form
+    """What is exported."""
+    compression: str
+    """How the TIFFs are encoded."""
+
+    @property
+    def cell_shape(self) -> Vec3:
+        """Whole sections, as many as a block is deep."""
+        return (*self.form.box.size[:2], self.form.chunk_shape[2])
+
+    @property
+    def corner(self) -> Vec3:
+        """The source's grid, along z."""
+        return (*self.form.box.topleft[:2], 0)
+
+    def prepare(self) -> None:
+        """Make the folder."""
+        os.makedirs(self.path, exist_ok=True)
+
+    def write(self, source: Volume, box: BoundingBox) -> None:
+        """Write some sections."""
+        tifffile = need("tifffile", self.path)
+        digits = max(4, len(str(self.form.box.bottomright[2] - 1)))
+        for z, plane in sections(source, box, self.path):
+            data = BytesIO()
+            image = plane[0] if len(plane) == 1 else plane.transpose(1, 2, 0)
+            tifffile.imwrite(
+                data, image, photometric="rgb" if image.ndim == 3 and image.shape[2] in (3, 4) and image.dtype.kind == "u" else "minisblack",
+                compression=_tiff_compression(self.compression), metadata=None, **_resolution(self.form),
+                **({"planarconfig": "contig"} if image.ndim == 3 else {}),
+            )  # fmt: skip
+            file = NewFile(f"{self.path}/z{z:0{digits}}.tif", os.path.dirname(self.path))  # what a killed process leaves goes with that folder
+            try:
+                file.write(data.getbuffer(), 0)
+            except BaseException:
+                file.discard()
+                raise
+            file.publish(flush_folder=False)
+
+
+def is_section(name: str) -> bool:
+    """Tell whether a name is that of a section as :class:`SectionsOutput` writes them.
+
+    Examples
+    --------
+    >>> is_section("z0012.tif"), is_section("section_012.tif")
+    (True, False)
+    """
+    return _SECTION_NAME.fullmatch(name) is not None
+
+
+def is_exported_zarr(path: str) -> bool:
+    """Tell whether a folder is a Zarr array that :class:`ZarrOutput` wrote, and holds nothing else."""
+    record = read_object(f"{path}/zarr.json") or {}
+    attributes = record.get("attributes")
+    is_ours = record.get("node_type") == "array" and isinstance(attributes, dict) and {"mag", "offset_vx"} <= set(attributes)
+    return is_ours and set(os.listdir(path)) <= {"zarr.json", "c"}
+
+
+def write_tiff(path: str, source: Volume, form: Form, compression: str, *, ome: bool, done: Any) -> None:
+    """Write one TIFF file of tiles, section by section.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    source : Volume
+        What is read.
+    form : Form
+        What is exported.
+    compression : str
+        One of :data:`TIFF_COMPRESSIONS`.
+    ome : bool
+        Whether it is an OME-TIFF, with the size of its voxels.
+    done : callable
+        Called after each section.
+    """
+    tifffile = need("tifffile", path)
+    channels = (form.num_channels,) if form.num_channels > 1 else ()
+    metadata: dict[str, Any] = {"axes": "ZCYX" if channels else "ZYX"}
+    if form.voxel_size_nm is not None and ome:
+        for axis, length in zip("XYZ", form.voxel_size_nm, strict=True):
+            metadata |= {f"PhysicalSize{axis}": length, f"PhysicalSize{axis}Unit": "nm"}
+    width, height, depth = form.box.size
+    tile = min(_TILE_VX, -(-max(width, height) // 16) * 16)
+    is_big = width * height * depth * form.voxel_nbytes >= _BIG_TIFF_NBYTES
+    planes = (plane for box in slab_boxes(form) for _, plane in sections(source, box, os.path.dirname(path)))
+    with _naming(path), tifffile.TiffWriter(path, ome=ome, bigtiff=is_big) as writer:
+        writer.write(  # planarconfig and extrasamples keep tifffile from taking x for samples where the box is one voxel wide
+            _tiles(planes, tile, done), shape=(depth, *channels, height, width), dtype=form.dtype, tile=(tile, tile), photometric="minisblack",
+            planarconfig="contig", extrasamples=(), compression=_tiff_compression(compression), metadata=metadata, **_resolution(form),
+        )  # fmt: skip
+
+
+def slab_boxes(form: Form) -> Iterator[BoundingBox]:
+    """Cut what is exported into slabs as deep as a block, in order."""
+    box, step = form.box, form.chunk_shape[2]
+    for z in range(box.topleft[2] // step * step, box.bottomright[2], step):
+        low, high = max(z, box.topleft[2]), min(z + step, box.bottomright[2])
+        yield type(box).from_corners((*box.topleft[:2], low), (*box.bottomright[:2], high), box.mag)
+
+
+def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[int, npt.NDArray[Any]]]:
+    """Read the sections of a slab, each block once.
+
+    Parameters
+    ----------
+    source : Volume
+        What is read.
+    slab : BoundingBox
+        Whole sections.
+    scratch : str
+        Where a file without a name may be, for a slab that is too large to be kept in memory.
+
+    Yields
+    ------
+    z, plane : int, ndarray of shape (c, y, x)
+    """
+    voxel_nbytes = source.num_channels * source.dtype.itemsize
+    if slab.volume * voxel_nbytes <= SLAB_NBYTES:
+        array = read_box(source, slab).transpose(3, 0, 2, 1)
+        for n, plane in enumerate(array):
+            yield slab.topleft[2] + n, plane
+        return
+    kept = Scratch(scratch)
+    try:
+        rows = source.chunk_shape[1]
+        while 2 * rows * slab.size[0] * slab.size[2] * voxel_nbytes <= SLAB_NBYTES:
+            rows *= 2
+        (left, top, front), (right, bottom, back) = slab.topleft, slab.bottomright
+        starts = [top, *range((top // rows + 1) * rows, bottom, rows), bottom]
+        for n, (low, high) in enumerate(pairwise(starts)):
+            strip = read_box(source, type(slab).from_corners((left, low, front), (right, high, back), slab.mag))
+            for z in range(slab.size[2]):
+                kept.put((z, n), strip[:, :, :, z].transpose(0, 2, 1))
+            del strip
+        for z in range(slab.size[2]):
+            yield front + z, np.concatenate([kept.get((z, n)) for n in range(len(starts) - 1)], axis=1)
+    finally:
+        kept.close()
+
+
+def _tiles(planes: Iterable[npt.NDArray[Any]], edge: int, done: Any) -> Iterator[npt.NDArray[Any]]:
+    """Cut sections into tiles, filled up with zeros."""
+    for plane in planes:
+        for channel in plane:
+            for y in range(0, channel.shape[0], edge):
+                for x in range(0, channel.shape[1], edge):
+                    tile = np.zeros((edge, edge), channel.dtype)
+                    part = channel[y : y + edge, x : x + edge]
+                    tile[: part.shape[0], : part.shape[1]] = part
+                    yield tile
+        done()
+
+
+def _tiff_compression(name: str) -> str | None:
+    return None if name == "raw" else name
+
+
+def _resolution(form: Form) -> dict[str, Any]:
+    """Give the size of a pixel in the words of TIFF, which knows no smaller unit than a micrometer."""
+    if form.voxel_size_nm is None:
+        return {}
+    return {"resolution": (1e7 / form.voxel_size_nm[0], 1e7 / form.voxel_size_nm[1]), "resolutionunit": "CENTIMETER"}

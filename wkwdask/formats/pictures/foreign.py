@@ -1,0 +1,474 @@
+"""Finding out what a source of another format is: stacks of images, and arrays in files, with what they say about their voxels."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import re
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.opening import open_stored
+from wkwdask.formats.pictures.array_file import ArrayRef, ArrayVolume, bytes_ref, check_axes, default_axes, npy_ref, zarr_record
+from wkwdask.formats.pictures.hdf5_file import find_item, open_hdf5
+from wkwdask.formats.pictures.image_stack import ImageStack
+from wkwdask.formats.pictures.images import IMAGE_SUFFIXES, slices_of
+from wkwdask.formats.pictures.slices import Slice, file_stamp
+from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, open_checked_tiff, series_axes, series_of, series_slices
+from wkwdask.formats.zarr.layer import is_plain_zarr, members_of
+from wkwdask.formats.zarr.ngff import check_version, parse_image
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.model.extras import need
+from wkwdask.model.parsing import reading
+from wkwdask.model.units import length_nm
+from wkwdask.store.local import check_regular, local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.volume import Volume
+
+    VoxelSize = tuple[float, float, float]
+
+HDF5_SUFFIXES = (".h5", ".hdf5", ".hdf")
+MRC_SUFFIXES = (".mrc", ".rec", ".st", ".map", ".mrcs", ".ali", ".preali")
+_HEADER_THREADS = 16
+_TOLD = 5  # how many bad slices an error lists
+_IMOD = slice(152, 160)
+_IMOD_STAMP = 1146047817
+_MRC_DTYPES = {0: "i1", 1: "i2", 2: "f4", 6: "u2", 12: "f2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A source, opened."""
+
+    volume: ImageStack | ArrayVolume
+    """Its voxels."""
+    voxel_size_nm: VoxelSize | None = None
+    """Edge lengths of a voxel along x, y, z [nm], None where the source does not say."""
+    notes: tuple[str, ...] = ()
+    """What a user should know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Where a source goes, and what is done about bad slices."""
+
+    corner: Vec3
+    """Absolute voxel that its first one becomes."""
+    mag: Mag
+    """The mag of the voxels."""
+    axes: str | None = None
+    """Order of the axes, where a user says so."""
+    fill: bool = False
+    """Whether bad and missing slices become zeros."""
+    allow_external: bool = False
+    """Whether HDF5 data outside of the folder of the file are read."""
+
+
+def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], placing: Placing) -> Foreign:
+    """Open a source that is no WKW.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        A folder of images, a pattern such as ``"raw/section_*.tif"``, images in a given order, or one file or folder: TIFF, PNG, JPEG, ``.npy``,
+        ``file.h5:/dataset``, Zarr, MRC.
+    placing : Placing
+        Where it goes.
+
+    Returns
+    -------
+    Foreign
+
+    Raises
+    ------
+    BoundsError
+        It holds no voxels.
+    MissingError
+        There is nothing, or sections are missing between others.
+    CorruptError
+        A slice is bad, or the file is broken; the message names it.
+    ModuleNotFoundError
+        A package is not installed.
+    UnsupportedError
+        It is of a kind that is not read.
+    ValueError
+        Axes do not fit.
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        return _open_images([local_path(path) for path in source], "images", placing)
+    text = os.fspath(source)
+    file, colon, key = text.rpartition(":")
+    if colon and file.lower().endswith(HDF5_SUFFIXES):  # first, since file.h5://dataset is no URL
+        return _open_hdf5(local_path(file), key.strip("/"), placing)
+    if not os.path.exists(local_path(text)) and glob.has_magic(text):
+        return _open_images(sort_naturally(glob.glob(local_path(text), recursive=True)), text, placing)
+    path = local_path(text)
+    if not os.path.exists(path):
+        raise MissingError(f"{path}: no such file or folder")
+    if os.path.isdir(path):
+        return _open_folder(path, placing)
+    check_regular(path)
+    suffix = os.path.splitext(path)[1].lower()
+    if suffix in TIFF_SUFFIXES:
+        return _open_tiff(path, placing)
+    if suffix in IMAGE_SUFFIXES:
+        return _open_images([path], path, placing)
+    if suffix == ".npy":
+        return _open_npy(path, placing)
+    if suffix in HDF5_SUFFIXES:
+        return _open_hdf5(path, "", placing)
+    if suffix in MRC_SUFFIXES:
+        return _open_mrc(path, placing)
+    raise UnsupportedError(f"{path}: not a kind that is read: {', '.join((*IMAGE_SUFFIXES, '.npy', *HDF5_SUFFIXES, '.zarr', *MRC_SUFFIXES))}")
+
+
+def open_any(url: str | os.PathLike[str]) -> Volume:
+    """Open one volume of any format: a mag, scale or level of what :func:`open_stored` opens, or what :func:`open_foreign` reads, whose first voxel is voxel 0.
+
+    Raises
+    ------
+    MissingError
+        There is nothing, or no format that is known.
+    """
+    if is_plain_zarr(url):
+        return open_foreign(url, Placing((0, 0, 0), MAG_1)).volume
+    try:
+        return open_stored(url)[1]
+    except MissingError as missing:
+        try:
+            return open_foreign(url, Placing((0, 0, 0), MAG_1)).volume
+        except (MissingError, UnsupportedError):
+            raise missing from None
+
+
+def sort_naturally(paths: Sequence[str]) -> list[str]:
+    """Sort names by their numbers, so that ``section_9`` comes before ``section_10``.
+
+    Examples
+    --------
+    >>> sort_naturally(["s10.png", "s9.png", "s010.png"])
+    ['s9.png', 's010.png', 's10.png']
+    """
+    return sorted(paths, key=lambda path: ([int(part) if part.isdecimal() else part for part in _parts(path)], path))
+
+
+def _parts(path: str) -> list[str]:
+    """Cut a path at its numbers: text and number by turns."""
+    return re.split(r"(\d+)", path)
+
+
+# ------------------------------------------------------------------------------------------------ images
+
+
+def _open_folder(path: str, placing: Placing) -> Foreign:
+    if any(os.path.isfile(f"{path}/{name}") for name in ("zarr.json", ".zarray", ".zgroup")):
+        return _open_zarr(path, placing)
+    above = os.path.dirname(path)
+    if any(os.path.isfile(f"{above}/{name}") for name in ("zarr.json", ".zgroup")):
+        raise MissingError(f"{path}: no Zarr array or group here")
+    names = [name for name in os.listdir(path) if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")]
+    kinds = sorted({os.path.splitext(name)[1].lower() for name in names})
+    if not names:
+        raise MissingError(f"{path}: no images here ({', '.join(IMAGE_SUFFIXES)})")
+    if len({"tif" if kind in TIFF_SUFFIXES else "jpg" if kind in (".jpg", ".jpeg") else kind for kind in kinds}) > 1:
+        raise ValueError(f"{path}: images of several kinds ({', '.join(kinds)}): choose with a pattern, such as {path}/*{kinds[0]}")
+    return _open_images([f"{path}/{name}" for name in sort_naturally(names)], path, placing)
+
+
+def _open_images(paths: list[str], name: str, placing: Placing) -> Foreign:
+    """Open a stack of image files, headers first, many at a time."""
+    if not paths:
+        raise MissingError(f"{name}: no file matches")
+    unknown = [path for path in paths if not path.lower().endswith(IMAGE_SUFFIXES)]
+    if unknown:
+        raise UnsupportedError(f"{unknown[0]}: no image that is read: {', '.join(IMAGE_SUFFIXES)}")
+    with ThreadPoolExecutor(_HEADER_THREADS, thread_name_prefix="wkwdask-headers") as threads:
+        of_files = list(threads.map(slices_of, paths))
+    missing = missing_numbers(paths) if all(len(slices) == 1 for slices in of_files) else []
+    notes = []
+    if missing and placing.fill:
+        of_files = _with_gaps(paths, of_files, missing)
+        notes.append(f"sections that are missing, filled with zeros: {_ranges(missing)}")
+    stack = _stack([slice_ for slices in of_files for slice_ in slices], name, placing, notes)
+    if missing and not placing.fill:
+        raise MissingError(
+            f'{name}: sections seem to be missing: {_ranges(missing)}; on_error="fill" leaves zeros for them; '
+            "if none is missing, number the files (or links to them) without a gap"
+        )
+    return stack
+
+
+def _section_numbers(paths: Sequence[str]) -> list[int]:
+    """Give the one number in which names differ, an empty list where there is no such."""
+    parts = [_parts(os.path.basename(path)) for path in paths]
+    if len({len(one) for one in parts}) != 1:
+        return []
+    varying = [n for n in range(len(parts[0])) if len({one[n] for one in parts}) > 1]
+    if len(varying) != 1 or varying[0] % 2 == 0:
+        return []
+    return [int(one[varying[0]]) for one in parts]
+
+
+def missing_numbers(paths: Sequence[str]) -> list[int]:
+    """Find the gaps in the numbers of sections; numbers that are all a step apart have none.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        Names in order.
+
+    Returns
+    -------
+    list of int
+
+    Examples
+    --------
+    >>> missing_numbers(["s8.png", "s10.png", "s14.png"]), missing_numbers(["a.png", "b.png"])
+    ([12], [])
+    """
+    numbers = _section_numbers(paths)
+    steps = [b - a for a, b in pairwise(numbers)]
+    if not steps or min(steps) <= 0:
+        return []
+    step = reduce(math.gcd, steps)
+    return sorted(set(range(numbers[0], numbers[-1], step)) - set(numbers)) if (numbers[-1] - numbers[0]) // step < 1000 * len(numbers) else []
+
+
+def _with_gaps(paths: Sequence[str], of_files: list[list[Slice]], missing: Sequence[int]) -> list[list[Slice]]:
+    by_number = dict(zip(_section_numbers(paths), of_files, strict=True)) | {number: [Slice(())] for number in missing}
+    return [by_number[number] for number in sorted(by_number)]
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write down numbers, neighbours as a range."""
+    text: list[str] = []
+    first = previous = numbers[0]
+    for number in [*numbers[1:], None]:
+        if number is not None and number == previous + 1:
+            previous = number
+            continue
+        text.append(str(first) if first == previous else f"{first}-{previous}")
+        if number is not None:
+            first = previous = number
+    return ", ".join(text if len(text) <= 20 else [*text[:20], f"and {len(text) - 20} more"])
+
+
+def _stack(slices: list[Slice], name: str, placing: Placing, notes: list[str]) -> Foreign:
+    """Make a stack of slices that are all alike; the others are errors, or zeros."""
+    formats = Counter(slice_.format for slice_ in slices if slice_.format is not None)
+    bad = [slice_ for slice_ in slices if slice_.problem]
+    if not formats:
+        raise CorruptError(f"{(bad or slices)[0].name}: cannot be read: {(bad or slices)[0].problem}")
+    expected = formats.most_common(1)[0][0]
+    problems = [
+        f"{slice_.name}: {f'cannot be read: {slice_.problem}' if slice_.format is None else f'has {slice_.format}, expected {expected} as most of the others'}"
+        for slice_ in slices
+        if slice_.pages and slice_.format != expected
+    ]
+    if problems and not placing.fill:
+        more = f"; and {len(problems) - _TOLD} more" if len(problems) > _TOLD else ""
+        raise CorruptError("; ".join(problems[:_TOLD]) + more + ' (on_error="fill" puts zeros in their place)')
+    notes += [f"filled with zeros: {problem}" for problem in problems]
+    good = next(slice_ for slice_ in slices if slice_.format == expected)
+    box = BoundingBox(placing.corner, (expected.width, expected.height, len(slices)), placing.mag)
+    return Foreign(ImageStack(name, tuple(slices), expected, placing.corner, box, good.piece), None, tuple(notes))
+
+
+def _open_tiff(path: str, placing: Placing) -> Foreign:
+    """Open one TIFF file: its pages are sections, or its bytes lie behind each other."""
+    with open_checked_tiff(path) as tiff:
+        with reading(path, "TIFF file"):
+            voxel_size = _tiff_voxel_size(tiff)
+            described = tiff.is_ome or tiff.is_imagej or tiff.is_shaped
+            series = series_of(tiff, path) if described or placing.axes is not None else []
+            first = series[0] if series else None
+            is_one_block = first is not None and len(series) == 1 and len(first.pages) == 1 and len(first.shape) > first.pages[0].ndim
+            offset = first.dataoffset if first is not None and is_one_block else None
+        if first is None:
+            foreign = _stack(slices_of(path), path, placing, [])
+            return Foreign(foreign.volume, voxel_size, foreign.notes)
+        axes = placing.axes
+        if offset is not None:
+            letters = check_axes(series_axes(first, path, axes), first.shape, path)
+            with reading(path, "TIFF file"):
+                ref = bytes_ref(path, first.shape, first.dtype.newbyteorder(tiff.byteorder), offset)
+            return _array(ref, letters, placing, voxel_size)
+        if axes is not None and len(series) > 1 and len(axes) == len(first.shape) + 1:
+            axes = axes.removeprefix("z")  # a user counts the series as an axis
+        letters = series_axes(first, path, None if axes is None else check_axes(axes, first.shape, path))
+        with reading(path, "TIFF file"):
+            slices = series_slices(series, path, letters)
+        foreign = _stack(slices, path, placing, [])
+        return Foreign(foreign.volume, voxel_size, foreign.notes)
+
+
+def _tiff_voxel_size(tiff: Any) -> VoxelSize | None:
+    """Read the voxel size of an OME-TIFF."""
+    if not tiff.is_ome:
+        return None
+    try:
+        pixels = next(element for element in ElementTree.fromstring(tiff.ome_metadata).iter() if element.tag.rpartition("}")[2] == "Pixels")
+        lengths = [length_nm(float(pixels.attrib[f"PhysicalSize{axis}"]), pixels.attrib.get(f"PhysicalSize{axis}Unit", "µm")) for axis in "XYZ"]
+    except (StopIteration, KeyError, ValueError, ElementTree.ParseError):
+        return None
+    return _known(lengths)
+
+
+def _known(lengths: Sequence[float]) -> VoxelSize | None:
+    """Take a voxel size that a file tells where it can be one."""
+    if len(lengths) != 3 or not all(math.isfinite(length) and length > 0 for length in lengths):
+        return None
+    return lengths[0], lengths[1], lengths[2]
+
+
+# ------------------------------------------------------------------------------------------------ arrays
+
+
+def _array(ref: ArrayRef, axes: str, placing: Placing, voxel_size: VoxelSize | None, *notes: str) -> Foreign:
+    """Place an array."""
+    if np.dtype(ref.dtype).kind not in "biuf":
+        raise UnsupportedError(f"{ref.name}: holds {np.dtype(ref.dtype)}, expected whole or real numbers")
+    if 0 in ref.shape:
+        raise BoundsError(f"{ref.name}: the source holds no voxels: it is an array of shape {ref.shape}")
+    lengths = dict(zip(axes, ref.shape, strict=True))
+    size = (lengths["x"], lengths["y"], lengths.get("z", 1))
+    return Foreign(ArrayVolume(ref, axes, placing.corner, BoundingBox(placing.corner, size, placing.mag)), voxel_size, notes)
+
+
+def _axes_of(placing: Placing, shape: tuple[int, ...], name: str, found: str | None = None) -> str:
+    """Take the axes that a user gives, else those that the file tells, else the usual ones."""
+    return check_axes(placing.axes or found or default_axes(shape, name), shape, name)
+
+
+def _open_npy(path: str, placing: Placing) -> Foreign:
+    ref, is_reversed = npy_ref(path)
+    axes = _axes_of(placing, ref.shape[::-1] if is_reversed else ref.shape, path)
+    return _array(ref, axes[::-1] if is_reversed else axes, placing, None)
+
+
+def _open_hdf5(path: str, key: str, placing: Placing) -> Foreign:
+    """Open a dataset of an HDF5 file; its name may be left out where there is one."""
+    with open_hdf5(path) as file:
+        h5py, known = need("h5py", path), list[str]()
+        with reading(path, "HDF5 file"):
+            file.visititems(lambda name, item: known.append(name) if isinstance(item, h5py.Dataset) and item.ndim > 1 else None)
+        key = key or (known[0] if len(known) == 1 else "")
+        data = find_item(file, key, allow_external=placing.allow_external) if key else None
+        if not isinstance(data, h5py.Dataset) or data.ndim < 2:
+            names = ", ".join(f"{path}:/{name}" for name in known)
+            raise MissingError(
+                f"{path}: {f'no dataset {key!r} of two or more axes' if key else 'several datasets, or none'}: name one: {names or 'there is none'}"
+            )
+        with reading(f"{path}:/{key}", "HDF5 dataset"):
+            chunks = tuple(data.chunks or (*(1,) * (data.ndim - 1), data.shape[-1]))
+            ref = ArrayRef("hdf5", path, key, tuple(data.shape), data.dtype.str, chunks, 0, file_stamp(path))
+            labels = "".join(dim.label.lower() if len(dim.label) == 1 else "?" for dim in data.dims)
+            voxel_size = _hdf5_voxel_size(data)
+        axes = _axes_of(placing, ref.shape, ref.name, labels if {"x", "y"} <= set(labels) <= set("xyzc") else None)
+        return _array(ref, axes, placing, voxel_size)
+
+
+def _hdf5_voxel_size(data: Any) -> VoxelSize | None:
+    """Read what ilastik and Fiji (micrometers) or CREMI (nanometers) write beside a dataset, both in the order z, y, x."""
+    for name, per_unit in (("element_size_um", 1e3), ("resolution", 1.0)):
+        value = np.asarray(data.attrs[name], np.float64).ravel() if name in data.attrs else np.zeros(0)
+        known = _known([float(length) * per_unit for length in reversed(value)])
+        if known is not None:
+            return known
+    return None
+
+
+def _open_zarr(path: str, placing: Placing) -> Foreign:
+    """Open a Zarr array, or the finest one of an OME-Zarr group."""
+    zarr = need("zarr", path)
+    try:
+        item = zarr.open(path, mode="r")
+    except Exception as error:
+        raise CorruptError(f"{path}: not readable as Zarr array or group: {error or type(error).__name__}") from error
+    is_group = isinstance(item, zarr.Group)
+    found = ("", None, None) if not is_group else _ome_zarr(item, path)
+    key, axes, voxel_size = found
+    if is_group:
+        item = item[key]
+    names = getattr(item.metadata, "dimension_names", None)
+    if axes is None and names and all(name and name.lower() in "xyzc" for name in names):
+        axes = "".join(names).lower()
+    if voxel_size is None:
+        voxel_size = _zarr_voxel_size(dict(item.attrs), axes)
+    folder = f"{path}/{key}" if key else path
+    ref = ArrayRef("zarr", path, key, tuple(item.shape), item.dtype.str, tuple(item.chunks), 0, file_stamp(zarr_record(folder)))
+    if axes is not None and len(axes) == len(ref.shape):
+        axes = "".join("-" if letter == "t" and length == 1 else letter for letter, length in zip(axes, ref.shape, strict=True))
+    return _array(ref, _axes_of(placing, ref.shape, ref.name, axes), placing, voxel_size)
+
+
+def _ome_zarr(group: Any, path: str) -> tuple[str, str | None, VoxelSize | None]:
+    """Read what an OME-Zarr group says of its finest array: key, axes and voxel size."""
+    attributes = dict(group.attrs)
+    check_version(attributes, path)
+    multiscales = attributes.get("ome", attributes).get("multiscales")
+    try:
+        first = multiscales[0]
+        axes = [axis if isinstance(axis, dict) else {"name": axis} for axis in first.get("axes", [])]
+        image = parse_image(attributes, path)
+        finest = first["datasets"][0]["path"] if image is None else image.levels[0].path
+        entry = next(entry for entry in first["datasets"] if str(entry["path"]) == str(finest))
+        steps = [*entry.get("coordinateTransformations", []), *first.get("coordinateTransformations", [])]  # the second ones are for all arrays
+        scales = [step["scale"] for step in steps if step["type"] == "scale"]
+        key = str(entry["path"])
+    except (TypeError, KeyError, IndexError):
+        members = members_of(group, path)
+        keys = ", ".join(f"{path}/{name}" for name, item in members if hasattr(item, "shape"))
+        bad = "".join(f"; {item}" for _, item in members if isinstance(item, CorruptError))
+        raise FormatError(f"{path}: a group without multiscales: name an array in it: {keys or 'there is none'}{bad}") from None
+    letters = "".join(axis["name"].lower() for axis in axes) or None
+    if letters is None or not scales or not set("xyz") <= set(letters):
+        return key, letters, None
+    spatial = [letters.index(letter) for letter in "xyz"]
+    units = [axes[n].get("unit") for n in spatial]
+    if None in units:
+        return key, letters, None
+    lengths = [math.prod(float(scale[n]) for scale in scales) for n in spatial]
+    return key, letters, _known([length_nm(length, str(unit)) for length, unit in zip(lengths, units, strict=True)])
+
+
+def _zarr_voxel_size(attributes: dict[str, Any], axes: str | None) -> VoxelSize | None:
+    """Read the voxel size that :mod:`wkwdask.formats.pictures.exported` writes."""
+    value = attributes.get("voxel_size_nm")
+    if not isinstance(value, (list, tuple)) or len(value) != 3 or axes is None:
+        return None
+    return _known([float(length) for length in value])
+
+
+def _open_mrc(path: str, placing: Placing) -> Foreign:
+    """Open an MRC file: sections behind each other."""
+    mrcfile = need("mrcfile", path)
+    with reading(path, "MRC file"), mrcfile.open(path, mode="r", header_only=True, permissive=False) as mrc:
+        header = mrc.header
+        order = header.nx.dtype.byteorder
+        shape = (int(header.nz), int(header.ny), int(header.nx))
+        mode, offset = int(header.mode), 1024 + int(header.nsymbt)
+        maps = tuple(int(header[name]) for name in ("mapc", "mapr", "maps"))
+        size = [length_nm(float(length), "angstrom") for length in mrc.voxel_size.tolist()]
+        stamp, flags = np.frombuffer(header.tobytes()[_IMOD], np.dtype("i4").newbyteorder(order)).tolist()
+    if mode not in _MRC_DTYPES:
+        raise UnsupportedError(f"{path}: mode {mode}, expected one of {', '.join(map(str, _MRC_DTYPES))}")
+    if min(shape) <= 0 or offset < 1024:
+        raise CorruptError(f"{path}: holds {shape} sections, rows and columns from byte {offset} on")
+    stored = "".join("xyz"[n - 1] for n in reversed(maps)) if sorted(maps) == [1, 2, 3] else "zyx"
+    dtype = "u1" if mode == 0 and stamp == _IMOD_STAMP and not flags & 1 else _MRC_DTYPES[mode]  # IMOD's bytes have no sign unless it says so
+    ref = bytes_ref(path, shape, np.dtype(dtype).newbyteorder(order), offset)
+    return _array(ref, _axes_of(placing, shape, path, stored), placing, _known(size))

@@ -1,0 +1,252 @@
+"""A stack of images as a volume: one slice for each z. Holds no open file; slices are decoded when they are read, and not kept."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import CorruptError
+from wkwdask.formats.pictures.held import Scratch
+from wkwdask.formats.pictures.images import read_pixels
+from wkwdask.formats.pictures.slices import file_stamp
+from wkwdask.geometry.grid import cell_range
+from wkwdask.model.states import file_states
+from wkwdask.plans.cells import cell_map
+from wkwdask.store.local import publish_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.formats.pictures.slices import Format, Slice
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.states import States
+    from wkwdask.plans.cells import CellMap
+
+_WIDEST = 1 << 40  # more than any section
+
+
+@dataclass(frozen=True, slots=True)
+class ImageStack:
+    """One slice of the stack for each z, a ``Volume``."""
+
+    name: str
+    """What an error calls the stack."""
+    slices: tuple[Slice, ...]
+    """Along z."""
+    format: Format
+    """What all of them have in common."""
+    corner: Vec3
+    """Absolute voxel of the first pixel of the first slice."""
+    box: BoundingBox
+    """Which part of the stack is meant [voxels of its mag]."""
+    piece: tuple[int, int]
+    """The smallest box that can be decoded along x, y [pixels]."""
+    notes: str | None = None
+    """Where a slice that cannot be decoded leaves a note and reads as zeros; None where it is an error."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel."""
+        return np.dtype(self.format.dtype)
+
+    @property
+    def num_channels(self) -> int:
+        """Values per pixel."""
+        return self.format.num_channels
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """What is decoded at once."""
+        return (*self.piece, 1)
+
+    @property
+    def unit_shape(self) -> Vec3:
+        """What is opened at once: a slice."""
+        return self.format.width, self.format.height, 1
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """One slice: wider and higher than any box, so that its index is (0, 0, z)."""
+        return _WIDEST, _WIDEST, 1
+
+    @property
+    def token(self) -> tuple[Any, ...]:
+        """Values that change when a file is replaced."""
+        stamps = {page.path: file_stamp(page.path) for slice_ in self.slices for page in slice_.pages}
+        slices = tuple(tuple((os.path.basename(page.path), page.number, *stamps[page.path]) for page in slice_.pages) for slice_ in self.slices)
+        return "images", self.format, self.corner, self.box, slices
+
+    def slice_at(self, z: int) -> Slice:
+        """Give the slice of an absolute z."""
+        return self.slices[z - self.corner[2]]
+
+    def cropped(self, box: BoundingBox) -> ImageStack:
+        """Give a part of the stack, which knows nothing of the slices outside."""
+        low, high = (z - self.corner[2] for z in (box.topleft[2], box.bottomright[2]))
+        return replace(self, slices=self.slices[low:high], corner=(*self.corner[:2], box.topleft[2]), box=box)
+
+    def shard_exists(self, index: Vec3) -> bool:
+        """Tell whether there is a slice."""
+        return bool(self.slice_at(index[2]).pages)
+
+    def shard_path(self, index: Vec3) -> str:
+        """Name a slice."""
+        return self.slice_at(index[2]).name
+
+    def occupied(self, cell_shape: Vec3) -> CellMap:
+        """Tell which cells have voxels: all do."""
+        return cell_map(self.box, cell_shape, self.name, fill=True)
+
+    def shard_states(self, box: BoundingBox) -> States:
+        """Look at the files of a part of the stack."""
+        share = box.intersection(self.box)
+        here = [(0, 0, z) for z in range(share.topleft[2], share.bottomright[2]) if self.slice_at(z).pages]
+        return file_states(here, lambda index: self.slice_at(index[2]).pages[0].path)
+
+    def stored_states(self) -> States:
+        """Look at all files."""
+        return self.shard_states(self.box)
+
+    def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
+        """Fill an array with voxels.
+
+        Parameters
+        ----------
+        out : ndarray, shape (c, x, y, z)
+            What to fill.
+        topleft : tuple of 3 int
+            Absolute voxel that goes to element 0.
+        first_channel : int
+            Stored channel that goes to channel 0 of the array.
+        fill_zeros : bool
+            Not looked at: the array is always filled.
+
+        Returns
+        -------
+        int
+            Number of slices that were decoded.
+
+        Raises
+        ------
+        CorruptError
+            A file cannot be decoded, or is another one than its header said.
+        MissingError
+            A file is gone.
+        """
+        decoded = 0
+        channels = slice(first_channel, first_channel + out.shape[0])
+        columns, rows = (slice(t - c, t - c + n) for t, c, n in zip(topleft[:2], self.corner[:2], out.shape[1:3], strict=True))
+        for z in range(out.shape[3]):
+            plane = out[:, :, :, z].transpose(2, 1, 0)
+            pixels = self.pixels(topleft[2] + z, columns, rows)
+            decoded += pixels is not None
+            np.copyto(plane, 0 if pixels is None else pixels[:, :, channels])
+        return decoded
+
+    @contextmanager
+    def held(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
+        """Decode each slice once, even where readings hold a part of it: the others wait in a scratch file.
+
+        Parameters
+        ----------
+        reading_shape : tuple of 3 int
+            Cells of which one is read at a time [voxels].
+        scratch : str
+            Where the file may be.
+        """
+        cells = cell_range(self.box, reading_shape)
+        is_cut = any(len(r) > 1 and piece > edge for r, piece, edge in zip(cells[:2], self.piece, reading_shape[:2], strict=True))
+        if not is_cut:
+            yield self
+            return
+        kept = Scratch(scratch)
+        try:
+            yield _Held(**{field.name: getattr(self, field.name) for field in fields(self)}, cell_shape=reading_shape[:2], kept=kept)
+        finally:
+            kept.close()
+
+    def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
+        """Decode a part of a slice.
+
+        Parameters
+        ----------
+        z : int
+            Absolute voxel.
+        columns, rows : slice
+            Which pixels.
+
+        Returns
+        -------
+        ndarray, shape (y, x, c), or None
+            None where the slice is missing, or cannot be decoded and ``notes`` says where to write that down.
+        """
+        slice_ = self.slice_at(z)
+        if not slice_.pages or slice_.format is None or slice_.format != self.format:
+            return None
+        try:
+            pixels = read_pixels(slice_, columns, rows)
+            expected = (rows.stop - rows.start, columns.stop - columns.start, self.num_channels)
+            if pixels.shape != expected or pixels.dtype != self.dtype:
+                raise CorruptError(
+                    f"{slice_.name}: decodes to {pixels.dtype} of shape {pixels.shape}, its header promised {self.dtype} of {expected} (y, x, c)"
+                )
+        except CorruptError as error:
+            if self.notes is None:
+                raise
+            os.makedirs(self.notes, exist_ok=True)
+            publish_bytes(f"{self.notes}/{z}", str(error).encode())
+            return None
+        return pixels
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held(ImageStack):
+    """A stack whose slices are decoded whole, and kept in parts."""
+
+    cell_shape: tuple[int, int]
+    """What is read at a time along x, y [voxels]."""
+    kept: Scratch
+    """What was decoded and not read yet."""
+
+    def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
+        """Give a part of a slice, which lies in one cell."""
+        index = tuple((part.start + corner) // edge for part, corner, edge in zip((columns, rows), self.corner[:2], self.cell_shape, strict=True))
+        if (z,) not in self.kept:
+            self._keep(z)
+        return self.kept.get((z, *index)) if (z, *index) in self.kept else None
+
+    def _keep(self, z: int) -> None:
+        """Decode a slice."""
+        (left, top, _), (right, bottom, _) = (tuple(a - c for a, c in zip(at, self.corner, strict=True)) for at in (self.box.topleft, self.box.bottomright))
+        pixels = ImageStack.pixels(self, z, slice(left, right), slice(top, bottom))
+        self.kept.put((z,), np.empty(0, np.uint8))
+        if pixels is None:
+            return
+        x_cells, y_cells, _ = cell_range(self.box, (*self.cell_shape, 1))
+        for x, y in product(x_cells, y_cells):
+            (x0, x1), (y0, y1) = (
+                (max(low, n * edge - corner) - low, min(high, (n + 1) * edge - corner) - low)
+                for n, edge, corner, low, high in zip((x, y), self.cell_shape, self.corner[:2], (left, top), (right, bottom), strict=True)
+            )
+            self.kept.put((z, x, y), pixels[y0:y1, x0:x1])
+
+
+def read_notes(folder: str) -> list[str]:
+    """List what was written down about slices that could not be decoded, by their z."""
+    try:
+        names = sorted((name for name in os.listdir(folder) if name.isdecimal()), key=int)
+    except FileNotFoundError:
+        return []
+    found = []
+    for name in names:
+        with open(f"{folder}/{name}", "rb") as file:
+            found.append(file.read().decode())
+    return found

@@ -1,0 +1,151 @@
+"""Single images in files: PNG and JPEG by Pillow, pages of TIFF files by tifffile. What is one slice, and its pixels.
+
+Pixels are given as they are stored: indices where an image has a palette, 0 and 1 where it has one bit.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, MissingError, UnsupportedError
+from wkwdask.formats.pictures.slices import Format, Page, Slice, check_plausible, stored_dtype
+from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices
+from wkwdask.model.extras import need
+from wkwdask.model.parsing import reason_of
+from wkwdask.store.local import check_regular
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+IMAGE_SUFFIXES = (*TIFF_SUFFIXES, ".png", ".jpg", ".jpeg")
+
+# Pillow's modes that hold values; 16-bit files in color are read by imagecodecs, since Pillow halves their bits.
+_MODES = {"1": ("uint8", 1), "L": ("uint8", 1), "P": ("uint8", 1), "LA": ("uint8", 2), "RGB": ("uint8", 3), "RGBA": ("uint8", 4), "I;16": ("uint16", 1)}
+_PNG_HEAD_NBYTES = 26
+_PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
+
+
+def slices_of(path: str) -> list[Slice]:
+    """Read the headers of an image file.
+
+    Parameters
+    ----------
+    path : str
+        A TIFF, PNG or JPEG file.
+
+    Returns
+    -------
+    list of Slice
+        One, or those of a file with several pages. A file that cannot be read is one slice with a problem.
+
+    Raises
+    ------
+    MissingError
+        There is no such file.
+    ModuleNotFoundError
+        A package is not installed.
+    """
+    check_regular(path)
+    try:
+        return tiff_slices(path) if is_tiff(path) else [_image_slice(path)]
+    except FileNotFoundError:
+        raise MissingError(f"{path}: not found") from None
+    except ModuleNotFoundError:
+        raise
+    except Exception as error:
+        _raise_if_of_the_system(error)
+        return [Slice((Page(path),), problem=reason_of(error).removeprefix(f"{path}: "))]
+
+
+def read_pixels(slice_: Slice, columns: slice, rows: slice) -> npt.NDArray[Any]:
+    """Decode a part of a slice.
+
+    Parameters
+    ----------
+    slice_ : Slice
+        The slice.
+    columns, rows : slice
+        What is needed along x and y; more may be decoded.
+
+    Returns
+    -------
+    ndarray, shape (y, x, c)
+
+    Raises
+    ------
+    CorruptError
+        The file cannot be decoded, or is another one than its header said.
+    MissingError
+        It is gone.
+    """
+    images = [_read_page(page, columns, rows) for page in slice_.pages]
+    return images[0] if len(images) == 1 else np.concatenate(images, axis=2)
+
+
+def _read_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
+    try:
+        if is_tiff(page.path):
+            return read_tiff_page(page, columns, rows)
+        return _read_image(page.path)[rows, columns]
+    except FileNotFoundError:
+        raise MissingError(f"{page.path}: is gone") from None
+    except (MemoryError, ModuleNotFoundError):
+        raise
+    except Exception as error:
+        _raise_if_of_the_system(error)
+        raise CorruptError(f"{page.name}: cannot be decoded: {reason_of(error)}") from error
+
+
+def _raise_if_of_the_system(error: Exception) -> None:
+    """Tell a disk or system that fails from a file that is broken: the first says nothing about the file."""
+    if isinstance(error, OSError) and error.errno is not None:
+        raise error
+
+
+# ------------------------------------------------------------------------------------------------ PNG and JPEG
+
+
+def _open_image(path: str, file: Any) -> Any:
+    """Open an image by its name's format; not by ``Image.open``, which takes a large section for an attack."""
+    from PIL import JpegImagePlugin, PngImagePlugin
+
+    return PngImagePlugin.PngImageFile(file, path) if path.lower().endswith(".png") else JpegImagePlugin.JpegImageFile(file, path)
+
+
+def _deep_png(path: str, file: Any) -> tuple[str, int] | None:
+    """Tell type and channels of a PNG of 16 bits."""
+    if not path.lower().endswith(".png"):
+        return None
+    head = file.read(_PNG_HEAD_NBYTES)
+    file.seek(0)
+    is_deep = len(head) == _PNG_HEAD_NBYTES and head[24] == 16 and head[25] in _PNG_CHANNELS
+    return ("uint16", _PNG_CHANNELS[head[25]]) if is_deep else None
+
+
+def _image_slice(path: str) -> Slice:
+    with open(path, "rb") as file:
+        deep = _deep_png(path, file)
+        image = _open_image(path, file)
+        known = deep or _MODES.get(image.mode)
+        if known is None:
+            raise UnsupportedError(f"pixels of the kind {image.mode}")
+        dtype, channels = known
+        if min(image.size) < 1:
+            raise CorruptError(f"holds {image.width} x {image.height} pixels")
+        check_plausible(image.width * image.height * channels * np.dtype(dtype).itemsize, os.fstat(file.fileno()).st_size, "the header")
+        return Slice((Page(path),), Format(image.width, image.height, channels, dtype), (image.width, image.height))
+
+
+def _read_image(path: str) -> npt.NDArray[Any]:
+    with open(path, "rb") as file:
+        deep = _deep_png(path, file)
+        if deep is not None and deep[1] > 1:
+            array: npt.NDArray[Any] = need("imagecodecs", path).png_decode(file.read())
+        else:
+            image = _open_image(path, file)
+            array = np.asarray(image)
+            array = array.astype("uint16" if deep else stored_dtype(array.dtype), copy=False)
+    return array[:, :, np.newaxis] if array.ndim == 2 else array

@@ -1,0 +1,340 @@
+"""Pages of TIFF files as slices, by tifffile: only the strips or tiles are decoded that are needed."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, FormatError, UnsupportedError
+from wkwdask.formats.pictures.slices import Format, Page, Slice, check_plausible, stored_dtype
+from wkwdask.formats.pictures.tiff_directories import smallest_page
+from wkwdask.model.extras import need
+from wkwdask.model.parsing import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+TIFF_SUFFIXES = (".tif", ".tiff")
+_TOLD = 5  # how many series an error lists
+_BYTE_COUNTS = (279, 325, 514)
+_ESTIMATED = (2, 3, 4)  # compressions of fax machines, whose byte counts tifffile estimates
+_MOST_PLANES = 1 << 20
+
+
+def is_tiff(path: str) -> bool:
+    """Tell whether a path is that of a TIFF file, by its name."""
+    return path.lower().endswith(TIFF_SUFFIXES)
+
+
+def open_tiff(path: str) -> Any:
+    """Open a TIFF file.
+
+    Returns
+    -------
+    tifffile.TiffFile
+    """
+    return need("tifffile", path).TiffFile(path)
+
+
+def open_checked_tiff(path: str) -> Any:
+    """Open a TIFF file whose pages are going to be listed.
+
+    Returns
+    -------
+    tifffile.TiffFile
+
+    Raises
+    ------
+    CorruptError
+        Its directories form a loop, or claim what the file cannot hold.
+    UnsupportedError
+        It is one of a set of OME-TIFFs, and names a file in another folder.
+    """
+    smallest = smallest_page(path)
+    with reading(path, "TIFF file"):
+        tiff = open_tiff(path)
+    try:
+        with reading(path, "OME-TIFF"):
+            if tiff.is_ome:
+                _check_ome(tiff.ome_metadata, path, smallest)
+    except BaseException:
+        tiff.close()
+        raise
+    return tiff
+
+
+def _check_ome(text: str, path: str, smallest: int) -> None:
+    """Make sure that an OME description claims a number of planes that a list can hold, in files of this folder alone."""
+    try:
+        root = ElementTree.fromstring(text)
+    except ElementTree.ParseError:
+        return  # tifffile does not use it either
+    folder, seen = os.path.dirname(os.path.realpath(path)), {os.path.realpath(path)}
+    claimed = 0.0
+    for element in root.iter():
+        kind, values = element.tag.rpartition("}")[2], element.attrib
+        if kind == "UUID" and "FileName" in values:
+            other = os.path.realpath(os.path.join(os.path.dirname(path), values["FileName"]))
+            if os.path.dirname(other) != folder:
+                raise UnsupportedError(f"{path}: names {other} as one of its files, which lies outside of its folder; put all files of the set into one folder")
+            if other not in seen and os.path.isfile(other):
+                smallest = min(smallest, smallest_page(other))
+            seen.add(other)
+        elif kind == "Pixels":
+            claimed += math.prod(int(values[f"Size{axis}"]) for axis in values["DimensionOrder"]) / smallest
+        elif kind == "TiffData":
+            claimed += int(values.get("PlaneCount", values.get("NumPlanes", 0)))
+        elif kind.startswith("ModuloAlong") and "Start" in values:
+            claimed += abs((float(values["End"]) - float(values["Start"])) / float(values.get("Step", 1)))
+    if not claimed <= _MOST_PLANES:
+        raise CorruptError(f"{path}: its OME description claims {claimed:.0f} planes, expected at most {_MOST_PLANES}")
+
+
+def tiff_slices(path: str) -> list[Slice]:
+    with open_checked_tiff(path) as tiff:
+        # In a set of OME-TIFFs each file describes all of them: in a folder, each gives its own pages.
+        described = tiff.series if tiff.is_ome or tiff.is_imagej or tiff.is_shaped else []
+        if described and all(page is not None and page.parent is tiff for series in described for page in series.pages):
+            return series_slices(series_of(tiff, path), path, None)
+        pages = [page for page in tiff.pages if not page.is_reduced]
+        return [_page_slice(((page, _number(n, len(pages))),), path) for n, page in enumerate(pages)]
+
+
+def _number(n: int, count: int) -> int | None:
+    return n if count > 1 else None
+
+
+def series_of(tiff: Any, path: str) -> list[Any]:
+    """Give the series whose pages are the sections of a file: the only one, or all that lie behind each other, as where each page was written by itself.
+
+    Parameters
+    ----------
+    tiff : tifffile.TiffFile
+        The file.
+    path : str
+        Its name, for errors.
+
+    Returns
+    -------
+    list of tifffile.TiffPageSeries
+        All of one shape and type.
+
+    Raises
+    ------
+    UnsupportedError
+        They differ, or are several stacks of an OME-TIFF.
+    CorruptError
+        The file describes more sections than it holds.
+    """
+    if tiff.is_imagej and tiff.series and tiff.series[0].kind in ("generic", "uniform"):  # tifffile does not believe the description
+        claimed, stored = tiff.imagej_metadata.get("images", 1), len(tiff.pages)
+        if claimed > stored:
+            raise CorruptError(f"{path}: its ImageJ description claims {claimed} sections, which the file cannot hold: it has {stored} pages")
+    series = [one for one in tiff.series if not one.keyframe.is_reduced] if len(tiff.series) > 1 else []
+    if len(series) < 2:
+        return series or list(tiff.series[:1])
+    if len({(one.shape, one.axes, one.dtype) for one in series}) > 1 or (tiff.is_ome and len(series[0].pages) > 1):
+        told = ", ".join(f"{one.dtype} {one.axes} {one.shape}" for one in series[:_TOLD])
+        more = f", and {len(series) - _TOLD} more" if len(series) > _TOLD else ""
+        raise UnsupportedError(f"{path}: holds {len(series)} images, expected one, or sections that are all alike: {told}{more}; store each in its own file")
+    return series
+
+
+def series_axes(series: Any, path: str, axes: str | None) -> str:
+    """Name the axes of a TIFF series by c, z, y, x, and ``-`` for those of length 1 that mean nothing here.
+
+    Parameters
+    ----------
+    series : tifffile.TiffPageSeries
+        The series.
+    path : str
+        The file, for errors.
+    axes : str, optional
+        What a user says; by default what the file says.
+
+    Raises
+    ------
+    FormatError
+        The file does not say which axes are c, z, y and x.
+    ValueError
+        The axes do not fit.
+    """
+    if axes is not None:
+        if len(axes) != len(series.shape):
+            raise ValueError(f"{path}: axes {axes!r} for an array of shape {series.shape}, whose axes are {series.axes}")
+        return axes
+    letters = ""
+    for letter, length in zip(series.axes.lower(), series.shape, strict=True):
+        known = {"s": "c", "i": "z", "q": "z"}.get(letter, letter)
+        if length == 1 and letter in "iq" and "x" in letters:
+            known = "-"  # no depth, but an axis that the array had behind its columns
+        letters += known if known in "xyzc" and known not in letters else "-" if length == 1 else letter
+    unknown = [letter for letter in letters if letter not in "xyzc-"]
+    if unknown:
+        raise FormatError(f"{path}: axes {series.axes} of shape {series.shape}: say with axes= which of them are c, z, y and x")
+    return letters
+
+
+def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Slice]:
+    """List the slices of series of pages, one behind the other, by their axes.
+
+    Parameters
+    ----------
+    series : sequence of tifffile.TiffPageSeries
+        The series, all of one shape and type.
+    path : str
+        The file, for errors.
+    axes : str, optional
+        What a user says; by default what the file says.
+
+    Returns
+    -------
+    list of Slice
+
+    Raises
+    ------
+    UnsupportedError
+        The pages are no sections.
+    """
+    first = series[0]
+    letters = series_axes(first, path, axes)
+    pages = [page for one in series for page in one.pages]
+    size = math.prod(first.keyframe.shape)
+    within = (n for n in range(2, len(letters) + 1) if math.prod(first.shape[-n:]) == size and {"y", "x"} <= set(letters[-n:]))
+    outer = letters[: len(letters) - next(within, 2)]
+    shape = (len(series), *first.shape[: len(outer)])
+    if "y" in outer or "x" in outer or math.prod(shape) != len(pages):
+        raise UnsupportedError(f"{path}: {len(pages)} pages with the axes {letters} of the whole {first.shape}: the pages are not sections")
+    table = np.arange(len(pages)).reshape(shape)
+    order = [0, *(1 + outer.index(letter) for letter in "zc" if letter in outer)]
+    rest = [n for n in range(len(shape)) if n not in order]
+    depth = len(series) * (shape[1 + outer.index("z")] if "z" in outer else 1)
+    table = table.transpose(*order, *rest).reshape(depth, -1)
+    return [_page_slice(tuple((pages[n], _number(n, len(pages))) for n in row), path) for row in table.tolist()]
+
+
+def _page_slice(pages: tuple[tuple[Any, int | None], ...], path: str) -> Slice:
+    """Describe a slice by its pages."""
+    if any(page is None for page, _ in pages):
+        return Slice((Page(path, 0, next(number for page, number in pages if page is None)),), problem="the page is missing in the file")
+    found = tuple(Page(page.parent.filehandle.path, page.offset, number) for page, number in pages)
+    frame = pages[0][0].keyframe
+    _, depth, height, width, _ = frame.shaped
+    if depth != 1 or frame.dtype is None:
+        return Slice(found, problem=f"a page of depth {depth}" if depth != 1 else "values of a type that is not known")
+    try:
+        _check_segments(frame)
+    except CorruptError as error:
+        return Slice(found, problem=str(error))
+    channels = sum(page.keyframe.shaped[0] * page.keyframe.shaped[4] for page, _ in pages)
+    piece = (width, 1) if _is_plain(frame) else _segment_shape(frame)
+    return Slice(found, Format(width, height, channels, stored_dtype(frame.dtype).name), piece)
+
+
+def read_tiff_page(page: Page, columns: slice, rows: slice) -> npt.NDArray[Any]:
+    """Decode the strips or tiles of a page that a part of it touches."""
+    tifffile = need("tifffile", page.path)
+    with open_tiff(page.path) as tiff:
+        file = tiff.filehandle
+        file.seek(page.offset or tiff.pages[0].offset)
+        frame = tifffile.TiffPage(tiff, 0)
+        _, _, height, width, _ = frame.shaped
+        _check_segments(frame)
+        columns, rows = (slice(*part.indices(length)[:2]) for part, length in ((columns, width), (rows, height)))
+        if _is_plain(frame):
+            return _read_rows(file, frame, columns, rows)
+        return _read_segments(file, frame, columns, rows)
+
+
+def _is_plain(frame: Any) -> bool:
+    """Tell whether the rows of a page lie in the file one behind the other."""
+    is_stored = bool(frame.dataoffsets) and frame.dataoffsets[0] > 0 and sum(frame.databytecounts) >= frame.nbytes
+    return is_stored and bool(frame.is_memmappable) and frame.shaped[0] == 1
+
+
+def _check_segments(frame: Any) -> None:
+    """Make sure that each strip or tile of a page is stored, or is left out as a sparse file does: with offset 0 and a count of 0 bytes.
+
+    Raises
+    ------
+    CorruptError
+        One is neither, or could not be as large as it must be.
+    """
+    separate, _, height, width, samples = frame.shaped
+    tile_width, tile_height = _segment_shape(frame)
+    if min(frame.shaped) < 1 or min(tile_width, tile_height) < 1:
+        raise CorruptError(f"holds {width} x {height} pixels of {samples} values, in strips or tiles of {tile_width} x {tile_height}")
+    if _is_plain(frame):
+        end = frame.dataoffsets[0] + frame.nbytes
+        if end > frame.parent.filehandle.size:
+            raise CorruptError(f"its rows reach to byte {end}, and the file has {frame.parent.filehandle.size}")
+        return
+    if frame.compression not in _ESTIMATED and not any(tag in frame.tags for tag in _BYTE_COUNTS):
+        raise CorruptError("has no byte counts of its strips or tiles (tag 279 or 325)")
+    offsets, counts = np.asarray(frame.dataoffsets), np.asarray(frame.databytecounts)
+    expected = separate * -(-height // tile_height) * -(-width // tile_width)
+    if not len(offsets) == len(counts) == expected:
+        raise CorruptError(f"has {len(offsets)} offsets and {len(counts)} byte counts, expected {expected} of each, one for each strip or tile")
+    odd = np.flatnonzero((offsets == 0) != (counts == 0))
+    if len(odd):
+        raise CorruptError(
+            f"strip or tile {odd[0]} has offset {offsets[odd[0]]} and a count of {counts[odd[0]]} bytes, expected both, or 0 and 0 where it is left out"
+        )
+    check_plausible(tile_width * tile_height * samples * frame.dtype.itemsize, int(counts.min()), "a strip or tile")
+
+
+def _read_rows(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArray[Any]:
+    """Read rows as they lie in the file."""
+    _, _, _, width, samples = frame.shaped
+    dtype = np.dtype(frame.parent.byteorder + frame.dtype.char)
+    row_nbytes = width * samples * dtype.itemsize
+    start, nbytes = frame.dataoffsets[0] + rows.start * row_nbytes, (rows.stop - rows.start) * row_nbytes
+    file.seek(start)
+    data = file.read(nbytes)
+    if len(data) < nbytes:
+        raise CorruptError(f"ends at byte {start + len(data)}, expected {nbytes - len(data)} more bytes")
+    pixels = np.frombuffer(data, dtype).reshape(-1, width, samples)[:, columns]
+    return pixels.astype(stored_dtype(dtype), copy=False)
+
+
+def _read_segments(file: Any, frame: Any, columns: slice, rows: slice) -> npt.NDArray[Any]:
+    """Decode strips or tiles."""
+    separate, _, _, _, samples = frame.shaped
+    out = np.zeros((separate, rows.stop - rows.start, columns.stop - columns.start, samples), stored_dtype(frame.dtype))
+    for index in _segments(frame, columns, rows):
+        start, nbytes = frame.dataoffsets[index], frame.databytecounts[index]
+        if not nbytes:
+            continue  # a sparse file leaves out what is zero
+        file.seek(start)
+        data = file.read(nbytes)
+        if len(data) < nbytes:
+            raise CorruptError(f"ends in strip or tile {index}, at byte {start + len(data)}, expected {nbytes - len(data)} more bytes")
+        segment, (s, _, y, x, _), (_, h, w, _) = frame.decode(data, index, jpegtables=frame.jpegtables)
+        if segment is not None:
+            top, bottom, left, right = max(y, rows.start), min(y + h, rows.stop), max(x, columns.start), min(x + w, columns.stop)
+            part = segment[0, top - y : bottom - y, left - x : right - x]
+            out[s, top - rows.start : bottom - rows.start, left - columns.start : right - columns.start] = part
+    return out[0] if separate == 1 else out.transpose(1, 2, 0, 3).reshape(*out.shape[1:3], -1)
+
+
+def _segment_shape(frame: Any) -> tuple[int, int]:
+    """Give width and height of a strip or tile."""
+    _, _, height, width, _ = frame.shaped
+    return (frame.tilewidth, frame.tilelength) if frame.is_tiled else (width, min(height, frame.rowsperstrip or height))
+
+
+def _segments(frame: Any, columns: slice, rows: slice) -> Iterator[int]:
+    """Number the strips or tiles that a part of a page touches."""
+    separate, _, height, width, _ = frame.shaped
+    tile_width, tile_height = _segment_shape(frame)
+    across, down = -(-width // tile_width), -(-height // tile_height)
+    for s in range(separate):
+        for y in range(rows.start // tile_height, -(-rows.stop // tile_height)):
+            for x in range(columns.start // tile_width, -(-columns.stop // tile_width)):
+                yield (s * down + y) * across + x

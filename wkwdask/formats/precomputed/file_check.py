@@ -1,0 +1,360 @@
+"""Checking the files of one scale of a precomputed volume: all that is wrong with each, where the readers stop at the first fault. It never writes."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.formats.precomputed.files import SUFFIXES, decompress_file, largest_file, largest_nbytes, list_chunks, list_shards
+from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
+from wkwdask.formats.precomputed.shard_files import ShardFile, close_shard, open_shard
+from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES, MINISHARD_ENTRY_NBYTES, parse_minishard_index
+from wkwdask.formats.wkw.file_check import Findings
+from wkwdask.formats.wkw.listing import temporary_fault
+from wkwdask.geometry import compressed_morton
+from wkwdask.model.faults import Fault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.formats.precomputed.volume import PrecomputedVolume
+    from wkwdask.geometry.mag import Vec3
+
+_LISTED = 20  # faults of one kind in one file; the others are counted
+_KNOWN_FILES = ("provenance",)
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleListing:
+    """What is in the folder of a scale."""
+
+    chunks: tuple[tuple[Vec3, int], ...]
+    """Files of chunks: their cells, and the place of their endings in ``SUFFIXES``."""
+    shards: tuple[int, ...]
+    """Numbers of shards."""
+    faults: tuple[Fault, ...]
+    """Names that should not be there."""
+
+    def __len__(self) -> int:
+        return len(self.chunks) + len(self.shards)
+
+
+def list_scale(volume: PrecomputedVolume, others: Sequence[PrecomputedVolume] = ()) -> ScaleListing:
+    """List the files of a scale.
+
+    Parameters
+    ----------
+    volume : PrecomputedVolume
+        The scale.
+    others : sequence of PrecomputedVolume
+        The same scale in other chunk sizes: their files are no strays.
+    """
+    folder, scale = volume.folder, volume.scale
+    if os.path.islink(folder) and not os.path.exists(folder):
+        return ScaleListing((), (), (Fault("folder.dangling", folder, f"a symbolic link to {os.readlink(folder)}", "a folder"),))
+    if not os.path.isdir(folder):
+        there = os.path.lexists(folder)
+        return ScaleListing((), (), (Fault("folder.no_folder", folder, "a file", "a folder"),) if there else ())
+    try:
+        found = list_chunks(folder, scale) if scale.sharding is None else None
+        shards = {} if scale.sharding is None else list_shards(folder, scale)
+        known = {entry.name for entries in shards.values() for entry in entries}
+        known |= {entry.name for entry in (() if found is None else found.entries)}
+        known |= {entry.name for other in others for entry in list_chunks(folder, other.scale).entries}
+        faults = list(_strays(folder, known, scale.sharding is None))
+    except OSError as error:
+        return ScaleListing((), (), (Fault("folder.unreadable", folder, os.strerror(error.errno or 0)),))
+    for shard, entries in shards.items():
+        kinds = {entry.name.rpartition(".")[2] for entry in entries}
+        if "shard" in kinds and len(kinds) > 1:
+            faults.append(Fault("shard.twice", min(entry.path for entry in entries), f"shard {shard} is also stored in the obsolete layout", "one of them"))
+    chunks: list[tuple[Vec3, int]] = []
+    if found is not None:
+        rows = sorted(zip(found.cells[:, ::-1].tolist(), found.suffixes.tolist(), strict=True))
+        chunks = [((x, y, z), suffix) for (z, y, x), suffix in rows]
+        faults += _twice(volume, chunks)
+    return ScaleListing(tuple(chunks), tuple(sorted(shards)), tuple(faults))
+
+
+def _strays(folder: str, known: set[str], is_alone: bool) -> Iterator[Fault]:
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.name not in known)
+    for name in names:
+        path = f"{folder}/{name}"
+        leftover = temporary_fault(path)
+        if leftover is not None:
+            yield leftover
+        elif _looks_like_data(name):
+            yield Fault("name.unread", path, name, "the name of a chunk of the grid" if is_alone else "the name of a shard")
+        elif not name.startswith(".wkwdask"):
+            yield Fault("name.stray", path, "a folder" if os.path.isdir(path) else "a file")
+
+
+def _looks_like_data(name: str) -> bool:
+    return name.endswith((".shard", ".index", ".data")) or (name.count("_") == 2 and name.count("-") >= 3 and name[-1:].isalnum())
+
+
+def _twice(volume: PrecomputedVolume, chunks: Sequence[tuple[Vec3, int]]) -> Iterator[Fault]:
+    previous: Vec3 | None = None
+    for cell, suffix in chunks:
+        if cell == previous:
+            name = volume.scale.chunk_name(cell)
+            yield Fault("chunk.twice", f"{volume.folder}/{name}{SUFFIXES[suffix]}", f"chunk {cell} is also stored under another ending", "one file")
+        previous = cell
+
+
+@dataclass(frozen=True, slots=True)
+class PrecomputedCheck:
+    """How the files of one scale are to be checked; small to pickle."""
+
+    volume: PrecomputedVolume
+    """The scale."""
+    decode: bool
+    """Whether chunks are decoded."""
+    find_largest: bool = False
+    """Whether the largest value is looked for."""
+
+    @property
+    def folder(self) -> str:
+        """The scale's folder."""
+        return self.volume.folder
+
+    def check_chunks(self, chunks: Sequence[tuple[Vec3, int]]) -> Findings:
+        """Check chunks that are files.
+
+        Parameters
+        ----------
+        chunks : sequence of ((int, int, int), int)
+            Their cells, and the place of their endings in ``SUFFIXES``.
+        """
+        return sum((self._check_chunk(cell, SUFFIXES[suffix]) for cell, suffix in chunks), Findings())
+
+    def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
+        volume = self.volume
+        name = volume.scale.chunk_name(cell) + suffix
+        path = f"{volume.folder}/{name}"
+        size, fault = _looked_at(path)
+        if size is None:
+            return Findings(() if fault is None else (fault,), 0 if fault is None else 1)
+        if not size:
+            return Findings((Fault("chunk.empty", path, "0 bytes", "an encoded chunk", voxel=self._corner(cell)),), 1)
+        shape = volume.scale.chunk_shape_at(cell)
+        largest = largest_nbytes(volume.codec, shape)
+        try:
+            if not self.decode:
+                self._check_raw_size(size, suffix, shape)
+                return Findings((), 1, size)
+            (data,) = volume.store.read_whole([f"{volume.scale.key}/{name}"], largest_file(largest))
+            if data is None:  # removed meanwhile
+                return Findings()
+            data = decompress_file(data, name, path, largest, volume.codec, shape)
+            return Findings((), 1, size, 1, self._largest(volume.codec.decode(data, shape, path)))
+        except (FormatError, UnsupportedError) as error:
+            fault = Fault("chunk.undecodable", path, str(error).removeprefix(f"{path}: "), voxel=self._corner(cell))
+        except OSError as error:
+            fault = Fault("file.unreadable", path, os.strerror(error.errno or 0))
+        return Findings((fault,), 1, size)
+
+    def _check_raw_size(self, size: int, suffix: str, shape: Vec3) -> None:
+        """Compare the size of a raw chunk with its voxels, without reading it."""
+        expected = largest_nbytes(self.volume.codec, shape)
+        if self.volume.scale.encoding == "raw" and not suffix and size < expected:
+            raise TruncatedError(f"{size} bytes, expected {expected}")
+        if self.volume.scale.encoding == "raw" and not suffix and size > expected:
+            raise CorruptError(f"{size} bytes, expected {expected}")
+
+    def _largest(self, voxels: npt.NDArray[Any]) -> int | None:
+        return int(voxels.max()) if self.find_largest and voxels.size else None
+
+    def _corner(self, cell: Sequence[int]) -> Vec3:
+        """Give the lowest absolute voxel of a chunk."""
+        x, y, z = (int(n) * edge + first for n, edge, first in zip(cell, self.volume.chunk_shape, self.volume.origin, strict=True))
+        return x, y, z
+
+    def check_shards(self, shards: Sequence[int]) -> Findings:
+        """Check shards.
+
+        Parameters
+        ----------
+        shards : sequence of int
+            Their numbers.
+        """
+        return sum((self._check_shard(shard) for shard in shards), Findings())
+
+    def _check_shard(self, number: int) -> Findings:
+        volume, sharding = self.volume, self.volume.scale.sharding
+        assert sharding is not None
+        path = f"{volume.folder}/{sharding.shard_name(number)}"
+        try:
+            shard = open_shard(volume.store, volume.scale.key, sharding, number, volume.scale.grid)
+        except CorruptError as error:
+            return Findings((Fault("file.no_file", path, str(error).removeprefix(f"{path}: "), "a file"),), 1)
+        except MissingError as error:
+            kind = "file.dangling" if "symbolic link" in str(error) else "shard.half"
+            return Findings((Fault(kind, path, str(error).removeprefix(f"{path}: ")),), 1)
+        except OSError as error:
+            return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
+        if shard is None:  # removed meanwhile
+            return Findings()
+        try:
+            return _ShardCheck(self, shard, number).run()
+        finally:
+            close_shard(shard)
+
+
+def _looked_at(path: str) -> tuple[int | None, Fault | None]:
+    """Give the size of a file, or what is wrong with it; neither where it has vanished."""
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        if os.path.islink(path):
+            return None, Fault("file.dangling", path, f"a symbolic link to {os.readlink(path)}", "a file")
+        return None, None
+    except OSError as error:
+        return None, Fault("file.unreadable", path, os.strerror(error.errno or 0))
+    if not stat.S_ISREG(status.st_mode):
+        return None, Fault("file.no_file", path, "a folder" if stat.S_ISDIR(status.st_mode) else "no regular file", "a file")
+    return status.st_size, None
+
+
+class _ShardCheck:
+    """The check of one shard, minishard by minishard.
+
+    Parameters
+    ----------
+    check : PrecomputedCheck
+        The scale.
+    shard : ShardFile
+        The shard, open.
+    number : int
+        Its number.
+    """
+
+    def __init__(self, check: PrecomputedCheck, shard: ShardFile, number: int) -> None:
+        self._check, self._shard, self._number = check, shard, number
+        self._path = shard.file.name
+        self._faults: dict[str, list[Fault]] = {}
+        self._more: dict[str, int] = {}
+        self._blocks = 0
+        self._largest: int | None = None
+        self._used: list[npt.NDArray[np.int64]] = []
+
+    def run(self) -> Findings:
+        """Check all of it."""
+        shard, sharding = self._shard, self._shard.sharding
+        index_file = shard.index_file or shard.file
+        nbytes = (shard.file.nbytes or 0) + (shard.index_file.nbytes or 0 if shard.index_file is not None else 0)
+        if (index_file.nbytes or 0) < sharding.index_nbytes:
+            self._add(Fault("shard.short", index_file.name, f"{index_file.nbytes} bytes", f"at least the {sharding.index_nbytes} of its index"))
+        else:
+            for minishard in range(1 << sharding.minishard_bits):
+                self._check_minishard(minishard)
+            self._check_overlaps()
+        faults = tuple(fault for kind in self._faults for fault in self._with_more(kind))
+        return Findings(faults, 1, nbytes, self._blocks, self._largest)
+
+    def _add(self, fault: Fault) -> None:
+        listed = self._faults.setdefault(fault.kind, [])
+        if len(listed) < _LISTED:
+            listed.append(fault)
+        else:
+            self._more[fault.kind] = self._more.get(fault.kind, 0) + 1
+
+    def _with_more(self, kind: str) -> Iterator[Fault]:
+        *first, last = self._faults[kind]
+        yield from first
+        yield replace(last, more=self._more.get(kind, 0))
+
+    def _check_minishard(self, minishard: int) -> None:
+        shard, sharding = self._shard, self._shard.sharding
+        try:
+            where = shard.minishard_range(minishard)
+        except CorruptError as error:
+            offset = INDEX_ENTRY_NBYTES * minishard
+            self._add(Fault("shard.index", (shard.index_file or shard.file).name, str(error).rpartition(": ")[2], "a place in the file", offset=offset))
+            return
+        if where is None or where[0] == where[1]:
+            return
+        offset = shard.first_byte + where[0]
+        self._used.append(np.array([[offset, shard.first_byte + where[1]]], np.int64))
+        most = MINISHARD_ENTRY_NBYTES * sharding.minishard_chunks(shard.grid)
+        try:
+            found = shard.file.read([(offset, shard.first_byte + where[1])])
+            raw = b"" if found is None else found[0]
+            if sharding.minishard_index_encoding == "gzip":
+                raw = decompress_gzip(raw, most, self._path, offset)
+            elif len(raw) > most:
+                raise CorruptError(f"{len(raw)} bytes, expected at most {most}")
+            ids, starts, sizes = parse_minishard_index(raw, self._path, offset, shard.data_nbytes)
+        except FormatError as error:
+            text = str(error).removeprefix(f"{self._path}: byte {offset}: ")
+            self._add(Fault("minishard.broken", self._path, f"minishard {minishard}: {text}", offset=offset))
+            return
+        good = self._check_ids(ids, minishard, offset)
+        begins = starts.astype(np.int64) + shard.first_byte
+        self._used.append(np.stack([begins, begins + sizes.astype(np.int64)], axis=1))
+        for n in np.flatnonzero(good).tolist():
+            self._check_chunk(int(ids[n]), int(begins[n]), int(sizes[n]))
+
+    def _check_ids(self, ids: npt.NDArray[np.uint64], minishard: int, offset: int) -> npt.NDArray[np.bool_]:
+        """Tell which chunks belong to a minishard; no reader finds one that does not."""
+        grid, sharding = self._shard.grid, self._shard.sharding
+        cells = compressed_morton.decode(ids, grid)
+        bits = len(compressed_morton.bit_axes(grid))
+        outside = (cells >= np.array(grid)).any(axis=1)
+        if bits < compressed_morton.MAX_BITS:
+            outside |= ids >> np.uint64(bits) > 0
+        shards, minishards = sharding.places(ids)
+        foreign = ~outside & ((shards != np.uint64(self._number)) | (minishards != np.uint64(minishard)))
+        for n in np.flatnonzero(outside).tolist():
+            self._add(
+                Fault("minishard.outside", self._path, f"chunk {ids[n]} in minishard {minishard}", f"chunks of a grid of {grid}", int(ids[n]), offset=offset)
+            )
+        for n in np.flatnonzero(foreign).tolist():
+            place = f"minishard {minishards[n]} of {sharding.shard_name(int(shards[n]))}"
+            what = f"chunk {ids[n]} in minishard {minishard}"
+            self._add(Fault("minishard.foreign", self._path, what, place, int(ids[n]), self._check._corner(cells[n].tolist()), offset))
+        good: npt.NDArray[np.bool_] = ~outside & ~foreign
+        return good
+
+    def _check_chunk(self, chunk: int, offset: int, size: int) -> None:
+        volume, sharding = self._check.volume, self._shard.sharding
+        x, y, z = compressed_morton.decode([chunk], self._shard.grid)[0].tolist()
+        if not size:
+            self._add(Fault("chunk.empty", self._path, "0 bytes", "an encoded chunk", chunk, self._check._corner((x, y, z)), offset))
+            return
+        if not self._check.decode:
+            return
+        shape = volume.scale.chunk_shape_at((x, y, z))
+        try:
+            found = self._shard.file.read([(offset, offset + size)])
+            data = b"" if found is None else found[0]
+            if sharding.data_encoding == "gzip":
+                data = decompress_gzip(data, largest_nbytes(volume.codec, shape), self._path, offset)
+            largest = self._check._largest(volume.codec.decode(data, shape, self._path, offset))
+        except (FormatError, UnsupportedError) as error:
+            text = str(error).removeprefix(f"{self._path}: byte {offset}: ")
+            self._add(Fault("chunk.undecodable", self._path, text, "", chunk, self._check._corner((x, y, z)), offset))
+            return
+        self._blocks += 1
+        self._largest = largest if self._largest is None else max(self._largest, largest or 0)
+
+    def _check_overlaps(self) -> None:
+        """Look for bytes that belong to two parts of the file."""
+        if not self._used:
+            return
+        parts = np.concatenate(self._used)
+        parts = parts[parts[:, 1] > parts[:, 0]]
+        parts = parts[np.argsort(parts[:, 0], kind="stable")]
+        ends = np.maximum.accumulate(parts[:, 1])
+        for n in np.flatnonzero(parts[1:, 0] < ends[:-1]).tolist():
+            self._add(
+                Fault("shard.overlap", self._path, f"a part that begins inside the one before it, which ends at byte {ends[n]}", offset=int(parts[n + 1, 0]))
+            )

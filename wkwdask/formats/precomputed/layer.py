@@ -1,0 +1,285 @@
+"""Neuroglancer precomputed volumes as people name them: from a URL or folder to the record of the volume, and to one of its scales."""
+
+from __future__ import annotations
+
+import json
+import os
+import posixpath
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError
+from wkwdask.formats.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
+from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, Scale
+from wkwdask.formats.precomputed.info_file import look, read_info
+from wkwdask.formats.precomputed.pending import check_published
+from wkwdask.formats.precomputed.scale_choice import base_resolution, find_scale, mags_of
+from wkwdask.formats.precomputed.volume import PrecomputedVolume
+from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
+from wkwdask.formats.wkw.volume import HEADER_NAME
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.translated import TranslatedVolume
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.store import open_store, trusting
+from wkwdask.store.url_name import UrlName
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.precomputed.info import Lengths, VolumeInfo
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.store.store import Store
+
+PREFIX = "precomputed://"
+_NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))
+stripped, is_named_precomputed, location_of = _NAME.stripped, _NAME.is_in, _NAME.location
+_MOST_REDIRECTS = 10
+_LOOKED_AT_NBYTES = 16 << 20
+_MOST_FOLDERS_IN_KEY = 3  # of a scale whose path is given
+
+AbsoluteVolume = TranslatedVolume[PrecomputedVolume]
+"""A scale in absolute voxels: moved to where ``info`` says that it is."""
+
+
+@dataclass(frozen=True)
+class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
+    """A whole volume: what its ``info`` says, and its scales by their mags."""
+
+    store: Store
+    """Its folder."""
+    info: VolumeInfo
+    """What ``info`` says."""
+    key: str | None = None
+    """The one scale that is meant, where the path is that of one."""
+    chunk_size: Vec3 | None = None
+    """Which of several chunk sizes is read; None for the first of each scale."""
+
+    @property
+    def folder(self) -> str:
+        """Its folder or URL."""
+        return self.store.url
+
+    @property
+    def name(self) -> str:
+        """The last part of its folder or URL."""
+        return self.folder.rstrip("/").rpartition("/")[2]
+
+    @property
+    def category(self) -> str:
+        """``"color"`` or ``"segmentation"``."""
+        return "segmentation" if self.info.type == "segmentation" else "color"
+
+    @property
+    def voxel_size_nm(self) -> Lengths | None:
+        """Edge lengths of a voxel of mag 1 [nm]: those of the first scale."""
+        return base_resolution(self.info)
+
+    @cached_property
+    def mags(self) -> dict[Mag, str]:
+        """The folder of every mag, finest first; of scales of the same mag the first one counts, and those without one are left out."""
+        return folders_by_mag((mag, self.store.path_of(scale.key)) for scale, mag in zip(self.info.scales, mags_of(self.info), strict=True))
+
+    def mag_of(self, scale: Scale) -> Mag | None:
+        """Give the mag of a scale, None where it has none."""
+        return dict(zip((one.index for one in self.info.scales), mags_of(self.info), strict=True)).get(scale.index)
+
+    def find(self, asked: Mag | str | int | None) -> Scale:
+        """Find the scale that a user names by its mag, or else by its key.
+
+        Raises
+        ------
+        CorruptError, UnsupportedError
+            It cannot be used.
+        MissingError
+            There is none.
+        ValueError
+            The path is that of another scale.
+        """
+        if asked is None:
+            return find_scale(self.info, self.folder, key=self.key)
+        mag = mag_or_key(asked)
+        try:
+            found = find_scale(self.info, self.folder, mag=mag) if isinstance(mag, Mag) else find_scale(self.info, self.folder, key=mag)
+        except MissingError:
+            if not isinstance(mag, Mag) or not isinstance(asked, str):
+                raise
+            found = find_scale(self.info, self.folder, key=asked)
+        if self.key not in (None, found.key):
+            raise ValueError(f"{self.store.path_of(str(self.key))} is the scale {self.key!r}, not {asked}; give the volume's folder to choose a scale")
+        return found
+
+    def open_scale(self, scale: Scale) -> AbsoluteVolume:
+        """Open one of the scales of ``info``, in absolute voxels.
+
+        Raises
+        ------
+        CorruptError
+            Its encoding does not have the volume's type.
+        ReplacedError
+            Another job replaced it since ``info`` was read, or does so now.
+        ValueError
+            It is not stored in that chunk size.
+        """
+        its_mag = self.mag_of(scale) or MAG_1
+        try:
+            ChunkCodec.of(self.info, scale)
+        except CorruptError as error:
+            raise CorruptError(f"{self.store.path_of(FILE_NAME)}: {error}") from None
+        if self.chunk_size is not None:
+            scale = scale.with_chunk_size(self.chunk_size)
+        opened = look(self.store, scale.key) if self.store.is_local else None
+        volume = PrecomputedVolume(self.store, self.info.dtype, self.info.num_channels, scale, its_mag, opened)
+        if opened is not None:
+            check_published(self.folder, volume.folder, self.info)
+            if not volume.is_listed_in(opened):
+                raise ReplacedError(f"{volume.folder}: {FILE_NAME} describes another scale since it was read; open it anew")
+        return TranslatedVolume(volume, volume.origin)
+
+
+def open_precomputed(
+    url: str | os.PathLike[str], mag: Mag | str | int | None = None, key: str | None = None, chunk_size: Sequence[int] | None = None
+) -> AbsoluteVolume:
+    """Open one scale of a precomputed volume, in absolute voxels.
+
+    Parameters
+    ----------
+    url : str or path
+        ``precomputed://`` before a path or URL, or a path or URL as Neuroglancer writes it, with ``|neuroglancer-precomputed:`` at its end; the folder of a
+        volume or of one of its scales.
+    mag : Mag, str or int, optional
+        Its mag, relative to the first scale; by default the finest with files.
+    key : str, optional
+        Its key, in place of the mag.
+    chunk_size : sequence of 3 int, optional
+        Which of several chunk sizes is read [voxels]; by default the first.
+
+    Returns
+    -------
+    TranslatedVolume of PrecomputedVolume
+
+    Raises
+    ------
+    CorruptError
+        ``info`` is broken, or what it says of the scale.
+    MissingError
+        There is no such volume or scale.
+    ModuleNotFoundError
+        A remote volume needs a driver that is not installed; the message names the extra.
+    UnsupportedError
+        The scale or the URL is of a kind that is not read.
+    ValueError
+        The scale is not stored in that chunk size.
+    """
+    layer = open_precomputed_layer(url, chunk_size)
+    return layer.volume(mag) if key is None else layer.open_scale(find_scale(layer.info, layer.folder, key=key))
+
+
+def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> PrecomputedLayer:
+    """Open a whole precomputed volume; errors as for :func:`open_precomputed`.
+
+    Parameters
+    ----------
+    url : str or path
+        As for :func:`open_precomputed`.
+    chunk_size : sequence of 3 int, optional
+        Which of several chunk sizes is read [voxels]; by default the first of each scale.
+    """
+    location = location_of(url)
+    key = None
+    store: Store = open_store(location)
+    if store.is_local and not os.path.exists(store.path_of(FILE_NAME)):
+        above = volume_above(store.url)
+        if above is not None:
+            store, key = open_store(above[0]), above[1]
+    store, info = _followed(store)
+    if key is not None:
+        find_scale(info, store.url, key=key)
+    return PrecomputedLayer(store, info, key, None if chunk_size is None else vec3(chunk_size, "chunk_size"))
+
+
+def _followed(store: Store) -> tuple[Store, VolumeInfo]:
+    """Read the ``info``, wherever it says that the volume is instead."""
+    seen = [store.url]
+    while True:
+        info = read_info(store)
+        if info.redirect is None:
+            return trusting(store, FILE_NAME), info
+        store = open_store(_target(store, info.redirect))
+        if store.url in seen:
+            raise CorruptError(f"{seen[0]}/{FILE_NAME}: redirects lead in a circle: {' -> '.join([*seen, store.url])}")
+        seen.append(store.url)
+        if len(seen) > _MOST_REDIRECTS + 1:
+            raise CorruptError(f"{seen[0]}/{FILE_NAME}: more than {_MOST_REDIRECTS} redirects: {' -> '.join(seen)}")
+
+
+def _target(store: Store, redirect: str) -> str:
+    """Resolve where an ``info`` leads to: a URL, or a place that is relative to the volume."""
+    location = stripped(redirect)
+    if "://" not in location and not location.startswith(("/", "~")):
+        return store.path_of(location.rstrip("/"))
+    if not is_remote(location) and not store.is_local:
+        raise UnsupportedError(f"{store.path_of(FILE_NAME)}: redirects from a remote place to the local path {location}, which is not followed")
+    return location
+
+
+def is_precomputed(url: object) -> bool:
+    """Tell whether something is a precomputed volume or a scale of one: by its name, or a local folder by its ``info``; one with WKW in it is not."""
+    if is_named_precomputed(url):
+        return True
+    if not isinstance(url, (str, os.PathLike)) or not os.fspath(url) or is_remote(os.fspath(url)):
+        return False
+    path = local_path(url)
+    return (_is_info(f"{path}/{FILE_NAME}") and not holds_wkw(path)) or volume_above(path) is not None
+
+
+def is_wkw_itself(path: str) -> bool:
+    """Tell whether a folder is a WKW dataset with a JSON, or a mag."""
+    return os.path.exists(f"{path}/{DATASOURCE_NAME}") or os.path.exists(f"{path}/{HEADER_NAME}")
+
+
+def holds_wkw(path: str) -> bool:
+    """Tell whether a folder is a WKW dataset, layer or mag."""
+    if is_wkw_itself(path):
+        return True
+    try:
+        with os.scandir(path) as entries:
+            return any(os.path.exists(f"{entry.path}/{HEADER_NAME}") for entry in entries if not entry.is_file())
+    except OSError:
+        return False
+
+
+def _is_info(path: str) -> bool:
+    """Tell whether a file is the ``info`` of a precomputed volume, and not that of something else, such as of meshes; a broken one is."""
+    try:
+        if not os.path.isfile(path):
+            return False
+        with open(path, "rb") as file:
+            raw = file.read(_LOOKED_AT_NBYTES)
+    except OSError:
+        return False
+    try:
+        document: Any = json.loads(raw)
+    except (ValueError, RecursionError):
+        return b'"scales"' in raw or TYPE.encode() in raw
+    return isinstance(document, dict) and document.get("@type", TYPE) == TYPE and ("scales" in document or "redirect" in document)
+
+
+def volume_above(path: str) -> tuple[str, str] | None:
+    """Find the volume that a local folder is a scale of: its folder and the scale's key, in which there may be slashes."""
+    folder, rest = path, ""
+    for _ in range(_MOST_FOLDERS_IN_KEY):
+        folder, name = os.path.split(folder)
+        rest = f"{name}/{rest}" if rest else name
+        if not name:
+            return None
+        if _is_info(f"{folder}/{FILE_NAME}") and not holds_wkw(folder):
+            try:
+                info = read_info(open_store(folder))
+            except (FormatError, OSError):
+                return None
+            keys = [*(scale.key for scale in info.scales), *(scale.key for scale in info.odd)]
+            return next(((folder, key) for key in keys if posixpath.normpath(key) == rest), None)
+    return None

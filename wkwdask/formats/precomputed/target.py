@@ -1,0 +1,147 @@
+"""One scale of a precomputed volume that is being built in a job's folder, in coordinates that count from its ``voxel_offset``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.formats.chunked_target import ShardableTarget
+from wkwdask.formats.precomputed.files import group_cells
+from wkwdask.formats.precomputed.gzip_stream import compress_gzip
+from wkwdask.formats.precomputed.shard_output import ShardOutput
+from wkwdask.formats.precomputed.sharding import INDEX_ENTRY_NBYTES
+from wkwdask.formats.precomputed.splice import splice_shard
+from wkwdask.formats.precomputed.volume import PrecomputedVolume
+from wkwdask.geometry import compressed_morton
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.store.local import NewFile
+from wkwdask.store.store import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.formats.precomputed.chunk import ChunkCodec
+    from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.receipts import Receipt
+
+SUFFIXES = {None: "", "gzip": ".gz"}
+"""What is appended to the name of a chunk's own file, by the way in which it is compressed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrecomputedTarget(ShardableTarget):
+    """One scale that is being built; small to pickle."""
+
+    scale: Scale
+    """What is made."""
+    codec: ChunkCodec
+    """How its chunks are encoded."""
+    compress: str | None = None
+    """How chunks that are files of their own are compressed, None or ``"gzip"``."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one channel, in native byte order."""
+        return self.codec.dtype
+
+    @property
+    def num_channels(self) -> int:
+        """Values per voxel."""
+        return self.codec.num_channels
+
+    @property
+    def box(self) -> BoundingBox:
+        """Where data goes [voxels of the scale, counted from ``origin``]."""
+        return BoundingBox((0, 0, 0), self.scale.size, self.mag)
+
+    @property
+    def origin(self) -> Vec3:
+        """Absolute voxel of the scale at which its coordinates start."""
+        return self.scale.voxel_offset
+
+    @property
+    def chunk_shape(self) -> Vec3:
+        """A chunk along x, y, z [voxels]."""
+        return self.scale.chunk_size
+
+    @property
+    def shard_shape(self) -> Vec3:
+        """A shard file, or a group of chunks, along x, y, z [voxels]."""
+        x, y, z = (n * edge for n, edge in zip(group_cells(self.scale, self.voxel_nbytes), self.chunk_shape, strict=True))
+        return x, y, z
+
+    @property
+    def index_nbytes(self) -> int | None:
+        """Bytes of the index of a shard file; None where chunks are files of their own."""
+        return None if self.scale.sharding is None else self.scale.sharding.index_nbytes
+
+    def as_volume(self) -> PrecomputedVolume:
+        """Read what has been published so far."""
+        store, key = LocalStore(os.path.dirname(self.folder)), os.path.basename(self.folder)
+        return PrecomputedVolume(store, self.dtype, self.num_channels, replace(self.scale, key=key), self.mag)
+
+    def codes(self, places: Sequence[Vec3]) -> npt.NDArray[np.uint64]:
+        """Give the identifiers of chunks."""
+        return compressed_morton.encode(places, self.scale.grid)
+
+    def encode_chunk(self, voxels: npt.NDArray[Any], cell: Vec3) -> bytes:
+        """Encode one chunk (c, x, y, z), which is cut off at the upper ends of the box."""
+        return self.packed(self.codec.encode(voxels, self.chunk_path(cell)))
+
+    def packed(self, data: bytes) -> bytes:
+        """Compress an encoded chunk as it is stored."""
+        gzips = self.compress == "gzip" if self.scale.sharding is None else self.scale.sharding.data_encoding == "gzip"
+        is_image = self.scale.encoding == "raw" and self.dtype.itemsize <= 2  # of labels there is more to be gained
+        return compress_gzip(data, is_image=is_image) if gzips else data
+
+    def chunk_path(self, cell: Vec3) -> str:
+        """Name the file of a chunk that is stored by itself."""
+        return f"{self.folder}/{self.scale.chunk_name(cell)}{SUFFIXES[self.compress]}"
+
+    def first_id(self, shard: Vec3) -> int:
+        """Give the lowest identifier of the chunks in a shard."""
+        x, y, z = (n * edge // step for n, edge, step in zip(shard, self.shard_shape, self.chunk_shape, strict=True))
+        return self.scale.chunk_id((x, y, z))
+
+    def shard_file(self, shard: Vec3) -> str:
+        """Name a shard file."""
+        sharding = self.scale.sharding
+        assert sharding is not None
+        return f"{self.folder}/{sharding.shard_name(self.first_id(shard) >> (sharding.preshift_bits + sharding.minishard_bits))}"
+
+    def splice_shard(self, source: PrecomputedVolume, shard: Vec3) -> Receipt:
+        """Make a shard of the chunks that a scale has stored in its place, see :func:`wkwdask.formats.precomputed.splice.splice_shard`."""
+        return splice_shard(source, self, shard)
+
+    def open_shard(self, shard: Vec3) -> ShardOutput:
+        """Start a shard file."""
+        assert self.scale.sharding is not None
+        return ShardOutput(self.scale.sharding, self.first_id(shard), lambda: NewFile(self.shard_path(shard), self.parts_folder))
+
+    def is_whole_shard(self, path: str, nbytes: int) -> bool:
+        """Tell whether a shard file is there, has its size, and an index that ends where the file does, as all do that are written here."""
+        tables = self.index_nbytes or 0
+        try:
+            with open(path, "rb") as file:
+                raw = file.read(tables)
+                size = os.fstat(file.fileno()).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        if size != nbytes or len(raw) != tables:
+            return False
+        index = np.frombuffer(raw, "<u8").reshape(-1, INDEX_ENTRY_NBYTES // 8)
+        return bool((index[:, 0] <= index[:, 1]).all()) and int(index.max()) == size - tables
+
+    def expected_nbytes(self, files: int, voxel_nbytes: int, ratio: float) -> int:
+        """Estimate what files take that hold some voxels, encoded at a ratio."""
+        tables = 0
+        if self.scale.sharding is not None:
+            x, y, z = self.chunk_shape
+            tables = files * self.scale.sharding.index_nbytes + 24 * (voxel_nbytes // (x * y * z * self.voxel_nbytes))
+        return int(voxel_nbytes * ratio) + tables

@@ -1,0 +1,117 @@
+"""The record by which a job publishes mags or takes them away. Whoever finds that of a job that was killed can do what is left to be done."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.formats.metadata import edit_from_json, folders_of
+from wkwdask.model.parsing import reading
+from wkwdask.store.json_record import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.metadata import MetadataEdit
+    from wkwdask.formats.record_paths import RecordPaths
+
+RECORD_NAME = "publish.json"
+_REMOVED = "removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What is left to be done."""
+
+    mark: str
+    """What the provenance of the mags says once they are published."""
+    mags: tuple[tuple[str, str], ...]
+    """Folders of mags in the job's folder, and where they are to appear."""
+    removed: tuple[str, ...] | None
+    """Folders of mags that are to go; None where the job publishes."""
+    edit: MetadataEdit | None
+    """What the metadata is to say."""
+
+
+def format_publication(paths: RecordPaths, job: str, mark: str, mags: Sequence[tuple[str, str]], edit: MetadataEdit | None) -> bytes:
+    """Write the record of mags that are to appear.
+
+    Parameters
+    ----------
+    paths : RecordPaths
+        Those of the job.
+    job : str
+        Its name.
+    mark : str
+        What the provenance of the mags says.
+    mags : sequence of tuple
+        Name of each in the job's folder, and where it is to appear.
+    edit : MetadataEdit, optional
+        What to change in the metadata.
+    """
+    listed = [{"staged": staged, "folder": paths.written(folder)} for staged, folder in mags]
+    return json.dumps({"job": job, "publication": mark, "mags": listed, "edit": _edit_to_json(paths, edit)}).encode()
+
+
+def format_removal(paths: RecordPaths, folders: Sequence[str], edit: MetadataEdit | None) -> bytes:
+    """Write the record of mags that are to go.
+
+    Parameters
+    ----------
+    paths : RecordPaths
+        Those of the job.
+    folders : sequence of str
+        The mags.
+    edit : MetadataEdit, optional
+        What the metadata is to forget.
+    """
+    return json.dumps({_REMOVED: list(map(paths.written, folders)), "edit": _edit_to_json(paths, edit)}).encode()
+
+
+def read_publication(paths: RecordPaths) -> Publication | None:
+    """Read the record of a job, None where there is none.
+
+    Raises
+    ------
+    CorruptError
+        It cannot be understood, or names what is not in its dataset.
+    """
+    path = f"{paths.root}/{RECORD_NAME}"
+    record = read_record(path)
+    if record is None:
+        return None
+    with reading(path, "record"):
+        removed = tuple(paths.target(folder, RECORD_NAME) for folder in record[_REMOVED]) if _REMOVED in record else None
+        mags = tuple((paths.staged(mag["staged"], RECORD_NAME), paths.target(mag["folder"], RECORD_NAME)) for mag in record.get("mags", ()))
+        mark = "" if removed is not None else record["publication"]
+        if not isinstance(mark, str):
+            raise TypeError(f"publication is {mark!r}")
+        return Publication(mark, mags, removed, _edit_from_json(paths, record["edit"]))
+
+
+def published_folders(paths: RecordPaths) -> list[str]:
+    """List where the mags of a record are to appear, wherever that is: to compare it.
+
+    Raises
+    ------
+    CorruptError
+        It cannot be understood.
+    """
+    path = f"{paths.root}/{RECORD_NAME}"
+    record = read_record(path) or {}
+    with reading(path, "record"):
+        return [paths.read(mag["folder"]) for mag in record.get("mags", ())]
+
+
+def _edit_to_json(paths: RecordPaths, edit: MetadataEdit | None) -> dict[str, Any] | None:
+    if edit is None:
+        return None
+    value = edit.to_json()
+    return {**value, **{name: paths.written(folder) for name, folder in folders_of(value).items()}}
+
+
+def _edit_from_json(paths: RecordPaths, value: dict[str, Any] | None) -> MetadataEdit | None:
+    if value is None:
+        return None
+    return edit_from_json({**value, **{name: paths.document_folder(folder, RECORD_NAME) for name, folder in folders_of(value).items()}})

@@ -1,0 +1,189 @@
+"""Paths in the records of a job: relative to the folder that the job works in, and never followed out of its dataset.
+
+A copy of a dataset with an interrupted job is so about its own mags, and a dataset from elsewhere cannot name a folder beside it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import CorruptError
+from wkwdask.formats.n5.attributes import FILE_NAME as N5_NAME
+from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
+from wkwdask.store.json_record import read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_FOLDER_PREFIX = ".wkwdask-job-"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPaths:
+    """The paths in the records of one job.
+
+    Which datasets they may name is the running call's to say: that of the folder that the job works in, and those that the call itself writes.
+    """
+
+    root: str
+    """The job's folder, in which the records lie."""
+    datasets: tuple[str, ...] = ()
+    """Further datasets that the running call writes, which its options allow."""
+
+    @property
+    def parent(self) -> str:
+        """The folder that the job works in: where a link leads to it from another dataset, the real one, for its records are about that."""
+        folder = os.path.dirname(self.root)
+        real, around = os.path.realpath(folder), os.path.realpath(dataset_around(folder))
+        return folder if real == around or real.startswith(f"{around.rstrip('/')}/") else real
+
+    def written(self, path: str) -> str:
+        """Give the form of a path that a record holds."""
+        return os.path.relpath(path, self.parent)
+
+    def read(self, text: Any) -> str:
+        """Give the path that a record names, wherever it leads: to compare it, not to change what is there.
+
+        Raises
+        ------
+        ValueError
+            It is no path.
+        """
+        if not isinstance(text, str) or not text or "\0" in text:
+            raise ValueError(f"expected a path, found {text!r}")
+        return os.path.normpath(os.path.join(self.parent, text))
+
+    def target(self, text: Any, record: str) -> str:
+        """Give the folder of a mag that a record names and that is to be replaced or removed.
+
+        Parameters
+        ----------
+        text : str
+            What the record says.
+        record : str
+            Name of the record.
+
+        Raises
+        ------
+        CorruptError
+            It lies outside of the datasets that may be changed, or is one of them, or holds the job's folder.
+        """
+        path = self.read(text)
+        above, name = os.path.split(path)
+        real = os.path.join(os.path.realpath(above), name)  # a link that is itself the target is refused or replaced, never followed
+        if os.path.commonpath([real, os.path.realpath(self.root)]) == real or not any(real.startswith(f"{root}/") for root in self._roots()):
+            self._refuse(path, record)
+        return path
+
+    def document_folder(self, text: Any, record: str) -> str:
+        """Give the folder of a document that a record names and that is to be changed.
+
+        Raises
+        ------
+        CorruptError
+            It lies outside of the datasets that may be changed.
+        """
+        path = self.read(text)
+        real = os.path.realpath(path)
+        if not any(real == root or real.startswith(f"{root}/") for root in self._roots()) and not self._is_new_dataset(real):
+            self._refuse(path, record)
+        return path
+
+    def staged(self, name: Any, record: str) -> str:
+        """Give the folder inside of the job's own that a record names.
+
+        Raises
+        ------
+        CorruptError
+            It lies somewhere else.
+        """
+        path = f"{self.root}/{name}"
+        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name or os.path.islink(path):
+            self._refuse(path, record)
+        return path
+
+    def _roots(self) -> Iterable[str]:
+        """Give the real folders that may be changed."""
+        return [f"{os.path.realpath(folder).rstrip('/')}" for folder in (dataset_around(self.parent), *self.datasets)]
+
+    def _is_new_dataset(self, real: str) -> bool:
+        """Tell whether a folder is the one in which the job makes the JSON of a new dataset."""
+        return real == os.path.realpath(os.path.dirname(self.parent)) and _dataset_with_json(self.parent) is None
+
+    def _refuse(self, path: str, record: str) -> None:
+        what = f"names {path!r}, which is not in the dataset {dataset_around(self.parent)}"
+        raise CorruptError(
+            f"{self.root}/{record}: {what}, and nothing is done there; wkwdask repair removes the record, and so does who removes {self.root}; "
+            "where a job was interrupted that writes outside of its dataset, the same call with allow_external=True completes it"
+        )
+
+
+def dataset_around(folder: str) -> str:
+    """Name the dataset that a folder belongs to, in which jobs work: the folder itself where nothing says that there is one.
+
+    Parameters
+    ----------
+    folder : str
+        A layer, a volume, a group, or the folder above a mag that is by itself.
+    """
+    found = _dataset_with_json(folder)
+    if found is not None:
+        return found
+    above = folder
+    while os.path.dirname(above) != above:
+        if above.endswith(".n5") or _is_container(above):
+            return above
+        above = os.path.dirname(above)
+    return folder
+
+
+def _dataset_with_json(folder: str) -> str | None:
+    return next((path for path in (folder, os.path.dirname(folder)) if os.path.isfile(f"{path}/{DATASOURCE_NAME}")), None)
+
+
+def _is_container(folder: str) -> bool:
+    try:
+        return "n5" in (read_record(f"{folder}/{N5_NAME}") or {})
+    except (CorruptError, OSError):
+        return False
+
+
+def check_no_links(root: str) -> None:
+    """Make sure that a folder that an earlier start left holds no symbolic link, through which another folder would be written.
+
+    Raises
+    ------
+    CorruptError
+        It does, or is one.
+    """
+    found = root if os.path.islink(root) else next(_links(root), None)
+    if found is not None:
+        raise CorruptError(f"{found}: is a symbolic link; jobs make none there, and none is followed: remove {root}")
+
+
+def _links(root: str) -> Iterator[str]:
+    for folder, folders, files in os.walk(root):
+        yield from (path for path in (f"{folder}/{name}" for name in (*folders, *files)) if os.path.islink(path))
+
+
+def is_job_folder(name: str) -> bool:
+    """Tell whether a folder is that of a job, by its name."""
+    return name.startswith(_FOLDER_PREFIX)
+
+
+def job_root(parent: str, job: str) -> str:
+    """Name the folder of a job."""
+    return f"{parent}/{_FOLDER_PREFIX}{job}"
+
+
+def job_folders(parent: str) -> Iterator[tuple[str, str]]:
+    """Go through the folders of all jobs in a layer: path and job."""
+    try:
+        with os.scandir(parent) as entries:
+            found = [entry for entry in entries if is_job_folder(entry.name) and entry.is_dir(follow_symlinks=False)]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        yield entry.path, entry.name.removeprefix(_FOLDER_PREFIX)

@@ -1,0 +1,138 @@
+"""What is in a precomputed volume, or in N5 or Zarr: the numbers behind ``wkwdask info``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.formats.precomputed.files import file_sizes
+from wkwdask.formats.precomputed.layer import open_precomputed_layer
+from wkwdask.formats.precomputed.scale_choice import mags_of
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+
+if TYPE_CHECKING:
+    import os
+
+    from wkwdask.formats.precomputed.info import Lengths, OddScale, Scale
+    from wkwdask.formats.precomputed.layer import PrecomputedLayer
+    from wkwdask.geometry.mag import Mag, Vec3
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleSummary:
+    """One scale."""
+
+    key: str
+    """Its key."""
+    folder: str
+    """Its folder or URL."""
+    mag: Mag | None = None
+    """Its mag relative to the first scale, None where it has none."""
+    resolution: Lengths | None = None
+    """Edge lengths of a voxel [nm]."""
+    box: BoundingBox | None = None
+    """Where it has data, absolute [voxels of the scale]; None where it cannot be opened."""
+    chunk_sizes: tuple[Vec3, ...] = ()
+    """All chunk sizes that it is stored in [voxels]."""
+    encoding: str = ""
+    """How chunks are encoded."""
+    sharding: str = ""
+    """How chunks are put into files, empty where each is one."""
+    hidden: bool = False
+    """Whether viewers leave it out."""
+    files: int | None = None
+    """Chunks or shards that are stored, None for a remote volume."""
+    nbytes: int | None = None
+    """Their bytes, None for a remote volume."""
+    problem: str = ""
+    """Why it cannot be opened, empty where it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSummary:
+    """A precomputed volume, or what N5 or Zarr holds; or one of its scales."""
+
+    path: str
+    """Its folder or URL."""
+    type: str
+    """``"image"`` or ``"segmentation"``."""
+    dtype: str
+    """Type of one channel."""
+    num_channels: int
+    """Values per voxel."""
+    scales: tuple[ScaleSummary, ...]
+    """The scales, as ``info`` lists them; or the arrays of N5 or Zarr, finest first."""
+    format: str = "precomputed"
+    """``"precomputed"``, ``"n5"`` or ``"zarr"``."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        head = {"path": self.path, "format": self.format, "type": self.type, "dtype": self.dtype, "num_channels": self.num_channels}
+        return {**head, "scales": [_scale_json(scale) for scale in self.scales]}
+
+
+def summarize_precomputed(url: str | os.PathLike[str]) -> VolumeSummary:
+    """Look at a precomputed volume or one of its scales; only ``info`` is read, but the files of a local one are counted.
+
+    Parameters
+    ----------
+    url : str or path
+        What to look at.
+
+    Returns
+    -------
+    VolumeSummary
+
+    Raises
+    ------
+    FormatError
+        ``info`` is broken.
+    MissingError
+        There is no such volume.
+    """
+    layer = open_precomputed_layer(url)
+    listed: list[tuple[int, ScaleSummary]] = []
+    for scale, mag in zip(layer.info.scales, mags_of(layer.info), strict=True):
+        listed.append((scale.index, _summarize(layer, scale, mag)))
+    listed += [(odd.index, _summarize_odd(layer, odd)) for odd in layer.info.odd]
+    scales = tuple(summary for _, summary in sorted(listed, key=lambda item: item[0]) if layer.key in (None, summary.key))
+    return VolumeSummary(layer.folder, layer.info.type, layer.info.dtype.name, layer.info.num_channels, scales)
+
+
+def _summarize(layer: PrecomputedLayer, scale: Scale, mag: Mag | None) -> ScaleSummary:
+    folder = layer.store.path_of(scale.key)
+    files, nbytes = file_sizes(folder, scale) if layer.store.is_local else (None, None)
+    box = BoundingBox(scale.voxel_offset, scale.size, mag or MAG_1)
+    return ScaleSummary(scale.key, folder, mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, describe_sharding(scale), scale.hidden, files, nbytes)
+
+
+def _summarize_odd(layer: PrecomputedLayer, odd: OddScale) -> ScaleSummary:
+    return ScaleSummary(odd.key, layer.store.path_of(odd.key), resolution=odd.resolution, problem=odd.problem)
+
+
+def describe_sharding(scale: Scale) -> str:
+    """Say in a few words how the chunks of a scale are put into files.
+
+    Examples
+    --------
+    >>> from wkwdask.formats.precomputed.info import Scale
+    >>> from wkwdask.formats.precomputed.sharding import Sharding
+    >>> describe_sharding(Scale("1", (512, 512, 64), (0, 0, 0), (64, 64, 64), (1, 1, 1), "raw", Sharding(3, 1, 2, data_encoding="gzip")))
+    'shards of 256 x 256 x 64 voxels, gzip'
+    """
+    sharding = scale.sharding
+    if sharding is None:
+        return ""
+    shape = "murmur shards" if sharding.hash != "identity" else "shards that are no boxes"
+    if scale.shard_cells is not None:
+        shape = f"shards of {' x '.join(str(cells * edge) for cells, edge in zip(scale.shard_cells, scale.chunk_size, strict=True))} voxels"
+    return shape if sharding.data_encoding == "raw" else f"{shape}, {sharding.data_encoding}"
+
+
+def _scale_json(scale: ScaleSummary) -> dict[str, Any]:
+    return {
+        "key": scale.key, "folder": scale.folder, "mag": None if scale.mag is None else list(scale.mag.factors), "resolution": scale.resolution,
+        "box": None if scale.box is None else [*scale.box.topleft, *scale.box.size], "chunk_sizes": [list(one) for one in scale.chunk_sizes],
+        "encoding": scale.encoding, "sharding": scale.sharding or None, "hidden": scale.hidden, "files": scale.files, "nbytes": scale.nbytes,
+        "problem": scale.problem or None,
+    }  # fmt: skip

@@ -1,0 +1,1 @@
+"""Datasets of WEBKNOSSOS: the JSON, its layers, annotations."""

@@ -1,0 +1,469 @@
+"""Dataset, layer, mag: from what a user names to the folder of one mag, and back to the record in ``datasource-properties.json``.
+
+A dataset that is opened by its JSON lists no folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wkwdask.errors import BoundsError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, OddLayer, format_datasource, parse_datasource
+from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
+from wkwdask.geometry.mag import Mag
+from wkwdask.store.json_edit import update_json
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.lru import Lru
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+
+
+def read_datasource(folder: str) -> DataSource | None:
+    """Read the ``datasource-properties.json`` of a folder, None where there is none.
+
+    Raises
+    ------
+    CorruptError
+        The file breaks its format.
+    """
+    path = f"{folder}/{FILE_NAME}"
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return parse_datasource(raw, path)
+
+
+def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
+    """Change the ``datasource-properties.json`` of a folder; it appears whole, and no process that honours the lock overwrites what another one wrote.
+
+    Other software does not honour the lock: what it writes between the reading and the writing here, which are milliseconds apart, is lost.
+
+    Parameters
+    ----------
+    folder : str
+        The dataset.
+    change : callable
+        Gets the parsed document as it is now and gives the new one.
+    new : dict, optional
+        What it gets where there is no such file.
+
+    Raises
+    ------
+    LockedError
+        Another process holds the lock and does not let go.
+    MissingError
+        There is no such file, and no ``new``; or its folder is gone.
+    PermissionError
+        Its folder cannot be written.
+    """
+    path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
+    if not os.path.isdir(os.path.dirname(path)):
+        raise MissingError(f"{path}: no such folder")
+    check_datasource_writable(folder)
+    update_json(f"{folder}/{FILE_NAME}", lambda: _document(folder), change, format_datasource, new)
+
+
+def _document(folder: str) -> dict[str, Any] | None:
+    found = read_datasource(folder)
+    return None if found is None else found.document
+
+
+def check_datasource_writable(folder: str) -> None:
+    """Make sure that the ``datasource-properties.json`` of a folder can be replaced, where it is: a link may lead to it.
+
+    Raises
+    ------
+    PermissionError
+        Its folder cannot be written.
+    """
+    changed = os.path.dirname(os.path.realpath(f"{folder}/{FILE_NAME}"))
+    if os.path.isdir(changed) and not os.access(changed, os.W_OK):
+        raise PermissionError(errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer on disk: a folder of mags, with or without a record in a JSON."""
+
+    folder: str
+    """The layer's folder."""
+    name: str
+    """Name of the layer."""
+    dataset_folder: str | None = None
+    """Where ``datasource-properties.json`` is, None where there is none."""
+    datasource: DataSource | None = None
+    """What it says."""
+    allow_external: bool = False
+    """Whether what lies outside of the dataset may be written and deleted through its paths and links."""
+
+    @cached_property
+    def record(self) -> LayerRecord | None:
+        """What the JSON says about this layer, None where it does not know it."""
+        return self.datasource.layer(self.name) if self.datasource is not None else None
+
+    @property
+    def category(self) -> str | None:
+        """``"color"`` or ``"segmentation"``, None where no JSON says it."""
+        return None if self.record is None else self.record.category
+
+    @property
+    def voxel_size_nm(self) -> tuple[float, float, float] | None:
+        """Edge lengths of a voxel of mag 1 [nm], None where no JSON says it."""
+        return None if self.datasource is None else self.datasource.voxel_size_nm
+
+    @cached_property
+    def mags(self) -> dict[Mag, str]:
+        """The folder of every mag, finest first: those of the JSON, else the subfolders that hold a mag."""
+        if self.record is not None:
+            return {entry.mag: self._listed_folder(entry.mag, entry.path) for entry in self.record.mags}
+        found = {}
+        with os.scandir(self.folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(ValueError):
+                    mag = Mag.parse(entry.name)
+                    if os.path.isfile(f"{entry.path}/{HEADER_NAME}"):
+                        found[mag] = entry.path
+        return {mag: found[mag] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
+
+    def _listed_folder(self, mag: Mag, path: str | None) -> str:
+        """Find the folder of a mag that the JSON lists: by its path, else by convention, where both forms of the name are in use."""
+        if path is not None:
+            # A remote mag keeps its URL, and is refused when it is opened: it must not hide the local ones.
+            return path if is_remote(path) else local_path(path if "://" in path else os.path.join(str(self.dataset_folder), path))
+        for name in (mag.name, mag.long_name):
+            if os.path.isdir(f"{self.folder}/{name}"):
+                return f"{self.folder}/{name}"
+        return f"{self.folder}/{mag.name}"
+
+    def volume(self, mag: Mag, box: BoundingBox | None = None) -> WkwVolume:
+        """Open one mag.
+
+        Parameters
+        ----------
+        mag : Mag
+            One of ``mags``.
+        box : BoundingBox, optional
+            Where it has data, in place of what the JSON says or of the extent of its files.
+
+        Returns
+        -------
+        WkwVolume
+
+        Raises
+        ------
+        MissingError
+            The layer has no such mag.
+        UnsupportedError
+            The layer is stored in another format.
+        """
+        folder = self.mags.get(mag)
+        if folder is None:
+            raise MissingError(f"{self.folder}: no mag {mag}; there are {', '.join(m.name for m in self.mags) or 'none'}")
+        if self.record is not None and self.record.data_format != "wkw":
+            raise UnsupportedError(f"{self.folder}: the layer is stored as {self.record.data_format}, only wkw can be opened")
+        if is_remote(folder):
+            raise UnsupportedError(f"{self.dataset_folder}/{FILE_NAME}: mag {mag} of layer {self.name} is at {folder}: only local paths can be opened")
+        if box is None and self.record is not None:
+            box = self.record.bounding_box
+        return WkwVolume.open(local_path(folder), box, mag)
+
+    def finest_mag(self) -> Mag:
+        """Find the finest mag that has files; a JSON may list more.
+
+        Raises
+        ------
+        MissingError
+            No mag has files.
+        """
+        for mag in self.mags:
+            try:
+                volume = self.volume(mag)
+            except MissingError:
+                continue
+            if volume.has_shards():
+                return mag
+        raise MissingError(f"{self.folder}: no mag of layer {self.name} has data files (mags: {', '.join(m.name for m in self.mags) or 'none'})")
+
+
+@dataclass(frozen=True)
+class Located:
+    """What a path turned out to be."""
+
+    path: str
+    """The path."""
+    layers: tuple[Layer, ...]
+    """The layers that it can mean."""
+    mag: Mag | None = None
+    """The mag, where the path is that of one."""
+    odd: tuple[OddLayer, ...] = ()
+    """Layers of a dataset of which its JSON says something impossible."""
+
+
+def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Located:
+    """Find out what a path is: a dataset, a layer, or one mag.
+
+    Parameters
+    ----------
+    url : str or path
+        Folder of a dataset (with ``datasource-properties.json``), of a layer (with or without one above it), or of a mag (with ``header.wkw``).
+    allow_external : bool
+        Whether its layers may be written where they lie outside of the dataset.
+
+    Returns
+    -------
+    Located
+
+    Raises
+    ------
+    MissingError
+        The path is none of these.
+    UnsupportedError
+        It is a URL of another kind.
+    """
+    located = _located(local_path(url))
+    return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
+
+
+def dataset_above(layer_folder: str) -> str | None:
+    """Name the dataset in whose folder that of a layer is, whether its JSON lists the layer or not; None where there is no JSON."""
+    folder = os.path.dirname(layer_folder)
+    return folder if os.path.isfile(f"{folder}/{FILE_NAME}") else None
+
+
+def with_external(layer: Layer) -> Layer:
+    """Give a layer that may be written where it lies outside of its dataset."""
+    changed = replace(layer, allow_external=True)
+    if "mags" in layer.__dict__:
+        changed.__dict__["mags"] = layer.mags
+    return changed
+
+
+def _located(path: str) -> Located:
+    datasource = read_datasource(path)
+    if datasource is not None and (datasource.layers or datasource.odd):
+        layers = tuple(Layer(f"{path}/{record.name}", record.name, path, datasource) for record in datasource.layers)
+        return Located(path, layers, odd=datasource.odd)
+    if os.path.isfile(f"{path}/{HEADER_NAME}"):
+        return _locate_mag(path)
+    layer = _layer_above(path)
+    if layer.record is not None or (os.path.isdir(path) and layer.mags):
+        return Located(path, (layer,))
+    if datasource is not None:
+        return Located(path, ())
+    if not os.path.isdir(path):
+        raise MissingError(f"{path}: no such folder")
+    raise MissingError(f"{path}: no dataset ({FILE_NAME}), no layer (subfolders such as 1 or 2-2-1) and no mag ({HEADER_NAME}) here")
+
+
+def _locate_mag(path: str) -> Located:
+    """Find the layer that a mag's folder belongs to, by the paths in the JSON beside or above it, else by the folders' names."""
+    mag = None
+    with contextlib.suppress(ValueError):
+        mag = Mag.parse(os.path.basename(path))
+    parent = os.path.dirname(path)
+    for folder in (parent, os.path.dirname(parent)):
+        datasource = read_datasource(folder)
+        if datasource is None:
+            continue
+        for record in datasource.layers:
+            layer = Layer(f"{folder}/{record.name}", record.name, folder, datasource)
+            for listed, listed_folder in layer.mags.items():
+                if listed_folder == path or os.path.realpath(listed_folder) == os.path.realpath(path):
+                    return Located(path, (layer,), listed)
+    layer = _layer_above(parent)
+    mag = mag or Mag(1, 1, 1)
+    if layer.record is not None and mag not in layer.mags and mag.name == os.path.basename(path):
+        return Located(path, (_with_mag(layer, mag, path),), mag)
+    return Located(path, (_with_mag(Layer(parent, os.path.basename(parent)), mag, path),), mag)
+
+
+def _with_mag(layer: Layer, mag: Mag, folder: str) -> Layer:
+    """Give a layer that also has a mag which its JSON does not list."""
+    known = dict(layer.mags) if layer.record is not None else {}
+    changed = Layer(layer.folder, layer.name, layer.dataset_folder, layer.datasource)
+    changed.__dict__["mags"] = {**known, mag: folder}
+    return changed
+
+
+def _layer_above(path: str) -> Layer:
+    """Give a layer's folder the record of the JSON in or above it, where one knows a layer of that name."""
+    for folder in (path, os.path.dirname(path)):
+        datasource = read_datasource(folder)
+        found = layer_in(folder, datasource, path) if datasource is not None else None
+        if found is not None:
+            return found
+    return Layer(path, os.path.basename(path))
+
+
+def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> Layer | None:
+    """Find the layer whose mags lie in a folder: by the paths in the JSON, since layers can be renamed, else by the folder's name.
+
+    Parameters
+    ----------
+    dataset_folder : str
+        Where the JSON is.
+    datasource : DataSource
+        What it says.
+    layer_folder : str
+        The folder.
+
+    Returns
+    -------
+    Layer or None
+        None where the JSON knows no such layer.
+    """
+    real = os.path.realpath(layer_folder)
+    for record in datasource.layers:
+        layer = Layer(f"{dataset_folder}/{record.name}", record.name, dataset_folder, datasource)  # mags without a path are in the folder of that name
+        if any(os.path.realpath(os.path.dirname(folder)) == real for folder in layer.mags.values() if not is_remote(folder)):
+            return Layer(layer_folder, record.name, dataset_folder, datasource)
+    record_of_name = datasource.layer(os.path.basename(layer_folder))
+    return None if record_of_name is None else Layer(layer_folder, record_of_name.name, dataset_folder, datasource)
+
+
+def choose_layer(located: Located, layer: str | None) -> Layer:
+    """Pick the one layer that is meant.
+
+    Raises
+    ------
+    CorruptError
+        The JSON says something impossible of it.
+    MissingError
+        There is no layer of that name, or none at all.
+    ValueError
+        Several layers could be meant; the message lists them.
+    """
+    names = ", ".join([*(candidate.name for candidate in located.layers), *(odd.name for odd in located.odd)])
+    if layer is None:
+        if len(located.layers) + len(located.odd) == 1:
+            return located.layers[0] if located.layers else located.odd[0].refuse()
+        if not located.layers and not located.odd:
+            raise MissingError(f"{located.path}: the dataset has no layers")
+        raise ValueError(f"{located.path}: several layers: name one with layer=: {names}")
+    for candidate in located.layers:
+        if candidate.name == layer:
+            return candidate
+    for odd in located.odd:
+        if odd.name == layer:
+            odd.refuse()
+    raise MissingError(f"{located.path}: no layer {layer!r}; there are {names or 'none'}")
+
+
+def open_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None) -> WkwVolume:
+    """Open the mag that a user names.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layer : str, optional
+        The layer; may be omitted where there is one.
+    mag : Mag, optional
+        The mag; by default that of the path, else the finest with files.
+
+    Returns
+    -------
+    WkwVolume
+
+    Raises
+    ------
+    MissingError
+        Dataset, layer or mag is not there.
+    ValueError
+        Several layers could be meant, or ``mag`` contradicts the path.
+    """
+    return _open(url, layer, mag)[0]
+
+
+def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[WkwVolume, Layer, Located]:
+    located = locate(url)
+    chosen = choose_layer(located, layer)
+    if located.mag is not None:
+        if mag is not None and mag != located.mag:
+            raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")
+        mag = located.mag
+    return chosen.volume(mag if mag is not None else chosen.finest_mag()), chosen, located
+
+
+def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None:
+    """Make sure that a box lies inside a volume.
+
+    Raises
+    ------
+    BoundsError
+        It reaches outside.
+    """
+    if not box.contains(asked):
+        raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
+
+
+def is_readable(layer: Layer, mag: Mag) -> bool:
+    """Tell whether a mag can be opened and has files."""
+    with contextlib.suppress(MissingError, FormatError, UnsupportedError):
+        return layer.volume(mag).has_shards()
+    return False
+
+
+class _Recent(NamedTuple):
+    """A volume, and what changes when one of the records that lead to it is replaced."""
+
+    volume: WkwVolume
+    records: list[str]
+    stamps: list[tuple[int, int, int] | None]
+
+
+_volumes: Lru[_Recent] = Lru(64)
+
+
+def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None, *, anew: bool = False) -> WkwVolume:
+    """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed.
+
+    Parameters
+    ----------
+    url, layer, mag
+        As for :func:`open_volume`.
+    anew : bool
+        Open it in any case: the box of a mag without a JSON follows its files.
+
+    Returns
+    -------
+    WkwVolume
+    """
+    path = os.fspath(url)
+    key = (path if path.startswith("/") else os.path.join(os.getcwd(), path), layer, mag)
+    kept = _volumes.get(key)
+    if kept is not None and not anew and kept.stamps == [_stamp(record) for record in kept.records]:
+        return kept.volume
+    volume, chosen, located = _open(url, layer, mag)
+    if located.mag is not None or mag is not None:  # else the finest mag with files is meant, and another one may become that
+        layer_folder = located.path if located.mag is None else os.path.dirname(located.path)
+        folders = [layer_folder, os.path.dirname(layer_folder), chosen.dataset_folder or layer_folder]
+        records = [f"{volume.folder}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
+        _volumes.put(key, _Recent(volume, records, [_stamp(record) for record in records]))
+    return volume
+
+
+def _stamp(path: str) -> tuple[int, int, int] | None:
+    try:
+        status = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def elsewhere(dataset: str, folder: str) -> str | None:
+    """Say where a folder really is, None where that is inside of its dataset."""
+    if is_remote(folder):
+        return folder
+    real, inside = os.path.realpath(folder), os.path.realpath(dataset)
+    return None if real == inside or real.startswith(f"{inside}/") else real

@@ -1,0 +1,184 @@
+"""What a job changes in a dataset's JSON once its mags are there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from wkwdask.errors import MissingError
+from wkwdask.formats.webknossos.dataset import check_datasource_writable, read_datasource, update_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, largest_segment_id, layer_entry, new_document, parse_datasource
+from wkwdask.formats.webknossos.datasource_edits import with_largest_id, with_layer, with_mags, without_mags
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.mag import Mag
+from wkwdask.model.coordinates import same_lengths
+
+
+@dataclass(frozen=True, slots=True)
+class LayerEdit:
+    """What the JSON is to say once the mags are there."""
+
+    kind: ClassVar[str] = "layer"
+    """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)
+    """Values of :meth:`to_json` that are folders."""
+    dataset_folder: str
+    """Where ``datasource-properties.json`` is."""
+    layer: str
+    """Name of the layer."""
+    mags: tuple[tuple[Mag, str, int], ...]
+    """Mag, path relative to the dataset, edge of a file [voxels]."""
+    new_layer: tuple[str, BoundingBox, str, int] | None = None
+    """Category, box, element class and channels, where the layer is new or changes its box."""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """What else a new layer says about itself."""
+    voxel_size_nm: tuple[float, float, float] | None = None
+    """Edge lengths of a voxel of mag 1 [nm], for a JSON that is made where there is none yet."""
+    is_listed: bool = False
+    """Whether the JSON listed the layer when the job was planned."""
+    maxima: tuple[int | None, ...] = ()
+    """Largest value of each mag, None where it is not known; empty where none is."""
+    is_new_content: bool = False
+    """Whether the finest of the mags replaces one with other voxels: then a larger id that the JSON states is that of voxels which are gone."""
+
+    def apply(self) -> None:
+        """Change the JSON."""
+
+        def change(document: dict[str, Any]) -> dict[str, Any]:
+            if self.new_layer is not None:
+                category, box, elements, num_channels = self.new_layer
+                document = with_layer(document, self.layer, category, self._grown(box, document), elements, num_channels, self.attributes)
+            return self._with_largest(with_mags(document, self.layer, self.mags))
+
+        new = None if self.voxel_size_nm is None else new_document(os.path.basename(self.dataset_folder), self.voxel_size_nm)
+        update_datasource(self.dataset_folder, change, new)
+
+    def _with_largest(self, document: dict[str, Any]) -> dict[str, Any]:
+        """State the largest id of a segmentation, as far as the voxels that were written tell it."""
+        record = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
+        known = {mag: value for (mag, _, _), value in zip(self.mags, self.maxima, strict=False) if value is not None}
+        if record is None or record.category != "segmentation" or not known:
+            return document
+        stated, of_finest, largest = largest_segment_id(record.attributes), known.get(record.mags[0].mag), max(known.values())
+        if of_finest is not None and (self.is_new_content if stated is not None else of_finest > 0):
+            return with_largest_id(document, self.layer, max(0, of_finest))
+        return document if stated is None or stated >= largest else with_largest_id(document, self.layer, largest)
+
+    def check_writable(self) -> None:
+        """Make sure, before any work, that the JSON can be brought up to date after it."""
+        check_datasource_writable(self.dataset_folder)
+
+    def check_current(self) -> None:
+        """Make sure that the JSON still lists the layer, and that nobody made the dataset meanwhile with voxels of another size.
+
+        Raises
+        ------
+        MissingError
+            The layer was renamed or removed.
+        ValueError
+            The voxels have another size.
+        """
+        source = read_datasource(self.dataset_folder) if self.is_listed or self.voxel_size_nm is not None else None
+        if self.is_listed and (source is None or source.layer(self.layer) is None):
+            raise MissingError(f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed meanwhile; use its present name")
+        if self.voxel_size_nm is None or source is None or source.voxel_size_nm is None:
+            return
+        if not same_lengths(self.voxel_size_nm, source.voxel_size_nm):
+            raise ValueError(
+                f"{self.dataset_folder}/{FILE_NAME}: the voxel size is {source.voxel_size_nm} nm, not {self.voxel_size_nm} nm: "
+                f"the dataset was made meanwhile with voxels of another size than those of layer {self.layer}"
+            )
+
+    def _grown(self, box: BoundingBox, document: dict[str, Any]) -> BoundingBox:
+        """Give the box of the layer with that of mags of it which are there and stay, such as those that appeared while these were made."""
+        known = parse_datasource(format_datasource(document), self.dataset_folder).layer(self.layer)
+        ours = {mag for mag, _, _ in self.mags}
+        if known is None or all(record.mag in ours for record in known.mags):
+            return box
+        return box.union(known.bounding_box)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that a publish record holds."""
+        new_layer = None
+        if self.new_layer is not None:
+            category, box, element_class, num_channels = self.new_layer
+            new_layer = [category, [*box.topleft, *box.size], element_class, num_channels]
+        return {
+            "kind": self.kind,
+            "dataset_folder": self.dataset_folder,
+            "layer": self.layer,
+            "mags": [[list(mag.factors), path, edge] for mag, path, edge in self.mags],
+            "new_layer": new_layer,
+            "attributes": self.attributes,
+            "voxel_size_nm": self.voxel_size_nm,
+            "is_listed": self.is_listed,
+            "maxima": self.maxima,
+            "is_new_content": self.is_new_content,
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> LayerEdit:
+        """Read the form that a publish record holds."""
+        new_layer = None
+        if value["new_layer"] is not None:
+            category, numbers, element_class, num_channels = value["new_layer"]
+            new_layer = (category, BoundingBox.parse(numbers), element_class, num_channels)
+        mags = tuple((Mag.parse(mag), path, edge) for mag, path, edge in value["mags"])
+        size = value.get("voxel_size_nm")
+        voxel_size = None if size is None else (size[0], size[1], size[2])
+        return cls(
+            value["dataset_folder"], value["layer"], mags, new_layer, value.get("attributes", {}), voxel_size, value.get("is_listed", False),
+            tuple(value.get("maxima", ())), value.get("is_new_content", False),
+        )  # fmt: skip
+
+
+def raise_largest_id(dataset_folder: str, layer: str, value: int) -> None:
+    """State a larger id of a segmentation, after a part of it was written; nothing is stated where nothing was."""
+
+    def stated(document: dict[str, Any]) -> int | None:
+        return largest_segment_id(layer_entry(document, layer))
+
+    def change(document: dict[str, Any]) -> dict[str, Any]:
+        return with_largest_id(document, layer, max(value, stated(document) or 0))
+
+    source = read_datasource(dataset_folder)
+    before = None if source is None or source.layer(layer) is None else stated(source.document)
+    if before is not None and before < value:
+        update_datasource(dataset_folder, change)
+
+
+@dataclass(frozen=True, slots=True)
+class MagRemoval:
+    """Mags that the JSON is to forget."""
+
+    kind: ClassVar[str] = "removal of mags"
+    """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("dataset_folder",)
+    """Values of :meth:`to_json` that are folders."""
+    dataset_folder: str
+    """Where ``datasource-properties.json`` is."""
+    layer: str
+    """Name of the layer, which goes with its last mag."""
+    mags: tuple[Mag, ...]
+    """The mags."""
+
+    def apply(self) -> None:
+        """Change the JSON."""
+        update_datasource(self.dataset_folder, lambda document: without_mags(document, self.layer, self.mags, keep_layer=False))
+
+    def check_writable(self) -> None:
+        """Make sure that the JSON can be changed."""
+        check_datasource_writable(self.dataset_folder)
+
+    def check_current(self) -> None:
+        """Forget the mags whatever the JSON says of them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that a record holds."""
+        return {"kind": self.kind, "dataset_folder": self.dataset_folder, "layer": self.layer, "mags": [list(mag.factors) for mag in self.mags]}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> MagRemoval:
+        """Read the form that a record holds."""
+        return cls(value["dataset_folder"], value["layer"], tuple(Mag.parse(mag) for mag in value["mags"]))

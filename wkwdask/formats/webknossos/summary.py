@@ -1,0 +1,204 @@
+"""What is in a dataset: the numbers behind ``wkwdask info``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import UnsupportedError, WkwDaskError
+from wkwdask.formats.webknossos.dataset import Layer, elsewhere, locate, read_datasource
+from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
+from wkwdask.formats.wkw.volume import WkwVolume, file_path, list_files
+from wkwdask.model.voxel_type import element_class
+
+if TYPE_CHECKING:
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+
+
+@dataclass(frozen=True, slots=True)
+class MagSummary:
+    """One mag."""
+
+    mag: Mag
+    """The mag."""
+    folder: str
+    """Its folder."""
+    box: BoundingBox | None = None
+    """Where it has data [voxels of the mag], None where it cannot be opened."""
+    dtype: str = ""
+    """Type of one channel."""
+    compression: str = ""
+    """How ``header.wkw`` says that blocks are encoded."""
+    block_len: int = 0
+    """Edge of a block [voxels], 0 where it is not stored as WKW."""
+    file_len: int = 0
+    """Edge of a file [blocks]."""
+    files: int = 0
+    """Data files."""
+    nbytes: int = 0
+    """Bytes of all data files."""
+    problem: str = ""
+    """Why the mag cannot be opened, empty where it can."""
+    elsewhere: str | None = None
+    """Where its folder really is, None where that is inside of the dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSummary:
+    """One layer."""
+
+    name: str
+    """Its name."""
+    category: str
+    """``"color"`` or ``"segmentation"``, empty where no JSON says it."""
+    data_format: str
+    """How it is stored."""
+    element_class: str
+    """Type as the JSON says it, or as the header does."""
+    num_channels: int
+    """Values per voxel."""
+    bounding_box: BoundingBox | None
+    """Where it has data [voxels of mag 1], None where no JSON says it."""
+    mags: tuple[MagSummary, ...]
+    """Its mags, finest first."""
+    problem: str = ""
+    """What the JSON says of it that is impossible, empty where all is well."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSummary:
+    """A dataset, or as much of one as a path names."""
+
+    path: str
+    """What was looked at."""
+    voxel_size_nm: tuple[float, float, float] | None
+    """Edge lengths of a mag-1 voxel along x, y, z [nm], None where no JSON says it."""
+    layers: tuple[LayerSummary, ...]
+    """The layers."""
+    voxel_size: tuple[float, float, float] | None = None
+    """The voxel size as the JSON states it [``unit``]."""
+    unit: str = "nanometer"
+    """Unit of the voxel size."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        return {
+            "path": self.path,
+            "voxel_size_nm": self.voxel_size_nm,
+            "voxel_size": self.voxel_size,
+            "unit": self.unit,
+            "layers": [_layer_json(layer) for layer in self.layers],
+        }
+
+
+def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
+    """Look at a dataset, layer or mag; only headers are read, but all files are counted.
+
+    Parameters
+    ----------
+    url : str or path
+        What to look at.
+
+    Returns
+    -------
+    DatasetSummary
+
+    Raises
+    ------
+    MissingError
+        There is no such dataset, layer or mag.
+    FormatError
+        The JSON is broken.
+    """
+    located = locate(url)
+    sources = [layer.datasource for layer in located.layers if layer.datasource is not None]
+    if not sources and located.odd:
+        sources = [source for source in (read_datasource(located.path),) if source is not None]
+    layers = tuple(_summarize_layer(layer, located.mag) for layer in located.layers)
+    layers += tuple(LayerSummary(odd.name, "", "", "", 0, None, (), odd.problem) for odd in located.odd)
+    if not sources:
+        return DatasetSummary(located.path, None, layers)
+    return DatasetSummary(located.path, sources[0].voxel_size_nm, layers, sources[0].voxel_size, sources[0].unit)
+
+
+def _summarize_layer(layer: Layer, only: Mag | None) -> LayerSummary:
+    record = layer.record
+    try:
+        folders = layer.mags
+    except UnsupportedError:
+        folders = {}
+    mags = tuple(_summarize_mag(layer, mag, folder) for mag, folder in folders.items() if only in (None, mag))
+    if record is not None:
+        return LayerSummary(layer.name, record.category, record.data_format, record.element_class, record.num_channels, record.bounding_box, mags)
+    opened = next((WkwVolume.open(mag.folder, mag.box, mag.mag) for mag in mags if not mag.problem), None)
+    if opened is None:
+        return LayerSummary(layer.name, "", "wkw", "", 0, None, mags)
+    return LayerSummary(layer.name, "", "wkw", element_class(opened.dtype, opened.num_channels), opened.num_channels, None, mags)
+
+
+def _summarize_mag(layer: Layer, mag: Mag, folder: str) -> MagSummary:
+    if is_arrays_layer(layer):
+        return _summarize_array(layer, mag, folder)
+    files = nbytes = 0
+    try:
+        volume = layer.volume(mag)
+        for index in list_files(folder):
+            files += 1
+            nbytes += os.stat(file_path(folder, index)).st_size
+    except (WkwDaskError, OSError) as error:
+        return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
+    header = volume.header
+    return MagSummary(
+        mag, folder, volume.box, header.dtype.name, header.block_type.label, header.block_len, header.file_len, files, nbytes,
+        elsewhere=_elsewhere(layer, folder),
+    )  # fmt: skip
+
+
+def _summarize_array(layer: Layer, mag: Mag, folder: str) -> MagSummary:
+    """Look at a mag that is stored as Zarr or N5, which has no blocks of one length."""
+    try:
+        volume = arrays_of(layer).volume(mag)
+        found = volume.volume.files
+        files, nbytes = (0, 0) if found is None else found.count()
+    except (WkwDaskError, ModuleNotFoundError, OSError) as error:
+        return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
+    stored = "" if layer.record is None else layer.record.data_format
+    return MagSummary(mag, folder, volume.box, volume.dtype.name, stored, files=files, nbytes=nbytes, elsewhere=_elsewhere(layer, folder))
+
+
+def _elsewhere(layer: Layer, folder: str) -> str | None:
+    return None if layer.dataset_folder is None else elsewhere(layer.dataset_folder, folder)
+
+
+def _box_json(box: BoundingBox | None) -> list[int] | None:
+    return None if box is None else [*box.topleft, *box.size]
+
+
+def _layer_json(layer: LayerSummary) -> dict[str, Any]:
+    return {
+        "name": layer.name,
+        "category": layer.category or None,
+        "data_format": layer.data_format,
+        "element_class": layer.element_class,
+        "num_channels": layer.num_channels,
+        "bounding_box": _box_json(layer.bounding_box),
+        "problem": layer.problem or None,
+        "mags": [
+            {
+                "mag": list(mag.mag.factors),
+                "folder": mag.folder,
+                "box": _box_json(mag.box),
+                "dtype": mag.dtype,
+                "compression": mag.compression,
+                "block_len": mag.block_len,
+                "file_len": mag.file_len,
+                "files": mag.files,
+                "nbytes": mag.nbytes,
+                "problem": mag.problem or None,
+                "elsewhere": mag.elsewhere,
+            }
+            for mag in layer.mags
+        ],
+    }

@@ -1,0 +1,431 @@
+"""Checking the data files of one mag: all that is wrong with each of them, read page by page and batch by batch.
+
+Where the readers stop at the first fault of a file, this goes on behind it. It never writes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import TruncatedError
+from wkwdask.formats.wkw.block import decode_block, decoded_nbytes
+from wkwdask.formats.wkw.check import BEYOND, GOOD, check_bounds, check_file_header, table_fault
+from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader
+from wkwdask.formats.wkw.jump_table import ENTRY_NBYTES, slice_range
+from wkwdask.formats.wkw.stored_file import PAGE_LEN, read_buffer
+from wkwdask.formats.wkw.volume import file_path
+from wkwdask.geometry import morton
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box
+from wkwdask.kernels.blocks.batch import compress_bound, decode_into
+from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
+from wkwdask.model.faults import NOTE, Fault
+from wkwdask.store.local import pread_into
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+
+_PAGE_ENTRIES = PAGE_LEN**3
+_BATCH_NBYTES = 8 << 20
+_MOST_BLOCKS = 1 << 24  # of a file that can be mended: eight times what every reader understands
+_LISTED = 20  # faults of one kind in one file; the others are counted
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What a look at some files gave."""
+
+    faults: tuple[Fault, ...] = ()
+    """What is wrong with them."""
+    files: int = 0
+    """How many there are."""
+    nbytes: int = 0
+    """Their bytes."""
+    blocks: int = 0
+    """Blocks that were decoded."""
+    largest: int | None = None
+    """Largest value, None where it was not looked for or nothing was decoded."""
+    outside: BoundingBox | None = None
+    """Smallest box around voxels that are not zero and lie outside the layer's box [voxels of the mag]."""
+
+    def __add__(self, other: Findings) -> Findings:
+        largest = max((n for n in (self.largest, other.largest) if n is not None), default=None)
+        outside = self.outside if other.outside is None else other.outside if self.outside is None else self.outside.union(other.outside)
+        faults = self.faults + other.faults
+        return Findings(faults, self.files + other.files, self.nbytes + other.nbytes, self.blocks + other.blocks, largest, outside)
+
+
+@dataclass(frozen=True, slots=True)
+class WkwCheck:
+    """How the files of one mag are to be checked; small to pickle."""
+
+    folder: str
+    """The mag's folder."""
+    header: WkwHeader
+    """What its files should be like."""
+    box: BoundingBox | None
+    """Where the mag has data [voxels of the mag], None where nothing says so."""
+    decode: bool
+    """Whether blocks are decoded."""
+    find_largest: bool = False
+    """Whether the largest value is looked for."""
+    noted_box: BoundingBox | None = None
+    """Where ``box`` is None: outside which voxels that are not zero are looked for [voxels of the mag]."""
+
+    def check_shards(self, shards: Sequence[Vec3], nbytes: Sequence[int]) -> Findings:
+        """Check several files.
+
+        Parameters
+        ----------
+        shards : sequence of (int, int, int)
+            Their indices along x, y, z.
+        nbytes : sequence of int
+            What each should have, 0 where nobody knows.
+        """
+        return sum((self._check_size(shard, expected) for shard, expected in zip(shards, nbytes, strict=True)), Findings())
+
+    def _check_size(self, shard: Vec3, expected: int) -> Findings:
+        found = self.check_shard(shard)
+        if not expected or found.nbytes == expected or not found.files or any(fault.severity != NOTE for fault in found.faults):
+            return found
+        return found + Findings((Fault("file.size_changed", file_path(self.folder, shard), f"{found.nbytes} bytes", f"{expected} as it was written"),))
+
+    def check_shard(self, shard: Vec3) -> Findings:
+        """Check one file; one that has vanished is no fault, since a mag may be written meanwhile.
+
+        Parameters
+        ----------
+        shard : tuple of 3 int
+            Index of the file along x, y, z.
+        """
+        path = file_path(self.folder, shard)
+        try:
+            fault = _no_file(path)
+            if fault is not None:
+                return Findings((fault,), 1)
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return Findings()
+        except OSError as error:
+            return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
+        try:
+            return _FileCheck(self, shard, path, fd).run()
+        finally:
+            os.close(fd)
+
+    def open_broken(self, shard: Vec3) -> SoundFile:
+        """Open a file of which some blocks are broken.
+
+        Parameters
+        ----------
+        shard : tuple of 3 int
+            Index of the file along x, y, z.
+        """
+        return SoundFile(self, shard)
+
+    def sound_blocks(self, shard: Vec3, header: WkwHeader | None = None) -> SoundBlocks:
+        """Find the blocks of a file that can be decoded.
+
+        Parameters
+        ----------
+        shard : tuple of 3 int
+            Index of the file along x, y, z.
+        header : WkwHeader, optional
+            To be used in place of the file's own.
+        """
+        if self.header.blocks_per_file > _MOST_BLOCKS:
+            return SoundBlocks(None, np.zeros((0, 2), np.int64), is_whole=False)
+        path = file_path(self.folder, shard)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            check = _FileCheck(replace(self, decode=True), shard, path, fd, header)
+            bounds = check.sound_bounds = np.zeros((self.header.blocks_per_file, 2), np.int64)
+            faults = check.run().faults
+        finally:
+            os.close(fd)
+        return SoundBlocks(check.header, bounds, is_whole=not [fault for fault in faults if fault.severity != NOTE])
+
+
+@dataclass(frozen=True, slots=True)
+class SoundBlocks:
+    """The blocks of a file that can be decoded."""
+
+    header: WkwHeader | None
+    """The header that was gone by, None where it is broken or of another mag."""
+    bounds: npt.NDArray[np.int64]
+    """First byte of each block and the one behind its last; (0, 0) for a broken one. Shape (blocks_per_file, 2)."""
+    is_whole: bool
+    """Whether nothing at all is wrong by that header."""
+
+    @property
+    def num_sound(self) -> int:
+        """How many there are."""
+        return int((self.bounds[:, 1] > 0).sum())
+
+
+class SoundFile:
+    """A broken file of which the sound blocks can be read.
+
+    Parameters
+    ----------
+    check : WkwCheck
+        The mag.
+    shard : tuple of 3 int
+        Index of the file along x, y, z.
+    """
+
+    def __init__(self, check: WkwCheck, shard: Vec3) -> None:
+        self._path = file_path(check.folder, shard)
+        self._sound = check.sound_blocks(shard)
+        self._corner = tuple(n * check.header.file_len for n in shard)
+
+    def read(self, block: Vec3) -> npt.NDArray[Any] | None:
+        """Read a block, shape (c, x, y, z), by its index in the mag; None where it is broken."""
+        header, inside = self._sound.header, [n - corner for n, corner in zip(block, self._corner, strict=True)]
+        if header is None or not self._sound.num_sound:
+            return None
+        code = int(morton.encode([inside])[0])
+        start, end = self._sound.bounds[code].tolist()
+        if not end:
+            return None
+        with open(self._path, "rb") as file:
+            file.seek(start)
+            return decode_block(file.read(end - start), header, self._path, code, start)
+
+
+def _no_file(path: str) -> Fault | None:
+    """Tell what else than a file is there."""
+    mode = os.lstat(path).st_mode
+    if stat.S_ISLNK(mode):
+        try:
+            mode = os.stat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return Fault("file.dangling", path, f"a symbolic link to {os.readlink(path)}", "a file")
+    if not stat.S_ISREG(mode):
+        return Fault("file.no_file", path, "a folder" if stat.S_ISDIR(mode) else "a special file", "a file")
+    return None
+
+
+class _FaultList:
+    """Faults of one file: each kind is listed up to a limit, and counted beyond."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+        self._counts: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._faults)
+
+    def wants(self, kind: str) -> bool:
+        """Count a fault, and tell whether it is still to be listed."""
+        self._counts[kind] += 1
+        return self._counts[kind] <= _LISTED
+
+    def add(self, *faults: Fault) -> None:
+        """List faults."""
+        for fault in faults:
+            if self.wants(fault.kind):
+                self._faults.append(fault)
+
+    def listed(self, fault: Fault) -> None:
+        """List one that was counted already."""
+        self._faults.append(fault)
+
+    def to_tuple(self) -> tuple[Fault, ...]:
+        """Give all of them; the last one of a kind says how many more there are."""
+        found = list(self._faults)
+        for kind, count in self._counts.items():
+            if count > _LISTED:
+                last = max(n for n, fault in enumerate(found) if fault.kind == kind)
+                found[last] = replace(found[last], more=count - _LISTED)
+        return tuple(found)
+
+
+class _FileCheck:
+    """One open file that is being checked."""
+
+    def __init__(self, check: WkwCheck, shard: Vec3, path: str, fd: int, header: WkwHeader | None = None) -> None:
+        self._check = check
+        self._path = path
+        self._fd = fd
+        self._nbytes = os.fstat(fd).st_size
+        edge = check.header.file_len_vx
+        self._corner = (shard[0] * edge, shard[1] * edge, shard[2] * edge)
+        self._cube = None if check.box is None else cell_box(shard, (check.header.file_len_vx,) * 3, check.box)
+        self._faults = _FaultList()
+        self._blocks = self._nonzero = 0
+        self._largest: int | None = None
+        self._outside: BoundingBox | None = None
+        self.sound_bounds: npt.NDArray[np.int64] | None = None
+        self.header = header
+
+    def run(self) -> Findings:
+        if self.header is None:
+            self.header, faults = check_file_header(os.pread(self._fd, HEADER_NBYTES, 0), self._nbytes, self._check.header, self._path)
+            self._faults.add(*faults)
+        if self.header is not None:
+            try:
+                self._check_blocks(self.header)
+            except (OSError, TruncatedError) as error:
+                self._faults.add(Fault("file.unreadable", self._path, str(error).removeprefix(f"{self._path}: ")))
+        if self._cube is not None and self._check.box is not None and self._cube.intersection(self._check.box).is_empty:
+            self._faults.add(Fault("file.outside", self._path, "voxels from {}, {}, {} on".format(*self._corner), str(self._check.box)))
+        return Findings(self._faults.to_tuple(), 1, self._nbytes, self._blocks, self._largest, self._outside)
+
+    def _check_blocks(self, header: WkwHeader) -> None:
+        if header.is_compressed and self._nbytes < header.smallest_data_offset:
+            self._faults.add(Fault("table.truncated", self._path, f"{self._nbytes} bytes", f"{header.smallest_data_offset} for header and jump table"))
+            return
+        end = self._end(header)
+        self._check_places(header, end)
+        if header.smallest_data_offset <= end < self._nbytes:
+            self._faults.add(Fault("file.trailing", self._path, f"{self._nbytes} bytes", f"{end} bytes", offset=end))
+        if self._check.decode and not self._nonzero and not self._faults:
+            self._faults.add(Fault("file.zeros", self._path, f"{self._nbytes} bytes, no voxel that is not zero"))
+
+    def _check_places(self, header: WkwHeader, end: int) -> None:
+        """Judge the place of every block, and decode those whose place makes sense."""
+        there = self._num_there(header)
+        lost, first_lost = header.blocks_per_file - there, there
+        for first, bounds in self._pages(header, there):
+            judged = check_bounds(bounds, header, self._nbytes)
+            if end > self._nbytes:  # blocks behind the end are told together, as what was cut off
+                beyond = np.flatnonzero(judged == BEYOND)
+                first_lost = min(first_lost, first + int(beyond[0])) if len(beyond) else first_lost
+                lost += len(beyond)
+            for at in np.flatnonzero((judged != GOOD) & ((judged != BEYOND) | (end <= self._nbytes))).tolist():
+                self._add_table_fault(first, int(judged[at]), bounds, at)
+            if self._check.decode:
+                self._decode_good(header, first, bounds.astype(np.int64), judged == GOOD)
+        if lost:
+            found = f"{self._nbytes} bytes, {lost} of {header.blocks_per_file} blocks end beyond"
+            self._faults.add(self._at_block("file.truncated", first_lost, found, f"{end} bytes", None))
+
+    def _num_there(self, header: WkwHeader) -> int:
+        """Count the blocks that can be there: in a raw file, those that end within it."""
+        if header.is_compressed:
+            return header.blocks_per_file
+        return min(header.blocks_per_file, max(0, self._nbytes - header.data_offset) // header.block_nbytes)
+
+    def _add_table_fault(self, first: int, judgement: int, bounds: npt.NDArray[np.uint64], at: int) -> None:
+        fault = table_fault(first + at, judgement, bounds, at, self._nbytes, self._path)
+        if self._faults.wants(fault.kind):
+            self._faults.listed(replace(fault, voxel=self._voxel(fault.block or 0)))
+
+    def _end(self, header: WkwHeader) -> int:
+        """Say where the last block should end."""
+        if not header.is_compressed:
+            return header.data_offset + header.blocks_per_file * header.block_nbytes
+        return int.from_bytes(os.pread(self._fd, ENTRY_NBYTES, header.smallest_data_offset - ENTRY_NBYTES), "little")
+
+    def _pages(self, header: WkwHeader, num_blocks: int) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
+        """Go through the places of the first blocks: first block of a page, boundaries."""
+        for first in range(0, num_blocks, _PAGE_ENTRIES):
+            count = min(_PAGE_ENTRIES, num_blocks - first)
+            if header.is_compressed:
+                offset, nbytes = slice_range(first, count)
+                raw = np.empty(nbytes, np.uint8)
+                pread_into(self._fd, raw, offset, self._path)
+                bounds = raw.view("<u8").astype(np.uint64)
+                if first == 0:
+                    bounds[0] = header.data_offset
+                yield first, bounds
+            else:
+                yield first, (header.data_offset + np.arange(first, first + count + 1) * header.block_nbytes).astype(np.uint64)
+
+    def _decode_good(self, header: WkwHeader, first: int, bounds: npt.NDArray[np.int64], is_good: npt.NDArray[np.bool_]) -> None:
+        """Decode the blocks of a page whose places make sense, in stretches that are consecutive in the file."""
+        sizes = np.diff(bounds)
+        too_long = is_good & (sizes > 2 * compress_bound(header.block_nbytes))
+        for at in np.flatnonzero(too_long).tolist():
+            self._faults.add(self._at_block("block.undecodable", first + at, f"{sizes[at]} stored bytes", "an LZ4 block", int(bounds[at])))
+        good = np.flatnonzero(is_good & ~too_long)
+        for stretch in np.split(good, np.flatnonzero(np.diff(good) != 1) + 1):
+            for batch in _batches(stretch, sizes[stretch], header.block_nbytes):
+                self._decode_batch(header, first + batch, bounds[batch], sizes[batch])
+
+    def _decode_batch(self, header: WkwHeader, codes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None:
+        memory = read_buffer(int(sizes.sum()))
+        pread_into(self._fd, memory, int(starts[0]), self._path)
+        edge, count = header.block_len, len(codes)
+        table = np.zeros((count, Z + 1), np.int64)
+        table[:, CODE], table[:, OFFSET], table[:, SIZE], table[:, START] = codes, starts, sizes, starts - starts[0]
+        table[:, Z] = np.arange(count) * edge
+        out = np.empty((header.num_channels, edge, edge, edge * count), header.dtype.newbyteorder("="), order="F")
+        is_good = np.ones(count, np.bool_)
+        first = 0
+        while first < count:
+            decoded = decode_into(memory, table[first:], out, block_len=edge, num_channels=header.num_channels, block_type=header.block_type)
+            self._nonzero += decoded.nonzero
+            if decoded.broken < 0:
+                break
+            at = first + decoded.broken
+            is_good[at] = False
+            out[..., at * edge : (at + 1) * edge] = 0
+            self._add_broken(header, table[at], decoded.broken_nbytes, memory)
+            first = at + 1
+        self._blocks += int(is_good.sum())
+        if self.sound_bounds is not None:
+            self.sound_bounds[codes[is_good]] = np.stack([starts, starts + sizes], axis=1)[is_good]
+        if self._check.find_largest:
+            self._largest = max(int(out.max()), self._largest or 0)
+        self._look_outside(out, table, edge)
+
+    def _add_broken(self, header: WkwHeader, row: npt.NDArray[np.int64], nbytes: int, memory: npt.NDArray[np.uint8]) -> None:
+        stored = memory[row[START] : row[START] + row[SIZE]].tobytes()
+        if nbytes < 0:
+            nbytes = decoded_nbytes(stored, 4 * header.block_nbytes)
+        kind = "block.undecodable" if nbytes < 0 else "block.too_few" if nbytes < header.block_nbytes else "block.too_many"
+        found = f"{row[SIZE]} stored bytes are not an LZ4 block" if nbytes < 0 else f"{row[SIZE]} stored bytes decode to {nbytes} bytes"
+        self._faults.add(self._at_block(kind, int(row[CODE]), found, f"{header.block_nbytes} bytes", int(row[OFFSET])))
+
+    def _at_block(self, kind: str, code: int, found: str, expected: str, offset: int | None) -> Fault:
+        return Fault(kind, self._path, found, expected, block=code, voxel=self._voxel(code), offset=offset)
+
+    def _voxel(self, code: int) -> Vec3:
+        x, y, z = (int(n) * self._check.header.block_len + corner for n, corner in zip(morton.decode([code])[0], self._corner, strict=True))
+        return x, y, z
+
+    def _look_outside(self, out: npt.NDArray[Any], table: npt.NDArray[np.int64], edge: int) -> None:
+        """Find voxels that are not zero outside the layer's box, in the blocks that are not wholly inside."""
+        box = self._check.noted_box if self._check.box is None else self._check.box
+        if box is None or box.contains(BoundingBox(self._corner, (self._check.header.file_len_vx,) * 3, box.mag)):
+            return
+        corners = morton.decode(table[:, CODE]) * edge + self._corner
+        is_cut = (corners < box.topleft).any(axis=1) | (corners + edge > box.bottomright).any(axis=1)
+        for at in np.flatnonzero(is_cut).tolist():
+            corner = corners[at].tolist()
+            nonzero = (out[..., at * edge : (at + 1) * edge] != 0).any(axis=0)
+            low = [min(max(a - c, 0), edge) for a, c in zip(box.topleft, corner, strict=True)]
+            high = [min(max(b - c, 0), edge) for b, c in zip(box.bottomright, corner, strict=True)]
+            nonzero[tuple(slice(a, b) for a, b in zip(low, high, strict=True))] = False
+            if nonzero.any():
+                places = np.argwhere(nonzero)
+                found = BoundingBox.from_corners((places.min(axis=0) + corner).tolist(), (places.max(axis=0) + corner + 1).tolist(), box.mag)
+                self._outside = found if self._outside is None else self._outside.union(found)
+
+
+def _batches(blocks: npt.NDArray[np.intp], sizes: npt.NDArray[np.int64], block_nbytes: int) -> Iterator[npt.NDArray[np.intp]]:
+    """Cut consecutive blocks into batches that are bounded in stored and in decoded bytes."""
+    if not len(blocks):
+        return
+    most = max(1, _BATCH_NBYTES // block_nbytes)
+    ends = np.cumsum(sizes)
+    cuts = [0]
+    while cuts[-1] < len(blocks):
+        before = ends[cuts[-1] - 1] if cuts[-1] else 0
+        fits = int(np.searchsorted(ends, before + _BATCH_NBYTES, side="right"))
+        cuts.append(max(cuts[-1] + 1, min(fits, cuts[-1] + most)))
+    for a, b in itertools.pairwise(cuts):
+        yield blocks[a:b]

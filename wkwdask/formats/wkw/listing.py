@@ -1,0 +1,137 @@
+"""Listing the folders of a mag: its data files, and every name that should not be there."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.formats.wkw.volume import HEADER_NAME
+from wkwdask.formats.zarr.marks import is_view
+from wkwdask.model.faults import Fault
+from wkwdask.store.local import TEMPORARY_SUFFIX
+from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
+from wkwdask.store.records import RECORD_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+
+QUARANTINE_NAME = ".wkwdask-quarantine"
+_KNOWN = (HEADER_NAME, PROVENANCE_NAME, RECORD_NAME, PROGRESS_NAME)
+_NAMES = (re.compile(r"z(0|[1-9]\d*)", re.ASCII), re.compile(r"y(0|[1-9]\d*)", re.ASCII), re.compile(r"x(0|[1-9]\d*)\.wkw", re.ASCII))
+_LOOKS_LIKE_DATA = re.compile(r"[xyz]\s*[-+]?\d+(\.wkw)?", re.IGNORECASE)
+_FOREIGN_TEMPORARY = re.compile(r".*\.wkw(_tmp|\.tmp)")  # of the reference library and of webknossos-wrap's Scala library
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What is in the folder of a mag."""
+
+    shards: npt.NDArray[np.int64]
+    """Index of each data file along x, y, z, in the order of z, y, x, shape (n, 3)."""
+    faults: tuple[Fault, ...]
+    """Names that should not be there."""
+
+
+def list_mag(folder: str) -> Listing:
+    """List the files of a mag.
+
+    Parameters
+    ----------
+    folder : str
+        The mag's folder; one that is absent has no files.
+    """
+    faults: list[Fault] = []
+    shards = list(_walk(folder, 0, (), faults)) if os.path.isdir(folder) else []
+    found = np.array(shards, np.int64).reshape(-1, 3)
+    return Listing(found[np.lexsort(found.T)], tuple(faults))
+
+
+def _walk(folder: str, depth: int, above: tuple[int, ...], faults: list[Fault]) -> Iterator[Vec3]:
+    """Go through one folder of a mag: that of all z, of one z, or of one y."""
+    try:
+        with os.scandir(folder) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name)
+    except OSError as error:
+        faults.append(Fault("folder.unreadable", folder, os.strerror(error.errno or 0)))
+        return
+    for entry in entries:
+        named = _NAMES[depth].fullmatch(entry.name)
+        if named is None:
+            fault = _odd_name(entry, depth)
+            if fault is not None:
+                faults.append(fault)
+        elif depth == 2:
+            yield int(named[1]), above[1], above[0]
+        else:
+            fault = _no_folder(entry.path)
+            if fault is not None:
+                faults.append(fault)
+            else:
+                yield from _walk(entry.path, depth + 1, (*above, int(named[1])), faults)
+
+
+def _no_folder(path: str) -> Fault | None:
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return Fault("folder.dangling", path, f"a symbolic link to {os.readlink(path)}" if os.path.islink(path) else "nothing", "a folder")
+    return None if stat.S_ISDIR(mode) else Fault("folder.no_folder", path, "a file", "a folder")
+
+
+def _odd_name(entry: os.DirEntry[str], depth: int) -> Fault | None:
+    """Judge a name that is not that of a data file or of a folder of them."""
+    if depth == 0 and (entry.name in _KNOWN or (entry.name == "zarr.json" and is_view(entry.path))):
+        return None
+    if depth == 0 and entry.name == QUARANTINE_NAME:
+        count = sum(len(names) for _, _, names in os.walk(entry.path))
+        return Fault("quarantine", entry.path, f"{count} files")
+    leftover = temporary_fault(entry.path)
+    if leftover is not None:
+        return leftover
+    if _LOOKS_LIKE_DATA.fullmatch(entry.name):
+        return Fault("name.unread", entry.path, entry.name, ("z0, z1, ...", "y0, y1, ...", "x0.wkw, x1.wkw, ...")[depth])
+    return Fault("name.stray", entry.path, "a folder" if entry.is_dir() else "a file")
+
+
+def temporary_fault(path: str) -> Fault | None:
+    """Tell whether a file is one that is being written, or was, by its name."""
+    name = os.path.basename(path)
+    if name.endswith(TEMPORARY_SUFFIX) or _FOREIGN_TEMPORARY.fullmatch(name):
+        return Fault("leftover.temporary", path, f"last written {describe_age(path)} ago")
+    return None
+
+
+def is_foreign_temporary(path: str) -> bool:
+    """Tell whether other software writes files of this name: that it has ended is known by its age alone."""
+    return not path.endswith(TEMPORARY_SUFFIX)
+
+
+def age_seconds(path: str) -> float:
+    """Tell when a file was written last, or anything below a folder [seconds ago]; one that is gone is as old as can be."""
+    latest = 0.0
+    for folder, _, names in [("", [], [path]), *os.walk(path)]:
+        for name in names:
+            try:
+                latest = max(latest, os.lstat(os.path.join(folder, name)).st_mtime)
+            except FileNotFoundError:
+                continue
+    return time.time() - latest
+
+
+def describe_age(path: str) -> str:
+    """Write down how old a file is."""
+    seconds = max(0, int(age_seconds(path)))
+    for unit, length in (("days", 172800), ("hours", 7200), ("minutes", 120)):
+        if seconds >= length:
+            return f"{seconds // (length // 2)} {unit}"
+    return f"{seconds} seconds"

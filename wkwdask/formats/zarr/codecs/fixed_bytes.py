@@ -1,0 +1,210 @@
+"""A bytes-to-bytes codec that keeps a fixed number of bytes before or after what the codecs before it made.
+
+In: encoded bytes of a chunk. Out: the same with the bytes around them, and back without a copy. What these bytes are (zeros, a literal, a header made for each
+chunk) is the same for ``offset`` and ``pad``; the two differ in what their configuration calls them.
+
+Source: zarr-extensions, proposals ``codecs/offset`` (commit cb35826) and its later form ``codecs/pad`` (commit 6ca3baa); ``header`` and ``strict`` are
+additions.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from zarr.abc.codec import BytesBytesCodec
+
+from wkwdask.errors import CorruptError, TruncatedError, UnsupportedError
+from wkwdask.formats.zarr.codecs.headers import ChunkLayout, Header
+from wkwdask.formats.zarr.codecs.order import warn_of_byteorder, warn_of_order
+
+if TYPE_CHECKING:
+    from zarr.core.array_spec import ArraySpec
+    from zarr.core.buffer import Buffer
+
+_MOST_ZEROS = 1 << 26  # a number in a zarr.json is not reason enough to allocate more than 64 MiB
+_SHOWN = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedBytesCodec(BytesBytesCodec):
+    """Bytes of a fixed length at one end of a chunk."""
+
+    is_fixed_size = True
+    name: ClassVar[str]
+    """What ``zarr.json`` calls the codec."""
+    size_key: ClassVar[str]
+    """Key of the length."""
+    literal_key: ClassVar[str]
+    """Key of the literal bytes."""
+
+    nbytes: int
+    """Length [bytes]."""
+    literal: bytes | None = None
+    """The bytes that are written, None for zeros or where a header is made for each chunk."""
+    header: Header | None = None
+    """Makes the bytes of each chunk."""
+    strict: bool = False
+    """Whether reading checks that the stored bytes are those that would be written."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.nbytes, int) or isinstance(self.nbytes, bool) or self.nbytes < 0:
+            raise CorruptError(f"codec {self.name!r}: {self.size_key!r} is {self.nbytes!r}, expected a number of bytes, 0 or more")
+        if self.literal is not None and self.header is not None:
+            raise CorruptError(f"codec {self.name!r}: {self.literal_key!r} and 'header' are both given, expected at most one of them")
+        if self.literal is not None and len(self.literal) != self.nbytes:
+            raise CorruptError(f"codec {self.name!r}: {self.literal_key!r} has {len(self.literal)} bytes, expected {self.nbytes} as {self.size_key!r} says")
+        if not isinstance(self.strict, bool):
+            raise CorruptError(f"codec {self.name!r}: 'strict' is {self.strict!r}, expected true or false")
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the bytes stand before the chunk's own."""
+        return True
+
+    # ------------------------------------------------------------------ metadata
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Read an entry of ``codecs``.
+
+        Raises
+        ------
+        CorruptError
+            It is not an entry of this codec: a key is absent, unknown or of the wrong type, the base64 is none, or its length is not the one that is given.
+        """
+        if not isinstance(data, dict) or data.get("name") != cls.name:
+            raise CorruptError(f"codec {data!r}, expected one of the name {cls.name!r}")
+        configuration = data.get("configuration")
+        if not isinstance(configuration, dict):
+            raise CorruptError(f"codec {cls.name!r}: 'configuration' is {configuration!r}, expected an object with {cls.size_key!r}")
+        problems = [f"no {key!r}" for key in cls._required() if key not in configuration]
+        problems += [f"unknown key {key!r}" for key in configuration if key not in cls._keys()]
+        if problems:
+            raise CorruptError(f"codec {cls.name!r}: {', '.join(problems)}; it has {', '.join(cls._keys())}")
+        return cls._from_configuration(configuration)
+
+    @classmethod
+    def _required(cls) -> tuple[str, ...]:
+        return (cls.size_key,)
+
+    @classmethod
+    def _keys(cls) -> tuple[str, ...]:
+        return (*cls._required(), cls.literal_key, "header", "strict")
+
+    @classmethod
+    def _from_configuration(cls, configuration: dict[str, Any], **more: Any) -> Self:
+        literal = configuration.get(cls.literal_key)
+        header = configuration.get("header")
+        return cls(
+            nbytes=configuration[cls.size_key],
+            literal=None if literal is None else decode_base64(literal, f"codec {cls.name!r}: {cls.literal_key!r}"),
+            header=None if header is None else Header.from_json(header),
+            strict=configuration.get("strict", False),
+            **more,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what :meth:`from_dict` reads."""
+        configuration: dict[str, Any] = {self.size_key: self.nbytes}
+        if self.literal is not None:
+            configuration[self.literal_key] = base64.b64encode(self.literal).decode("ascii")
+        if self.header is not None:
+            configuration["header"] = self.header.to_json()
+        if self.strict:
+            configuration["strict"] = True
+        return {"name": self.name, "configuration": configuration}
+
+    def evolve_from_array_spec(self, array_spec: ArraySpec) -> Self:
+        """Stay as it is; a codec behind this one that hides the bytes is warned of, and one before it that turns those of numbers another way."""
+        warn_of_order(self)
+        warn_of_byteorder(self, array_spec.dtype)
+        return self
+
+    def validate(self, *, dtype: Any, **_: Any) -> None:
+        """Fit every array, with the warnings of :meth:`evolve_from_array_spec`."""
+        warn_of_order(self)
+        warn_of_byteorder(self, dtype)
+
+    # ------------------------------------------------------------------ chunks
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
+        """Count the bytes of a chunk with its fixed bytes."""
+        return input_byte_length + self.nbytes
+
+    def _decode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
+        stored = len(chunk_data)
+        if stored < self.nbytes:
+            raise TruncatedError(
+                f"codec {self.name!r}: {_told(chunk_spec)} ends at byte {stored}, expected {self._what()} of {self.nbytes} bytes, and its data"
+            )
+        split = self.nbytes if self.at_start else stored - self.nbytes
+        first, second = chunk_data[:split], chunk_data[split:]
+        fixed, data = (first, second) if self.at_start else (second, first)
+        if self.strict:
+            self._check(fixed.to_bytes(), data, chunk_spec, 0 if self.at_start else split)
+        return data
+
+    def _encode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
+        if self.nbytes == 0 and self.header is None:
+            return chunk_data
+        fixed = chunk_spec.prototype.buffer.from_bytes(self._fixed_bytes(chunk_data, chunk_spec))
+        return fixed + chunk_data if self.at_start else chunk_data + fixed
+
+    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer:
+        return self._decode_sync(chunk_data, chunk_spec)
+
+    async def _encode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> Buffer | None:
+        return self._encode_sync(chunk_data, chunk_spec)
+
+    def _what(self) -> str:
+        return "a header" if self.at_start else "a footer"
+
+    def _fixed_bytes(self, data: Buffer, chunk_spec: ArraySpec) -> bytes:
+        if self.literal is not None:
+            return self.literal
+        if self.header is not None:
+            return self.header.make(data.to_bytes(), ChunkLayout(chunk_spec.shape, chunk_spec.dtype.to_native_dtype(), self.nbytes))
+        if self.nbytes > _MOST_ZEROS:
+            raise UnsupportedError(f"codec {self.name!r}: {self._what()} of {self.nbytes} zeros, expected at most {_MOST_ZEROS}: give {self.literal_key!r}")
+        return bytes(self.nbytes)
+
+    def _check(self, found: bytes, data: Buffer, chunk_spec: ArraySpec, start: int) -> None:
+        """Compare stored bytes with those that would be written."""
+        try:
+            expected = self._fixed_bytes(data, chunk_spec)
+        except (TypeError, ValueError) as error:  # a function of headers that does not like what is stored
+            raise CorruptError(f"codec {self.name!r}: {self._what()} of {_told(chunk_spec)} cannot be checked: {error}") from error
+        if found == expected:
+            return
+        n = next(n for n in range(self.nbytes) if found[n] != expected[n])
+        raise CorruptError(
+            f"codec {self.name!r}: {_told(chunk_spec)} has {found[n : n + _SHOWN].hex(' ')} at byte {start + n} of its stored bytes, "
+            f"expected {expected[n : n + _SHOWN].hex(' ')}: {self._what()} is not the one of this array"
+        )
+
+
+def _told(chunk_spec: ArraySpec) -> str:
+    shape = " x ".join(map(str, chunk_spec.shape))
+    return f"a stored chunk of {shape} {chunk_spec.dtype.to_native_dtype().name}"
+
+
+def decode_base64(text: Any, where: str) -> bytes:
+    """Decode strict base64: the standard alphabet, padded, no line breaks, no bits beyond the last byte.
+
+    Raises
+    ------
+    CorruptError
+        It is something else.
+    """
+    if not isinstance(text, str):
+        raise CorruptError(f"{where} is {text!r}, expected base64 text")
+    try:
+        decoded = base64.b64decode(text.encode("ascii"), validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise CorruptError(f"{where} is not base64: {error}") from None
+    if base64.b64encode(decoded).decode("ascii") != text:
+        raise CorruptError(f"{where} is not canonical base64: its end holds bits or padding beyond its {len(decoded)} bytes")
+    return decoded

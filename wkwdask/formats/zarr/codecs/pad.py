@@ -1,0 +1,49 @@
+"""The codec ``pad``: bytes of fixed length at either end of each chunk. Loaded by zarr-python where a ``zarr.json`` names it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from wkwdask.errors import CorruptError
+from wkwdask.formats.zarr.codecs.fixed_bytes import FixedBytesCodec
+
+
+@dataclass(frozen=True, kw_only=True)
+class PadCodec(FixedBytesCodec):
+    """Put ``nbytes`` bytes before or after a chunk, skip them when it is read; two of them make a header and a footer.
+
+    Notes
+    -----
+    zarr-extensions, proposal ``codecs/pad``, version 0.1.0 (commit 6ca3baa).
+    """
+
+    name: ClassVar[str] = "pad"
+    size_key: ClassVar[str] = "nbytes"
+    literal_key: ClassVar[str] = "padding"
+
+    location: str
+    """``"start"`` or ``"end"``."""
+
+    def __post_init__(self) -> None:
+        if self.location not in ("start", "end"):
+            raise CorruptError(f"codec 'pad': 'location' is {self.location!r}, expected 'start' or 'end'")
+        super().__post_init__()
+
+    @property
+    def at_start(self) -> bool:
+        """Whether the bytes stand before the chunk's own."""
+        return self.location == "start"
+
+    @classmethod
+    def _required(cls) -> tuple[str, ...]:
+        return ("location", *super()._required())
+
+    @classmethod
+    def _from_configuration(cls, configuration: dict[str, Any], **more: Any) -> Self:
+        return super()._from_configuration(configuration, location=configuration["location"], **more)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give what :meth:`from_dict` reads."""
+        data = super().to_dict()
+        return {"name": self.name, "configuration": {"location": self.location, **data["configuration"]}}

@@ -1,0 +1,308 @@
+"""The codec ``wkw`` of Zarr 3: a chunk is one WKW data file, with its header, jump table and blocks.
+
+Arrays have the axes z, y, x or c, z, y, x. A part of a chunk is read by its header, the part of the table that it needs, and its blocks, which compiled
+kernels decode many at once, without the GIL. What is read is checked as in ``wkwdask.formats.wkw.stored_file``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
+
+from wkwdask.errors import CorruptError
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL, MAX_LZ4_RATIO
+from wkwdask.formats.wkw.file import block_bounds, format_file_head
+from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, make_header, parse_header
+from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
+from wkwdask.formats.zarr.codecs.requests import SOURCE, Blocking, bytes_of, fetch, get, is_local, naming, result_of, run
+from wkwdask.formats.zarr.codecs.selection import boxed
+from wkwdask.geometry import morton
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_range
+from wkwdask.kernels.blocks.batch import compress_bound, decode_into, encode_from
+from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START
+from wkwdask.kernels.blocks.locate import locate_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+    from zarr.abc.store import ByteGetter
+    from zarr.core.array_spec import ArraySpec
+    from zarr.core.buffer import Buffer, NDBuffer
+    from zarr.core.indexing import SelectorTuple
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.kernels.blocks.locate import Located
+
+_GAP_NBYTES = 64 << 10  # reading across a smaller gap costs less than another request
+_BATCH_NBYTES = 8 << 20
+_FEW_BLOCKS = 8  # are decoded at once; more are, in a thread
+_PAGE_LEN = 32
+_ANY_NBYTES = 1 << 62
+
+
+@dataclass(frozen=True)
+class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ignore[misc, unused-ignore]
+    """Chunks are WKW data files.
+
+    Parameters
+    ----------
+    block_len : int
+        Edge of a block [voxels]; a chunk is a cube of a power of two of them.
+    compression : {"lz4hc", "lz4", "raw"}
+        How blocks that are written are encoded; a file that is read says it itself.
+    level : int
+        LZ4HC level, 1..12.
+    """
+
+    block_len: int = 32
+    compression: str = "lz4hc"
+    level: int = DEFAULT_LEVEL
+
+    is_fixed_size = False
+
+    def __post_init__(self) -> None:
+        BlockType.parse(self.compression)
+        if not isinstance(self.block_len, int) or not 1 <= self.block_len <= 1 << 15 or self.block_len & (self.block_len - 1):
+            raise ValueError(f"codec wkw: block_len must be a power of two in 1..{1 << 15}, got {self.block_len!r}")
+        if not isinstance(self.level, int) or not 1 <= self.level <= 12:
+            raise ValueError(f"codec wkw: level must be in 1..12, got {self.level!r}")
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Self:
+        """Read it as ``zarr.json`` has it."""
+        return cls(**(data.get("configuration") or {}))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Write it as ``zarr.json`` has it."""
+        return {"name": "wkw", "configuration": {"block_len": self.block_len, "compression": self.compression, "level": self.level}}
+
+    def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
+        """Make sure that chunks can be WKW files.
+
+        Raises
+        ------
+        ValueError
+            They cannot.
+        """
+        chunk_shape = getattr(chunk_grid, "chunk_shape", None)
+        if chunk_shape is not None:
+            self._header(tuple(chunk_shape), dtype.to_native_dtype())
+            if len(shape) == 4 and chunk_shape[0] != shape[0]:
+                raise ValueError(f"codec wkw: all {shape[0]} channels must be in one chunk, got chunks of {chunk_shape[0]}")
+
+    def compute_encoded_size(self, input_byte_length: int, chunk_spec: ArraySpec) -> int:
+        """Refuse to tell: it depends on the voxels."""
+        raise NotImplementedError
+
+    def _header(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> WkwHeader:
+        """Give the header of a mag whose files are the chunks."""
+        edge = shape[-1] if shape else 0
+        if len(shape) not in (3, 4) or set(shape[-3:]) != {edge} or edge % self.block_len:
+            raise ValueError(
+                f"codec wkw: chunks must be cubes along z, y, x of a power of two of blocks (block_len {self.block_len}), with all channels, got {shape}"
+            )
+        num_channels = shape[0] if len(shape) == 4 else 1
+        block_type = BlockType.parse(self.compression)
+        return make_header(dtype, num_channels, block_len=self.block_len, file_len=edge // self.block_len, block_type=block_type, any_length=True)
+
+    def _header_of(self, raw: Any, spec: ArraySpec) -> WkwHeader:
+        """Read the header of a stored file, and make sure that it is of this array."""
+        header = parse_header(bytes(raw[:HEADER_NBYTES]), SOURCE, is_data_file=True)
+        self._header(spec.shape, spec.dtype.to_native_dtype()).check_same_mag(header, SOURCE)
+        return header
+
+    # -------------------------------------------------------------------------------------------- whole chunks
+
+    def _decode_sync(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
+        whole = BoundingBox((0, 0, 0), tuple(reversed(chunk_spec.shape[-3:])))  # type: ignore[arg-type]
+        return _buffer(self._decode_box(chunk_data, chunk_spec, whole), chunk_spec)
+
+    async def _decode_single(self, chunk_data: Buffer, chunk_spec: ArraySpec) -> NDBuffer:
+        return await asyncio.to_thread(self._decode_sync, chunk_data, chunk_spec)
+
+    def _decode_box(self, chunk_data: Buffer, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
+        """Decode a part of a file that is in memory."""
+        memory = bytes_of(chunk_data)
+        raw: Any = memory.data
+        header = self._header_of(raw, spec)
+        bounds = block_bounds(raw, header, SOURCE)
+        out = _new(spec, box)
+        for page, count in _pages(header, box):
+            part = bounds[page.first : page.first + count + 1]
+            found = page.locate(part, header, box)
+            _check_sizes(found, header, page.first)
+            for first, last, _, _ in _batches(found):
+                blocks = found.blocks[first:last]
+                blocks[:, START] = blocks[:, OFFSET]
+                _decode(memory, blocks, header, out, page.first)
+        return out
+
+    def _encode_sync(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
+        array = np.asarray(chunk_data.as_numpy_array())
+        voxels = _as_cxyz(array)
+        header = self._header(array.shape, array.dtype)
+        step = header.block_len
+        per_batch = max(1, _BATCH_NBYTES // header.block_nbytes)
+        sizes, pieces = [], []
+        for first in range(0, header.blocks_per_file, per_batch):
+            count = min(per_batch, header.blocks_per_file - first)
+            corners = morton.decode(np.arange(first, first + count)).astype(np.int64) * step
+            memory = np.empty(count * compress_bound(header.block_nbytes), np.uint8)
+            encoded = encode_from(voxels, corners, memory, block_len=step, block_type=header.block_type, level=self.level, store_zero=True)
+            sizes.append(encoded.sizes)
+            pieces.append(memory[: encoded.nbytes].copy())
+        head = np.frombuffer(format_file_head(header, np.concatenate(sizes)), np.uint8)
+        return chunk_spec.prototype.buffer.from_array_like(np.concatenate([head, *pieces]))
+
+    async def _encode_single(self, chunk_data: NDBuffer, chunk_spec: ArraySpec) -> Buffer | None:
+        return await asyncio.to_thread(self._encode_sync, chunk_data, chunk_spec)
+
+    # -------------------------------------------------------------------------------------------- parts of chunks
+
+    async def _decode_partial_single(self, byte_getter: ByteGetter, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
+        return await self._decode_partial(byte_getter, selection, chunk_spec)
+
+    def _decode_partial_sync(self, byte_getter: Any, selection: SelectorTuple, chunk_spec: ArraySpec) -> NDBuffer | None:
+        """Decode a part for pipelines of zarr that know no event loop."""
+        read: NDBuffer | None = result_of(self._decode_partial(Blocking(byte_getter), selection, chunk_spec))
+        return read
+
+    async def _decode_partial(self, getter: Any, selection: SelectorTuple, spec: ArraySpec) -> NDBuffer | None:
+        with naming(getter):
+            return await self._decode_selected(getter, selection, spec)
+
+    async def _decode_selected(self, getter: Any, selection: SelectorTuple, spec: ArraySpec) -> NDBuffer | None:
+        box, rest = boxed(selection, spec.shape)
+        edge = spec.shape[-1]
+        if box.is_empty:
+            return _buffer(_new(spec, box)[rest], spec)
+        in_memory = hasattr(getter, "shard_dict")  # of a chunk inside a shard, where some versions of zarr give whole ones only
+        is_large_part = 2 * box.volume >= edge**3 and not is_local(getter)  # far away, one long request costs less than many
+        if in_memory or is_large_part or edge <= self.block_len:
+            data = await getter.get(spec.prototype)
+            array = None if data is None else await run(getter, self._decode_box, data, spec, box)
+        else:
+            array = await self._read_box(getter, spec, box)
+        return None if array is None else _buffer(array[rest], spec)
+
+    async def _read_box(self, getter: Any, spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any] | None:
+        """Read and decode the blocks of a box; None where there is no file."""
+        wanted = self._header(spec.shape, spec.dtype.to_native_dtype())
+        pages = list(_pages(wanted, box))
+        page, count = pages[0]
+        with_table = wanted.is_compressed and page.first == 0  # header and table follow each other
+        head = await get(getter, spec, 0, sum(slice_range(0, count)) if with_table else HEADER_NBYTES)
+        if head is None:
+            return None
+        header = self._header_of(head, spec)
+        out = _new(spec, box)
+        for page, count in pages:
+            if header.is_compressed:
+                offset, nbytes = slice_range(page.first, count)
+                table: bytes | None = head[offset : offset + nbytes]
+                if page.first or table is None or len(table) < nbytes:
+                    table = await get(getter, spec, offset, nbytes)
+                bounds = parse_jump_table(b"" if table is None else table, header, page.first, count, _ANY_NBYTES, SOURCE)
+            else:
+                bounds = raw_block_bounds(header, page.first, count, _ANY_NBYTES, SOURCE)
+            found = page.locate(bounds, header, box)
+            _check_sizes(found, header, page.first)
+            for first, last, ranges, nbytes in _batches(found):
+                memory = await fetch(getter, spec, ranges, nbytes)
+                arguments = (memory, found.blocks[first:last], header, out, page.first)
+                if last - first <= _FEW_BLOCKS:
+                    _decode(*arguments)
+                else:
+                    await run(getter, _decode, *arguments)
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """An aligned cube of blocks, which is one stretch of the jump table."""
+
+    first: int
+    """Its first block."""
+    corner: Vec3
+    """Its lowest block along x, y, z."""
+    edge: int
+    """Its edge [blocks]."""
+
+    def locate(self, bounds: npt.NDArray[np.int64], header: WkwHeader, box: BoundingBox) -> Located:
+        """Find the blocks of a box in it, and where they go in an array of that box."""
+        step = header.block_len
+        low, high = [], []
+        for axis in range(3):
+            low.append(max(0, box.topleft[axis] // step - self.corner[axis]))
+            high.append(min(self.edge, -(-box.bottomright[axis] // step) - self.corner[axis]))
+        origin = [corner * step - t for corner, t in zip(self.corner, box.topleft, strict=True)]
+        return locate_blocks(bounds, (low[0], low[1], low[2]), (high[0], high[1], high[2]), step, (origin[0], origin[1], origin[2]), _GAP_NBYTES, _BATCH_NBYTES)
+
+
+def _pages(header: WkwHeader, box: BoundingBox) -> Iterator[tuple[_Page, int]]:
+    """Give the cubes of blocks that hold a box, with the number of their blocks: the smallest that holds it, or several of a fixed size."""
+    step = header.block_len
+    edge = 1
+    while edge < min(header.file_len, _PAGE_LEN) and any(
+        t // (edge * step) != (b - 1) // (edge * step) for t, b in zip(box.topleft, box.bottomright, strict=True)
+    ):
+        edge *= 2
+    x_range, y_range, z_range = cell_range(box, (edge * step,) * 3)
+    corners = [(x, y, z) for z in z_range for y in y_range for x in x_range]
+    codes = morton.encode(corners).astype(np.int64) * edge**3
+    for (x, y, z), first in sorted(zip(corners, codes.tolist(), strict=True), key=lambda page: page[1]):
+        yield _Page(first, (x * edge, y * edge, z * edge), edge), edge**3
+
+
+def _batches(found: Located) -> Iterator[tuple[int, int, npt.NDArray[np.int64], int]]:
+    """Go through batches of blocks: the first, the one behind the last, byte ranges, and the bytes of all."""
+    for (first, first_range, nbytes), (last, last_range, _) in pairwise(found.batches.tolist()):
+        yield first, last, found.ranges[first_range:last_range], nbytes
+
+
+def _decode(memory: npt.NDArray[np.uint8], blocks: npt.NDArray[np.int64], header: WkwHeader, out: npt.NDArray[Any], page: int) -> None:
+    """Decode blocks into an array with the axes (c,) z, y, x."""
+    decoded = decode_into(
+        memory, blocks, _as_cxyz(out), block_len=header.block_len, num_channels=header.num_channels, block_type=int(header.block_type)
+    )  # fmt: skip
+    if decoded.broken >= 0:
+        row = blocks[decoded.broken]
+        found = "are not an LZ4 block" if decoded.broken_nbytes < 0 else f"decode to {decoded.broken_nbytes} bytes"
+        raise CorruptError(
+            f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {int(row[SIZE])} stored bytes {found}, "
+            f"expected {header.block_nbytes} decoded bytes"
+        )
+
+
+def _check_sizes(found: Located, header: WkwHeader, page: int) -> None:
+    """Refuse stored lengths that LZ4 cannot have, before memory is taken on their word."""
+    if not header.is_compressed:
+        return
+    for n in (found.smallest, found.largest):
+        row = found.blocks[n]
+        size = int(row[SIZE])
+        if not header.block_nbytes <= MAX_LZ4_RATIO * size or size > 2 * compress_bound(header.block_nbytes):
+            raise CorruptError(
+                f"{SOURCE}: block {page + int(row[CODE])} at byte {int(row[OFFSET])}: {size} stored bytes cannot be one of {header.block_nbytes} bytes"
+            )
+
+
+def _new(spec: ArraySpec, box: BoundingBox) -> npt.NDArray[Any]:
+    """Make an array for a box, axes (c,) z, y, x."""
+    return np.empty((*spec.shape[:-3], *reversed(box.size)), spec.dtype.to_native_dtype().newbyteorder("="))
+
+
+def _as_cxyz(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """View an array (c,) z, y, x as (c, x, y, z)."""
+    return (array if array.ndim == 4 else array[np.newaxis]).transpose(0, 3, 2, 1)
+
+
+def _buffer(array: npt.NDArray[Any], spec: ArraySpec) -> NDBuffer:
+    return spec.prototype.nd_buffer.from_numpy_array(np.asarray(array, spec.dtype.to_native_dtype()))

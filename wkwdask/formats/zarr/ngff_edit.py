@@ -1,0 +1,236 @@
+"""What a job changes in the metadata of an OME-NGFF image once its arrays are there."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from wkwdask.errors import CorruptError, FormatError
+from wkwdask.formats.zarr.documents import FILE_NAME, format_document, group_document
+from wkwdask.formats.zarr.ngff import check_version
+from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, with_entries
+from wkwdask.model.json_text import parse_object
+from wkwdask.model.levels import is_number
+from wkwdask.store.local import publish_bytes, remove_temporaries
+from wkwdask.store.locks import locked_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LABELS = "labels"
+_ATTRIBUTES, _GROUP = ".zattrs", ".zgroup"
+
+
+def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
+    """Read the attributes of a local group.
+
+    Returns
+    -------
+    int, dict
+        Version of Zarr, and the attributes; None where there is no group.
+
+    Raises
+    ------
+    CorruptError
+        A file is broken, or describes an array.
+    """
+    document = _read(f"{folder}/{FILE_NAME}")
+    if document is not None:
+        if document.get("node_type") != "group" or not isinstance(document.get("attributes", {}), dict):
+            raise CorruptError(f"{folder}/{FILE_NAME}: expected a group, found node_type {document.get('node_type')!r}")
+        return 3, document.get("attributes", {})
+    if _read(f"{folder}/{_GROUP}") is not None:
+        return 2, _read(f"{folder}/{_ATTRIBUTES}") or {}
+    return None
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        with open(path, "rb") as file:
+            raw = file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return parse_object(raw, path)
+
+
+def _attributes_of(document: dict[str, Any], path: str) -> dict[str, Any]:
+    """Take the attributes out of a ``zarr.json``."""
+    attributes = document.get("attributes", {})
+    if not isinstance(attributes, dict):
+        raise CorruptError(f"{path}: attributes: expected an object, found {json.dumps(attributes)[:80]}")
+    return attributes
+
+
+def image_of(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
+    """Find the image that attributes describe.
+
+    Returns
+    -------
+    str, dict
+        Version of OME-NGFF, and the first entry of ``multiscales``; None where there is none.
+
+    Raises
+    ------
+    CorruptError
+        ``multiscales`` is something else than a list of objects.
+    UnsupportedError
+        They describe an image of a version that is not known here.
+    """
+    check_version(attributes, folder)
+    ome = attributes.get("ome")
+    inner = ome if isinstance(ome, dict) else attributes
+    if "multiscales" not in inner:
+        return None
+    images = inner["multiscales"]
+    if not isinstance(images, list) or not images or not isinstance(images[0], dict) or not isinstance(images[0].get("datasets"), list):
+        raise CorruptError(f"{folder}: multiscales: expected a list of objects with datasets")
+    for number, entry in enumerate(images[0]["datasets"]):
+        if not _is_entry(entry):
+            raise CorruptError(f"{folder}: multiscales[0].datasets[{number}]: expected a path and transformations, found {json.dumps(entry)[:80]}")
+    return str(inner.get("version", images[0].get("version", "0.4"))), images[0]
+
+
+def _is_entry(entry: Any) -> bool:
+    """Check whether a value names an array, with the scale of each axis where it has one."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("path"), str):
+        return False
+    steps = entry.get("coordinateTransformations", [])
+    return isinstance(steps, list) and all(
+        isinstance(step, dict) and (step.get("type") != "scale" or _is_scale(step.get("scale"))) for step in steps
+    )  # fmt: skip
+
+
+def _is_scale(value: Any) -> bool:
+    return isinstance(value, list) and len(value) >= 3 and all(map(is_number, value))
+
+
+def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Change the attributes of a group, which is made where there is none; they appear whole.
+
+    Parameters
+    ----------
+    folder : str
+        The group.
+    zarr_format : int
+        Version of Zarr, 3 or 2.
+    change : callable
+        Gets the attributes as they are now and gives the new ones.
+
+    Raises
+    ------
+    LockedError
+        Another process holds the lock and does not let go.
+    """
+    os.makedirs(folder, exist_ok=True)
+    name = FILE_NAME if zarr_format == 3 else _ATTRIBUTES
+    path = os.path.realpath(f"{folder}/{name}")
+    with locked_file(path, f"change of {path}"):
+        remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
+        document = _read(path)
+        if zarr_format == 3:
+            before = group_document({}) if document is None else document
+            after = {**before, "attributes": change(copy.deepcopy(_attributes_of(before, path)))}
+            after.pop("consolidated_metadata", None)  # it tells of the group as it was
+        else:
+            remove_temporaries(folder, _GROUP)
+            if not os.path.exists(f"{folder}/{_GROUP}"):
+                publish_bytes(f"{folder}/{_GROUP}", format_document({"zarr_format": 2}))
+            after = change(copy.deepcopy(document or {}))
+        if after != document:
+            publish_bytes(path, format_document(after))
+
+
+@dataclass(frozen=True, slots=True)
+class NgffEdit:
+    """What the group of an image is to say once arrays are there."""
+
+    kind: ClassVar[str] = "ome-ngff"
+    """What a record calls this kind of edit."""
+    folder_names: ClassVar[tuple[str, ...]] = ("folder",)
+    """Values of :meth:`to_json` that are folders."""
+    folder: str
+    """The group."""
+    version: str
+    """Of OME-NGFF: ``"0.5"`` lies in Zarr 3, ``"0.4"`` in Zarr 2."""
+    image: dict[str, Any]
+    """What ``multiscales`` says: of arrays only those that are made; one that is there with the same path is replaced."""
+    is_label: bool
+    """Whether voxels are ids."""
+    rgb: tuple[float, float] | None
+    """Least and greatest value of three channels that are red, green and blue."""
+
+    @property
+    def _zarr_format(self) -> int:
+        return 3 if self.version == "0.5" else 2
+
+    def apply(self) -> None:
+        """Change the group, or make it; list it where it is one of the labels of an image."""
+        above, name = os.path.split(self.folder)
+        if os.path.basename(above) == LABELS:
+            update_attributes(os.path.dirname(above), self._zarr_format, lambda attributes: attributes)
+            update_attributes(above, self._zarr_format, lambda attributes: self._listed(attributes, name))
+        update_attributes(self.folder, self._zarr_format, self._changed)
+
+    def _changed(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        found = image_of(attributes, self.folder)
+        if found is None:
+            new = image_attributes(self.image, version=self.version, is_label=self.is_label, rgb=self.rgb)
+            return {**attributes, **new}
+        found[1]["datasets"] = with_entries(found[1]["datasets"], self.image["datasets"])
+        return attributes
+
+    def _listed(self, attributes: dict[str, Any], name: str) -> dict[str, Any]:
+        inner = attributes.get("ome", {}) if self.version == "0.5" else attributes
+        listed = inner.get("labels", []) if isinstance(inner, dict) else None
+        if not isinstance(listed, list):
+            raise CorruptError(f"{os.path.dirname(self.folder)}: labels: expected a list of names")
+        names = [*listed, *([] if name in listed else [name])]
+        return {**attributes, **label_attributes(names, self.version)}
+
+    def check_writable(self) -> None:
+        """Make sure, before any work, that the group can be changed after it.
+
+        Raises
+        ------
+        PermissionError
+            Its folder cannot be written.
+        """
+        if os.path.isdir(self.folder) and not os.access(self.folder, os.W_OK):
+            raise PermissionError(errno.EACCES, "the image's metadata could not be updated", self.folder)
+
+    def check_current(self) -> None:
+        """Make sure that the group is none of another kind.
+
+        Raises
+        ------
+        FormatError
+            It is one of another version, or its axes are others.
+        """
+        there = read_attributes(self.folder)
+        if there is None:
+            return
+        if there[0] != self._zarr_format:
+            raise FormatError(
+                f"{self.folder}: is a group of Zarr {there[0]}; what is written is OME-NGFF {self.version}, which lies in Zarr {self._zarr_format}"
+            )
+        found = image_of(there[1], self.folder)
+        if found is None:
+            return
+        if found[0] != self.version:
+            raise FormatError(f"{self.folder}: is an image of OME-NGFF {found[0]}, what is written {self.version}")
+        axes, ours = json.dumps(found[1].get("axes"), sort_keys=True), json.dumps(self.image["axes"], sort_keys=True)
+        if axes != ours:
+            raise FormatError(f"{self.folder}: the axes of the image are {axes}, those of what is written {ours}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the form that a publish record holds."""
+        return {"kind": self.kind, "folder": self.folder, "version": self.version, "image": self.image, "is_label": self.is_label, "rgb": self.rgb}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> NgffEdit:
+        """Read the form that a publish record holds."""
+        return cls(value["folder"], value["version"], value["image"], value["is_label"], None if value["rgb"] is None else tuple(value["rgb"]))

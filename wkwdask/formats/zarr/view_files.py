@@ -1,0 +1,286 @@
+"""Small ``zarr.json`` files beside the files of WKW mags, by which zarr-python reads these with the codec ``wkw``; no voxel is copied.
+
+An array begins at absolute voxel 0 of its mag and ends with the layer's bounding box. Files that were not made here are never replaced or removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, wkw_codecs
+from wkwdask.formats.zarr.marks import MARK, is_view
+from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
+from wkwdask.formats.zarr.views import labels_of, rgb_range
+from wkwdask.store.local import fsync_folder, is_remote, publish_bytes, remove_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.formats.zarr.ngff_image import Level
+    from wkwdask.geometry.mag import Mag
+
+LABELS = "labels"
+
+
+@dataclass
+class ViewPlan:
+    """What a view consists of."""
+
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What is written, by folder, in this order."""
+    links: dict[str, str] = field(default_factory=dict)
+    """Symbolic links and where they lead: arrays of segmentations, among the labels of an image."""
+
+
+def plan_view(located: Located, layer: str | None, *, allow_external: bool) -> ViewPlan:
+    """Say what the view of a dataset, layer or mag consists of.
+
+    Parameters
+    ----------
+    located : Located
+        What is seen.
+    layer : str, optional
+        Only this one.
+    allow_external : bool
+        Whether files may be written where links lead out of the dataset.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer, or no mag.
+    UnsupportedError
+        A mag lies elsewhere than beside the others, is remote, or is no WKW.
+    """
+    is_dataset = located.mag is None and any(one.dataset_folder == located.path for one in located.layers)
+    if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
+        layer = None  # the group of the dataset says of all layers what they are
+    layers = [one for one in located.layers if layer in (None, one.name)]
+    if not layers:
+        raise MissingError(f"{located.path}: no layer {layer!r}; there are {', '.join(one.name for one in located.layers) or 'none'}")
+    plan = ViewPlan()
+    groups = {}
+    for one in layers:
+        volumes = _volumes(one, located.mag)
+        for mag, volume in volumes.items():
+            _check_inside(one, volume.folder, allow_external=allow_external)
+            plan.documents[volume.folder] = _array(volume, mag)
+        if located.mag is None:
+            groups[one.name] = _group_folder(one, volumes)
+            plan.documents[groups[one.name]] = group_document({**_image(one, volumes), MARK: 1})
+    if located.mag is None:
+        for image in layers:
+            labels = labels_of(image, layers)
+            if labels:
+                _add_labels(plan, groups[image.name], labels, image.mags)
+    if is_dataset and layer is None:
+        plan.documents[located.path] = _root(plan, located.path)
+    return plan
+
+
+def _root(plan: ViewPlan, folder: str) -> dict[str, Any]:
+    """Describe the group of a dataset with all that is below it, so that nobody has to list its folder, where there are other files too."""
+    below = dict(plan.documents)
+    for link, target in plan.links.items():
+        below[link] = plan.documents[target]
+    members = {os.path.relpath(path, folder): document for path, document in sorted(below.items())}
+    inside = {path: document for path, document in members.items() if not path.startswith("..")}
+    return {**group_document({MARK: 1}), "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": inside}}
+
+
+def _volumes(layer: Layer, mag: Mag | None) -> dict[Mag, WkwVolume]:
+    """Open the mags of a layer that have voxels."""
+    found = {}
+    for one in layer.mags if mag is None else (mag,):
+        if is_remote(layer.mags[one]):
+            raise UnsupportedError(f"{layer.folder}: mag {one} is at {layer.mags[one]}; files can be put beside local ones only")
+        with contextlib.suppress(MissingError):
+            volume = layer.volume(one)
+            if not volume.box.is_empty:
+                found[one] = volume
+    if not found:
+        raise MissingError(f"{layer.folder}: no mag of layer {layer.name} has voxels")
+    return found
+
+
+def _array(volume: WkwVolume, mag: Mag) -> dict[str, Any]:
+    header = volume.header
+    attributes = {"mag": list(mag.factors), "box_vx": [list(volume.box.topleft), list(volume.box.size)], MARK: 1}
+    codecs = wkw_codecs(header.block_len, header.block_type.label)
+    return array_document(volume.box.bottomright, header.num_channels, header.dtype, volume.shard_shape, codecs, attributes, {"name": "wkw"})
+
+
+def _levels(layer: Layer, volumes: dict[Mag, WkwVolume]) -> list[Level]:
+    return [level_of(os.path.basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
+
+
+def _image(layer: Layer, volumes: dict[Mag, WkwVolume], *, is_label: bool = False) -> dict[str, Any]:
+    first = next(iter(volumes.values()))
+    unit = None if layer.voxel_size_nm is None else "nanometer"
+    image = multiscale(layer.name, _levels(layer, volumes), letters_of(first.num_channels), unit)
+    rgb = None if is_label else rgb_range(first.dtype, first.num_channels)
+    return image_attributes(image, version="0.5", is_label=is_label or layer.category == "segmentation", rgb=rgb)
+
+
+def _group_folder(layer: Layer, volumes: dict[Mag, WkwVolume]) -> str:
+    """Name the folder that holds all mags of a layer."""
+    folders = {os.path.dirname(volume.folder) for volume in volumes.values()}
+    if len(folders) != 1:
+        raise UnsupportedError(
+            f"{layer.folder}: the mags of layer {layer.name} are in several folders ({', '.join(sorted(folders))}), and a Zarr group is one: "
+            "zarr_view sees it without writing files"
+        )
+    return folders.pop()
+
+
+def _check_inside(layer: Layer, folder: str, *, allow_external: bool) -> None:
+    """Refuse to write where links lead out of the dataset."""
+    root = os.path.realpath(layer.dataset_folder or layer.folder)
+    real = os.path.realpath(folder)
+    if not allow_external and os.path.commonpath([root, real]) != root:
+        raise UnsupportedError(f"{folder}: lies outside of {root}, at {real}; allow_external=True writes there too")
+
+
+def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Layer], mags: Iterable[Mag]) -> None:
+    """Add the segmentations to an image, by links to their arrays."""
+    folder = f"{image_folder}/{LABELS}"
+    plan.documents[folder] = group_document({**label_attributes([one.name for one in labels], "0.5"), MARK: 1})
+    for one in labels:
+        found = _volumes(one, None)
+        volumes = {mag: found[mag] for mag in mags if mag in found}
+        plan.documents[f"{folder}/{one.name}"] = group_document({**_image(one, volumes, is_label=True), MARK: 1})
+        for volume in volumes.values():
+            plan.links[f"{folder}/{one.name}/{os.path.basename(volume.folder)}"] = volume.folder
+
+
+def write_view(plan: ViewPlan) -> tuple[str, ...]:
+    """Write the files of a view; those that are there and the same stay.
+
+    Returns
+    -------
+    tuple of str
+        All its files.
+
+    Raises
+    ------
+    ExistsError
+        Something else has the name of one of them; then nothing is written.
+    """
+    for folder in plan.documents:
+        path = f"{folder}/{FILE_NAME}"
+        if os.path.lexists(path) and not is_view(path):
+            raise ExistsError(f"{path}: already exists and was made by something else; it is not replaced")
+    for link in plan.links:
+        if os.path.lexists(link) and not os.path.islink(link):
+            raise ExistsError(f"{link}: already exists, and is no link to the array of a segmentation")
+    _remove_stale_labels(plan)
+    paths = []
+    for folder, document in plan.documents.items():
+        os.makedirs(folder, exist_ok=True)
+        path = f"{folder}/{FILE_NAME}"
+        data = format_document(document)
+        if not _holds(path, data):
+            publish_bytes(path, data)
+        paths.append(path)
+    for link, target in plan.links.items():
+        relative = os.path.relpath(os.path.realpath(target), os.path.realpath(os.path.dirname(link)))
+        if not os.path.islink(link) or os.readlink(link) != relative:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(link)
+            os.symlink(relative, link, target_is_directory=True)
+        paths.append(link)
+    return tuple(paths)
+
+
+def _remove_stale_labels(plan: ViewPlan) -> None:
+    """Remove labels that an earlier view had and this one has not."""
+    for group in list(plan.documents):
+        folder = f"{group}/{LABELS}"
+        if not is_view(f"{folder}/{FILE_NAME}"):
+            continue
+        if folder not in plan.documents:
+            _remove_labels(folder, [])
+            continue
+        for path in glob.glob(f"{glob.escape(folder)}/*/*"):
+            if os.path.islink(path) and path not in plan.links and is_view(f"{os.path.dirname(path)}/{FILE_NAME}"):
+                os.unlink(path)
+
+
+def _holds(path: str, data: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read() == data
+    except FileNotFoundError:
+        return False
+
+
+def remove_view(located: Located, layer: str | None) -> tuple[str, ...]:
+    """Remove the files of a view, whatever it consisted of, also of layers that the dataset has no more; nothing else.
+
+    Returns
+    -------
+    tuple of str
+        What was removed.
+    """
+    removed: list[str] = []
+    for one in (one for one in located.layers if layer in (None, one.name)):
+        folders = [folder for mag, folder in one.mags.items() if located.mag in (None, mag) and not is_remote(folder)]
+        for folder in folders:
+            _remove(folder, removed)
+        if located.mag is None:
+            for group in dict.fromkeys(os.path.dirname(folder) for folder in folders):
+                _remove_labels(f"{group}/{LABELS}", removed)
+                _remove(group, removed)
+    if located.mag is None:
+        if layer is None and is_view(f"{located.path}/{FILE_NAME}"):
+            _remove_orphans(located.path, removed)
+        _remove(located.path, removed)
+    return tuple(removed)
+
+
+def _remove_orphans(folder: str, removed: list[str]) -> None:
+    """Remove what a view put into folders of layers that were removed since."""
+    for path in sorted(glob.glob(f"{glob.escape(folder)}/*/{FILE_NAME}")):
+        layer = os.path.dirname(path)
+        if os.path.islink(layer):
+            continue
+        _remove_labels(f"{layer}/{LABELS}", removed)
+        _remove(layer, removed)
+        with contextlib.suppress(OSError):
+            os.rmdir(layer)
+
+
+def _remove(folder: str, removed: list[str]) -> bool:
+    path = f"{folder}/{FILE_NAME}"
+    if not is_view(path):
+        return False
+    remove_file(path)
+    removed.append(path)
+    return True
+
+
+def _remove_labels(folder: str, removed: list[str]) -> None:
+    """Remove the groups of labels with their links."""
+    if not is_view(f"{folder}/{FILE_NAME}"):
+        return
+    for name in sorted(os.listdir(folder)):
+        group = f"{folder}/{name}"
+        if not is_view(f"{group}/{FILE_NAME}"):
+            continue
+        for entry in sorted(os.listdir(group)):
+            if os.path.islink(f"{group}/{entry}"):
+                os.unlink(f"{group}/{entry}")
+                removed.append(f"{group}/{entry}")
+        _remove(group, removed)
+        with contextlib.suppress(OSError):
+            os.rmdir(group)
+    _remove(folder, removed)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
+        fsync_folder(os.path.dirname(folder))
