@@ -13,8 +13,8 @@ import sys
 
 import wkwdask
 from wkwdask.formats.webknossos.dataset import update_datasource
-from wkwdask.storage import dataset_edit
 from wkwdask.store import locks
+from wkwdask.verbs.wkw import dataset_edit
 
 CHANGES = ("symlink", "link", "unlink", "rename", "replace", "mkdir", "rmdir")
 

@@ -8,9 +8,9 @@ import signal
 from dataclasses import dataclass
 
 from wkwdask.errors import CorruptError
-from wkwdask.jobs.job import Result
-from wkwdask.jobs.journaled import JournaledJob
-from wkwdask.storage.journal import read_journal
+from wkwdask.runs.job import Result
+from wkwdask.runs.journal import read_journal
+from wkwdask.runs.journaled import JournaledJob
 
 
 class OwnError(Exception):

@@ -56,11 +56,11 @@ from wkwdask.formats.manifest import MANIFEST_NAME
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.formats.wkw.listing import QUARANTINE_NAME
-from wkwdask.jobs import job as job_module
-from wkwdask.jobs import wkw_repair
 from wkwdask.model.faults import KINDS
+from wkwdask.runs import job as job_module
 from wkwdask.store.locks import lock_path
 from wkwdask.store.owner import Owner
+from wkwdask.verbs.wkw import repair as wkw_repair
 
 IN_PLACE = (".wkwdask-files.npy",)  # what a repair keeps up to date beside the data
 

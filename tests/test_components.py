@@ -21,8 +21,8 @@ from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, LockedError, ResumeError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs import components, wkw_components
-from wkwdask.jobs.components import FacesTask, LabelTask
+from wkwdask.ids import components, wkw_components
+from wkwdask.ids.components import FacesTask, LabelTask
 from wkwdask.kernels.labels.components import label_brick
 from wkwdask.plans import components as plans
 

@@ -24,7 +24,7 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import MissingError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.jobs.histogram import Bins, binned_percentiles, percentiles
+from wkwdask.ids.histogram import Bins, binned_percentiles, percentiles
 from wkwdask.kernels.labels.value_counts import count_values, counted_values
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}

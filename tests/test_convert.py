@@ -183,7 +183,7 @@ def test_a_new_dataset_appears_with_its_first_mag(tmp_path, sections):
 
 def test_two_first_imports_at_once(tmp_path, sections, monkeypatch):
     """The second one that ends finds the JSON of the other one, and keeps its layer."""
-    from wkwdask.jobs import foreign_import
+    from wkwdask.verbs import foreign_import
 
     check = foreign_import.StagedImport.check_unchanged
 

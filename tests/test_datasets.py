@@ -20,10 +20,10 @@ from wkwdask.errors import CorruptError, ExistsError, LockedError, MissingError,
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage import dataset_edit
-from wkwdask.storage.job_folder import JobFolder
+from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store import locks
 from wkwdask.store.local import publish_bytes
+from wkwdask.verbs.wkw import dataset_edit
 from wkwdask.viewer import cards
 
 OFFSET = (6, 4, 2)

@@ -28,8 +28,8 @@ from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, MissingError, TaskFailedError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.graphs.surveys import count_labels, run_survey
-from wkwdask.jobs.label_columns import label_columns
-from wkwdask.jobs.label_statistics import make_label_survey
+from wkwdask.ids.label_columns import label_columns
+from wkwdask.ids.label_statistics import make_label_survey
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 VOXEL_SIZE = (11.24, 11.24, 28.0)

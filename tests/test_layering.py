@@ -19,14 +19,16 @@ FLOORS = {
     "model": 2,
     "streams": 3, "store": 3,
     "formats": 4,
-    "storage": 5,
-    "jobs": 6,
-    "graphs": 7,
-    "api": 8, "xarray_backend": 8, "xarray_accessor": 8, "xarray_variables": 8, "xarray_arrays": 8, "clusters": 8, "cli": 8, "viewer": 8, "__main__": 8, "": 8,
+    "runs": 5,
+    "verbs": 6,
+    "ids": 7,
+    "graphs": 8,
+    "api": 9, "cli": 9, "clusters": 9, "viewer": 9, "xarray": 9, "__main__": 9, "": 9,
 }  # fmt: skip
 TOP = FLOORS["api"]
 WITHOUT_DASK = FLOORS["graphs"] - 1  # the highest floor that never imports dask
-OPENS_NOTHING = ("geometry", "model", "plans", "streams", "kernels")
+OPENS_NOTHING = ("geometry", "kernels", "model", "plans", "streams")
+MOST_MODULES = 25  # in one folder, __init__ not counted
 
 
 def _module_name(path, root):
@@ -96,10 +98,59 @@ def test_the_house():
     assert broken_arrows(PACKAGE) == []
 
 
+def imports_of(root, package="wkwdask"):
+    """Give what each module imports of the package; a package that is imported for a name in it counts as its ``__init__``."""
+    modules = {_module_name(path, root): path for path in sorted(root.rglob("*.py"))}
+    found = {}
+    for module, path in modules.items():
+        found[module] = set()
+        for _, name in _imported(ast.parse(path.read_text(encoding="utf-8")), module, path.name == "__init__.py", package):
+            top, _, target = name.partition(".")
+            while top == package and target and target not in modules:
+                target = target.rpartition(".")[0]
+            if top == package and target != module:
+                found[module].add(target)
+    return found
+
+
+def circles(imports):
+    """List the circles of modules that import each other, directly or through others."""
+    waiting = {module: set(targets) for module, targets in imports.items()}
+    while ends := [module for module, targets in waiting.items() if not targets & waiting.keys()]:
+        for module in ends:
+            del waiting[module]
+    is_reached = True
+    while is_reached:  # modules that only import a circle are none of it
+        targets = set().union(*waiting.values()) if waiting else set()
+        before = len(waiting)
+        waiting = {module: of for module, of in waiting.items() if module in targets}
+        is_reached = len(waiting) < before
+    return sorted(waiting)
+
+
+def test_no_circle():
+    assert circles(imports_of(PACKAGE)) == []
+
+
+def test_a_circle_is_found(tmp_path):
+    (tmp_path / "a.py").write_text("from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wkwdask.b import B")
+    (tmp_path / "b.py").write_text("def f():\n    from wkwdask import c")
+    (tmp_path / "c.py").write_text("import wkwdask.a")
+    (tmp_path / "d.py").write_text("import wkwdask.a\nimport wkwdask.e")
+    (tmp_path / "e.py").write_text("x = 1")
+    assert circles(imports_of(tmp_path)) == ["a", "b", "c"]
+
+
+def test_folders_are_small():
+    folders = {path for path in PACKAGE.rglob("*") if path.is_dir()}
+    counts = {folder.relative_to(PACKAGE).as_posix(): sum(path.name != "__init__.py" for path in folder.glob("*.py")) for folder in folders}
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
 def test_all_floors_were_seen():
     """The checker reads the real package: every lower folder of the table is there, with modules in it."""
     folders = {_module_name(path, PACKAGE).split(".")[0] for path in PACKAGE.rglob("*.py")}
-    assert {"errors", "geometry", "formats", "kernels", "plans", "streams", "storage", "jobs", "graphs", "api"} <= folders
+    assert {"errors", "geometry", "formats", "kernels", "plans", "streams", "store", "runs", "verbs", "graphs", "api"} <= folders
     imports = [name for path in PACKAGE.rglob("*.py") for _, name in _imported(ast.parse(path.read_text(encoding="utf-8")), "", True, "wkwdask")]
     assert len([name for name in imports if name.startswith("wkwdask.")]) > 50
 
@@ -110,19 +161,19 @@ BROKEN = [
     ("geometry/x.py", "import wkwdask.store.local", "geometry imports store"),
     ("geometry/x.py", "from wkwdask import errors", "geometry imports errors"),  # the same floor, another folder
     ("formats/wkw/x.py", "from wkwdask.graphs.read import read", "formats imports graphs"),
-    ("formats/wkw/x.py", "def f():\n    from wkwdask.jobs import job", "formats imports jobs"),  # inside a function
-    ("formats/wkw/x.py", "from ...storage import local", "formats imports storage"),  # relative
+    ("formats/wkw/x.py", "def f():\n    from wkwdask.runs import job", "formats imports runs"),  # inside a function
+    ("formats/wkw/x.py", "from ...runs import job", "formats imports runs"),  # relative
     (
         "streams/x.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wkwdask.formats.wkw.volume import WkwVolume",
         "streams imports formats",
     ),
-    ("storage/x.py", "import wkwdask", "storage imports wkwdask"),
-    ("storage/x.py", "from wkwdask import read", "storage imports wkwdask"),
+    ("store/x.py", "import wkwdask", "store imports wkwdask"),
+    ("store/x.py", "from wkwdask import read", "store imports wkwdask"),
     ("graphs/x.py", "from wkwdask.api import open", "graphs imports api"),
-    ("jobs/x.py", "import importlib\nimportlib.import_module('wkwdask.graphs.runners')", "jobs imports graphs"),
-    ("jobs/x.py", "import dask.array as da", "jobs imports dask.array"),
-    ("jobs/x.py", "def f():\n    from distributed import Client", "jobs imports distributed.Client"),
+    ("runs/x.py", "import importlib\nimportlib.import_module('wkwdask.graphs.runners')", "runs imports graphs"),
+    ("runs/x.py", "import dask.array as da", "runs imports dask.array"),
+    ("runs/x.py", "def f():\n    from distributed import Client", "runs imports distributed.Client"),
     ("model/x.py", "def f(path):\n    with open(path) as file:\n        return file.read()", "model calls open"),
     ("kernels/x.py", "import os\nfd = os.open('a', os.O_RDONLY)", "kernels calls os.open"),
     ("plans/x.py", "from os import open as o", "plans calls os.open"),
@@ -144,12 +195,12 @@ def test_the_checker_can_fail(tmp_path, name, source, message):
 ALLOWED = [
     ("geometry/x.py", "from wkwdask.geometry.mag import Mag\nfrom . import grid"),
     ("formats/wkw/x.py", "from wkwdask.errors import FormatError\nfrom ..voxel_type import by_dtype\nimport numpy, json"),
-    ("graphs/x.py", "import dask.array as da\nfrom wkwdask.jobs.job import Job"),
+    ("graphs/x.py", "import dask.array as da\nfrom wkwdask.runs.job import Job"),
     ("api.py", "from wkwdask.viewer.demo import make_demo\nimport wkwdask\nfrom wkwdask import cli"),
     ("cli/x.py", "from wkwdask import api, open\nopen('a')"),
-    ("storage/x.py", "import os\nos.open('a', 0)\nopen('b')"),
+    ("store/x.py", "import os\nos.open('a', 0)\nopen('b')"),
     ("streams/x.py", "def f(volume):\n    return volume.open()"),
-    ("xarray_backend.py", "import wkwdask.api"),
+    ("xarray/backend.py", "import wkwdask.api"),
 ]
 
 

@@ -17,7 +17,7 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, MissingError, UnsupportedError
 from wkwdask.geometry.mag import Mag
-from wkwdask.xarray_backend import N5Backend, NgffBackend
+from wkwdask.xarray.backend import N5Backend, NgffBackend
 
 SHAPE = (50, 37, 23)
 EM = np.random.default_rng(3).integers(0, 255, SHAPE).astype(np.uint8)

@@ -19,7 +19,7 @@ from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry.mag import Mag
-from wkwdask.xarray_backend import PrecomputedBackend, WkwBackend
+from wkwdask.xarray.backend import PrecomputedBackend, WkwBackend
 
 SHAPE = (50, 37, 23)
 EM = np.random.default_rng(3).integers(0, 255, (2, *SHAPE)).astype(np.uint8)

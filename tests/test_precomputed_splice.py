@@ -12,7 +12,7 @@ from precomputed_volumes import scale_entry, split_shard, write_info, write_scal
 
 import wkwdask
 from wkwdask.errors import CorruptError, TaskFailedError
-from wkwdask.formats.precomputed import splice as precomputed_splice
+from wkwdask.formats.precomputed import target as precomputed_splice
 from wkwdask.formats.precomputed.sharding import Sharding
 
 pytest.importorskip("imagecodecs", reason="encodes images")

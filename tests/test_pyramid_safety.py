@@ -16,7 +16,7 @@ import pytest
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
-from wkwdask.jobs import job as jobs
+from wkwdask.runs import job as jobs
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 
@@ -68,7 +68,7 @@ def test_source_files_that_come_or_go_while_a_job_is_interrupted(dataset, tmp_pa
         return run(task)
 
     with dask.config.set(scheduler="sync"), monkeypatch.context() as patch:
-        patch.setattr("wkwdask.jobs.job.run_task", crash)
+        patch.setattr("wkwdask.runs.job.run_task", crash)
         patch.setattr("wkwdask.graphs.runners.num_workers", lambda: 4)
         with pytest.raises(CrashError):
             wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len)
@@ -115,7 +115,7 @@ def test_an_update_sees_what_a_job_published_that_it_finished(dataset, tmp_path)
     write(dataset, "1", labels(1), file_len=4)
     wkwdask.build_pyramid(dataset)
     code = (
-        "import os, wkwdask, wkwdask.storage.job_folder as folder\n"
+        "import os, wkwdask, wkwdask.runs.job_folder as folder\n"
         f"folder.finish = lambda root: os._exit(9)\nwkwdask.build_pyramid({str(dataset)!r}, existing='overwrite', file_len=1)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
@@ -153,12 +153,12 @@ def test_a_source_that_is_replaced_while_it_is_read(dataset, monkeypatch):
 
     def replace_and_run(task):
         with monkeypatch.context() as patch:
-            patch.setattr("wkwdask.jobs.job.run_task", run)
+            patch.setattr("wkwdask.runs.job.run_task", run)
             write(dataset, "1", labels(2), existing="overwrite")
         return run(task)
 
     with dask.config.set(scheduler="sync"), monkeypatch.context() as patch:
-        patch.setattr("wkwdask.jobs.job.run_task", replace_and_run)
+        patch.setattr("wkwdask.runs.job.run_task", replace_and_run)
         with pytest.raises(IncompleteWriteError, match="replaced while it was read"):
             wkwdask.build_pyramid(dataset, mags=[2])
     assert not (dataset / "seg/2").exists()

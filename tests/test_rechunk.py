@@ -16,7 +16,7 @@ from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, Missi
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.formats.wkw import target as wkw_target
 from wkwdask.formats.wkw.volume import WkwVolume
-from wkwdask.jobs import splice as splice_module
+from wkwdask.verbs import splice as splice_module
 
 OFFSET = (13, 0, 9)
 SHAPE = (50, 41, 30)

@@ -23,9 +23,9 @@ from wkwdask.cli import cli
 from wkwdask.errors import ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.graphs import build
+from wkwdask.ids import id_map, id_source
 from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans import apply
-from wkwdask.storage import id_map, id_source
 
 SMALL = {"block_len": 8, "file_len": 2}
 OFFSET = (13, 8, 5)

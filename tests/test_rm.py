@@ -18,10 +18,10 @@ import wkwdask
 from wkwdask.cli import cli, copies
 from wkwdask.errors import LockedError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.jobs import remove as remove_module
 from wkwdask.store import local
 from wkwdask.store.locks import read_owner, release_lock, take_lock
 from wkwdask.store.owner import Owner
+from wkwdask.verbs import remove as remove_module
 
 ARRAY = np.random.default_rng(0).integers(0, 4, (50, 41, 30)).astype(np.uint32)
 

@@ -13,8 +13,8 @@ from faults.drivers import CASES, regions_of, stopping
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import MissingError
-from wkwdask.jobs.status import finished_in, jobs_of, status_of
-from wkwdask.storage.job_lines import Failure
+from wkwdask.runs.job_lines import Failure
+from wkwdask.runs.status import finished_in, jobs_of, status_of
 
 CASE = CASES["files"]
 
@@ -79,7 +79,7 @@ def test_a_running_job_tells_what_failed(interrupted, tmp_path):
         return task.run()
 
     with dask.config.set(scheduler="sync"), regions_of(CASE.region_vx), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wkwdask.jobs.job.run_task", look)
+        patch.setattr("wkwdask.runs.job.run_task", look)
         wkwdask.build_pyramid(folder, "seg", mags=CASE.mags)
     assert [status.done for status in seen] == list(range(len(seen)))
     assert all(status.job.is_running and status.total >= len(seen) // 2 for status in seen[1:])

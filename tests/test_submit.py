@@ -15,7 +15,7 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.cli.batch import _going_on, _nbytes, _seconds
 from wkwdask.errors import ResumeError
-from wkwdask.storage.batch_file import read_batch
+from wkwdask.runs.batch_file import read_batch
 
 
 @pytest.mark.parametrize(

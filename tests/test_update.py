@@ -20,7 +20,7 @@ import wkwdask
 from wkwdask.errors import LockedError, MissingError, ResumeError
 from wkwdask.formats.webknossos.dataset import choose_layer, locate
 from wkwdask.formats.webknossos.datasource import format_datasource
-from wkwdask.storage.job_folder import JobFolder
+from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store.owner import Owner
 
 try:

@@ -27,7 +27,7 @@ from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans import upsample as plans
-from wkwdask.storage import journal
+from wkwdask.runs import journal
 from wkwdask.store.records import read_record
 
 VOXEL_SIZE = (11.24, 11.24, 28)
@@ -463,7 +463,7 @@ def test_a_pyramid_of_the_new_finest_mag(dataset):
 
 def test_another_job_writes_the_mag(dataset):
     with contextlib.ExitStack() as stack:
-        from wkwdask.storage.job_folder import JobFolder
+        from wkwdask.runs.job_folder import JobFolder
         from wkwdask.store.owner import Owner
 
         other = JobFolder(str(dataset / "cells"), Owner.this_process("another job"), [str(dataset / "cells" / "2-2-1")])

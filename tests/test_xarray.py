@@ -23,8 +23,8 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, 
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.graphs.read import box_reader
-from wkwdask.xarray_backend import WkwBackend
-from wkwdask.xarray_variables import _preferred_chunks
+from wkwdask.xarray.backend import WkwBackend
+from wkwdask.xarray.variables import _preferred_chunks
 
 VOXEL_SIZE = (11.24, 11.24, 28.0)
 TOPLEFT = (21, 3, 9)
@@ -561,7 +561,7 @@ class TestAccessor:
 
 @pytest.mark.parametrize(
     "lines",
-    ["import xarray, wkwdask", "import wkwdask, xarray; xarray.backends.list_engines()", "import wkwdask.xarray_backend, xarray"],
+    ["import xarray, wkwdask", "import wkwdask, xarray; xarray.backends.list_engines()", "import wkwdask.xarray.backend, xarray"],
 )
 def test_who_has_the_accessor(lines):
     done = subprocess.run([sys.executable, "-c", f"{lines}; print(xarray.DataArray.wkw.__name__)"], capture_output=True, text=True, check=True)

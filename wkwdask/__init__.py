@@ -15,7 +15,7 @@ _NAMES = {
     "BoundsError": "errors",
     "CorruptError": "errors",
     "Dataset": "api.datasets",
-    "Diff": "jobs.wkw_diff",
+    "Diff": "verbs.wkw.diff",
     "ExistsError": "errors",
     "Fault": "model.faults",
     "FormatError": "errors",
@@ -24,19 +24,19 @@ _NAMES = {
     "LayerMag": "api.layers",
     "LockedError": "errors",
     "Mag": "geometry.mag",
-    "ManifestReport": "jobs.manifest",
+    "ManifestReport": "verbs.manifest",
     "MissingError": "errors",
-    "PyramidPlan": "jobs.estimate",
-    "RepairReport": "jobs.repair",
+    "PyramidPlan": "verbs.estimate",
+    "RepairReport": "verbs.repair",
     "ReplacedError": "errors",
-    "Report": "jobs.report",
+    "Report": "runs.report",
     "ResumeError": "errors",
-    "RmReport": "jobs.report",
+    "RmReport": "runs.report",
     "Sharding": "formats.precomputed.sharding",
     "TaskFailedError": "errors",
     "TruncatedError": "errors",
     "UnsupportedError": "errors",
-    "VerifyReport": "jobs.verify",
+    "VerifyReport": "verbs.verify",
     "WkwDaskError": "errors",
     "apply": "api.functions",
     "build_pyramid": "api.pyramids",
@@ -214,13 +214,13 @@ if TYPE_CHECKING:
     from wkwdask.formats.zarr.codecs.tiff import tiff_prefix
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
-    from wkwdask.jobs.estimate import PyramidPlan
-    from wkwdask.jobs.manifest import ManifestReport
-    from wkwdask.jobs.repair import RepairReport
-    from wkwdask.jobs.report import Report, RmReport
-    from wkwdask.jobs.verify import VerifyReport
-    from wkwdask.jobs.wkw_diff import Diff
     from wkwdask.model.faults import Fault
+    from wkwdask.runs.report import Report, RmReport
+    from wkwdask.verbs.estimate import PyramidPlan
+    from wkwdask.verbs.manifest import ManifestReport
+    from wkwdask.verbs.repair import RepairReport
+    from wkwdask.verbs.verify import VerifyReport
+    from wkwdask.verbs.wkw.diff import Diff
     from wkwdask.viewer.demo import make_demo
     from wkwdask.viewer.preview import preview
 
@@ -240,4 +240,4 @@ def __dir__() -> list[str]:
 
 
 if "xarray" in sys.modules:  # arrays that are made by hand get the accessor .wkw; whoever opens a file with xarray has it in any case
-    import wkwdask.xarray_accessor  # noqa: F401
+    import wkwdask.xarray.accessor  # noqa: F401

@@ -25,9 +25,9 @@ from private_slurm import private_slurm
 import wkwdask
 from wkwdask.graphs.runners import run_job
 from wkwdask.plans.batch_size import ArraySize
-from wkwdask.storage.batch_file import Batch, Round, write_batch
-from wkwdask.storage.journal import read_journal
-from wkwdask.storage.shares import write_shares
+from wkwdask.runs.batch_file import Batch, Round, write_batch
+from wkwdask.runs.journal import read_journal
+from wkwdask.runs.shares import write_shares
 
 from .failure_drivers import allocation_pyramid, array_pyramid
 from .failure_stage import Stage, quiet_logs

@@ -20,13 +20,13 @@ from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.job import Result
-from wkwdask.jobs.journaled import JournaledJob
-from wkwdask.jobs.pyramid import PyramidJob
-from wkwdask.jobs.tally import ladder_records
 from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.plans.pyramid import plan_passes
-from wkwdask.storage.journal import Journal
+from wkwdask.runs.job import Result
+from wkwdask.runs.journal import Journal
+from wkwdask.runs.journaled import JournaledJob
+from wkwdask.runs.tally import ladder_records
+from wkwdask.verbs.pyramid import PyramidJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wkwdask.jobs.job import run_serially
+from wkwdask.runs.job import run_serially
 
 from .scale_command import Cluster, Sight, Watch
 from .scale_job import PretendedJob

@@ -26,13 +26,14 @@ from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, m
 import wkwdask
 from wkwdask.errors import ExistsError
 from wkwdask.graphs import client_run
-from wkwdask.jobs import foreign_import, wkw_rechunk
-from wkwdask.jobs import job as jobs
 from wkwdask.plans import apply, upsample
 from wkwdask.plans import pyramid as plans
 from wkwdask.plans.regions import RegionGrid
-from wkwdask.storage import journal
+from wkwdask.runs import job as jobs
+from wkwdask.runs import journal
 from wkwdask.store import local
+from wkwdask.verbs import foreign_import
+from wkwdask.verbs.wkw import rechunk as wkw_rechunk
 
 # processes that tests start find the package and the helpers of the tests
 _PATHS = [str(Path(file).resolve().parent.parent) for file in (__file__, wkwdask.__file__)]

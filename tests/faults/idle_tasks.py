@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from wkwdask.jobs.job import FlatJob, Result
+from wkwdask.runs.job import FlatJob, Result
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ from faults.trees import contents, differences, leftovers
 
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError, WkwDaskError
-from wkwdask.jobs import job as jobs
-from wkwdask.storage import job_folder
+from wkwdask.runs import job as jobs
+from wkwdask.runs import job_folder
 from wkwdask.store import owner
 
 pytestmark = [

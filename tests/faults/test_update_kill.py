@@ -14,7 +14,7 @@ from faults.drivers import CASES, KILLS, kept_tasks, killed_at, logged, runs
 from faults.trees import contents, differences, leftovers, states
 
 import wkwdask
-from wkwdask.jobs import job as jobs
+from wkwdask.runs import job as jobs
 
 pytestmark = [
     pytest.mark.faults,

@@ -22,12 +22,12 @@ from wkwdask.errors import CorruptError, MissingError, TaskFailedError, Truncate
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.graphs import client_run, local_run
 from wkwdask.graphs.runners import run_job
-from wkwdask.jobs import tolerant
-from wkwdask.jobs.job import FlatJob, Result
-from wkwdask.jobs.tolerant import Tolerance
 from wkwdask.plans import pyramid as plan_module
-from wkwdask.storage.job_lines import read_failures, read_progress
-from wkwdask.storage.journal import Journal, read_journal
+from wkwdask.runs import tolerant
+from wkwdask.runs.job import FlatJob, Result
+from wkwdask.runs.job_lines import read_failures, read_progress
+from wkwdask.runs.journal import Journal, read_journal
+from wkwdask.runs.tolerant import Tolerance
 from wkwdask.store.provenance import PROGRESS_NAME
 
 distributed = pytest.importorskip("distributed")

@@ -24,12 +24,12 @@ from wkwdask.graphs import client_run, runners, write
 from wkwdask.graphs.compute import compute_receipts
 from wkwdask.graphs.read import open_array
 from wkwdask.graphs.write import shard_receipts
-from wkwdask.jobs.job import Result, run_serially
-from wkwdask.jobs.pyramid import PyramidJob
-from wkwdask.jobs.write import WriteJob
 from wkwdask.plans.pyramid import plan_passes
+from wkwdask.runs.job import Result, run_serially
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
+from wkwdask.verbs.pyramid import PyramidJob
+from wkwdask.verbs.write import WriteJob
 
 distributed = pytest.importorskip("distributed")
 

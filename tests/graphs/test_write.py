@@ -32,11 +32,11 @@ from wkwdask.graphs import write
 from wkwdask.graphs.compute import compute_receipts
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts
-from wkwdask.jobs.write import WriteJob
-from wkwdask.storage.job_folder import JobFolder
+from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
+from wkwdask.verbs.write import WriteJob
 
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "lz4"}
 OFFSET = (13, 40, 7)
@@ -252,7 +252,7 @@ def test_every_scheduler_makes_the_same_files(tmp_path, array, scheduler):
 def test_files_of_parts_equal_files_written_whole(tmp_path, monkeypatch, array):
     """A limit on the size of parts changes how a file is made, not what it holds."""
     from wkwdask.graphs import write as graph
-    from wkwdask.jobs import write as job
+    from wkwdask.verbs import write as job
 
     wkwdask.to_wkw(array, tmp_path / "whole" / "1", offset=OFFSET, **OPTIONS)
     monkeypatch.setattr(job, "PART_NBYTES", 16**3 * 2)

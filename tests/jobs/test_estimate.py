@@ -21,11 +21,11 @@ from strategies import vectors
 import wkwdask
 from wkwdask.errors import SpaceWarning, TruncatedError
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
-from wkwdask.jobs import job as job_module
-from wkwdask.jobs import wkw_mags
-from wkwdask.jobs.estimate import space_problems
-from wkwdask.jobs.pyramid import RegionTask
 from wkwdask.plans import pyramid as plan_module
+from wkwdask.runs import job as job_module
+from wkwdask.verbs.estimate import space_problems
+from wkwdask.verbs.pyramid import RegionTask
+from wkwdask.verbs.wkw import mags as wkw_mags
 
 OPTIONS = {"block_len": 4, "file_len": 4, "compression": "lz4"}
 

@@ -19,13 +19,13 @@ from rich.console import Console
 import wkwdask
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.graphs.runners import run_job
-from wkwdask.jobs.job import FlatJob, Result
-from wkwdask.jobs.journaled import entry_of, receipts_of
-from wkwdask.jobs.progress import FILE_VARIABLE, PROGRESS_VARIABLE, SECONDS_VARIABLE, Progress
-from wkwdask.jobs.progress_view import format_line
 from wkwdask.model.receipts import Receipt
-from wkwdask.storage import job_lines
-from wkwdask.storage.job_lines import keep_progress, progress_lines, read_failures, read_progress
+from wkwdask.runs import job_lines
+from wkwdask.runs.job import FlatJob, Result
+from wkwdask.runs.job_lines import keep_progress, progress_lines, read_failures, read_progress
+from wkwdask.runs.journaled import entry_of, receipts_of
+from wkwdask.runs.progress import FILE_VARIABLE, PROGRESS_VARIABLE, SECONDS_VARIABLE, Progress
+from wkwdask.runs.progress_view import format_line
 from wkwdask.store.provenance import PROGRESS_NAME
 
 LINE = re.compile(
@@ -123,8 +123,8 @@ def test_a_reader_that_has_gone():
 def test_a_bar_on_a_terminal(err, monkeypatch):
     import rich.console
 
-    monkeypatch.setattr("wkwdask.jobs.progress._PATIENCE_SECONDS", 0.0)
-    monkeypatch.setattr("wkwdask.jobs.progress._BAR_SECONDS", 0.01)
+    monkeypatch.setattr("wkwdask.runs.progress._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("wkwdask.runs.progress._BAR_SECONDS", 0.01)
     err.is_terminal = True
     monkeypatch.setattr(rich.console, "Console", lambda **_: Console(file=err, force_terminal=True, width=160))
     run_slow(lambda: "a title" in err.getvalue(), err)

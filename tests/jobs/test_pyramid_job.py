@@ -22,13 +22,13 @@ from wkwdask.errors import ResumeError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.job import run_serially
-from wkwdask.jobs.journaled import JournaledJob
-from wkwdask.jobs.pyramid import PyramidJob, RegionTask
-from wkwdask.jobs.wkw_mags import presence
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.plans.pyramid import plan_passes
+from wkwdask.runs.job import run_serially
+from wkwdask.runs.journaled import JournaledJob
 from wkwdask.streams import pyramid as stream_module
+from wkwdask.verbs.pyramid import PyramidJob, RegionTask
+from wkwdask.verbs.wkw.mags import presence
 
 _names = count()
 

@@ -16,9 +16,9 @@ from wkwdask.errors import CorruptError, IncompleteWriteError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.tally import ShardTally, ladder_records, tally_of
 from wkwdask.model.receipts import Receipt
 from wkwdask.model.states import digest
+from wkwdask.runs.tally import ShardTally, ladder_records, tally_of
 from wkwdask.store.records import RECORD_COLUMNS, RECORD_NAME, read_record, write_record
 
 BOX = BoundingBox((3, 0, 5), (40, 30, 20), Mag(2, 2, 1))  # four files

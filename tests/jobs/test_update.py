@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 import wkwdask
 from wkwdask.errors import BoundsError, FormatError, LockedError, MissingError, ResumeError
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
-from wkwdask.jobs import update as module
-from wkwdask.storage.job_folder import JobFolder
+from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
+from wkwdask.verbs import update as module
 
 OPTIONS = {"block_len": 4, "file_len": 2, "compression": "lz4"}  # files of 8 voxels an edge
 OFFSET = (3, 0, 5)

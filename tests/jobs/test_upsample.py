@@ -16,11 +16,11 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.geometry.mag import Mag
 from wkwdask.graphs import runners
-from wkwdask.jobs.job import run_serially
-from wkwdask.jobs.upsample import UpsampleJob, UpsampleTask, is_current
 from wkwdask.model.states import digest
 from wkwdask.plans import upsample as plans
 from wkwdask.plans.upsample import plan_upsampling
+from wkwdask.runs.job import run_serially
+from wkwdask.verbs.upsample import UpsampleJob, UpsampleTask, is_current
 
 SOURCE = Mag(4, 4, 2)
 MAGS = (Mag(1, 1, 1), Mag(2, 1, 2))

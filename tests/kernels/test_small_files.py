@@ -13,7 +13,8 @@ from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 from wkwdask.kernels.blocks import small_files
 from wkwdask.kernels.blocks.batch import compress_bound
 from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z
-from wkwdask.kernels.blocks.small_files import FOLDER_FLAGS, Layout, read_files
+from wkwdask.kernels.blocks.libc_names import FOLDER_FLAGS
+from wkwdask.kernels.blocks.small_files import Layout, read_files
 
 EDGE = 4
 pytestmark = pytest.mark.skipif(not small_files.is_available(), reason="the C library has not the functions that are called")

@@ -104,7 +104,7 @@ def test_references(l4, tmp_path, relative):
 
 
 def test_where_names_cannot_be_swapped(l4, monkeypatch):
-    monkeypatch.setattr("wkwdask.storage.dataset_edit.exchange", lambda first, second: False)
+    monkeypatch.setattr("wkwdask.verbs.wkw.dataset_edit.exchange", lambda first, second: False)
     wkwdask.open_dataset(l4).rename_layer("segmentation", "cells")
     assert (l4 / "segmentation").is_dir()
     agree(webknossos.Dataset.open(l4), l4)

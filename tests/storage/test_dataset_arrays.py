@@ -15,7 +15,7 @@ from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.xarray_backend import WkwBackend
+from wkwdask.xarray.backend import WkwBackend
 
 SIZE, CORNER = (20, 18, 12), (4, 6, 8)
 EM = np.random.default_rng(1).integers(1, 255, (2, *SIZE)).astype(np.uint8)

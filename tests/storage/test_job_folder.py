@@ -29,10 +29,10 @@ from wkwdask.formats.wkw.header import make_header
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.storage import job_folder
-from wkwdask.storage.job_folder import JobFolder, NewMag
-from wkwdask.storage.job_records import UnfinishedJob, find_unfinished
-from wkwdask.storage.journal import read_journal
+from wkwdask.runs import job_folder
+from wkwdask.runs.job_folder import JobFolder, NewMag
+from wkwdask.runs.job_records import UnfinishedJob, find_unfinished
+from wkwdask.runs.journal import read_journal
 from wkwdask.store import local, owner
 from wkwdask.store.locks import lock_holder
 from wkwdask.store.owner import Owner

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wkwdask.storage import journal as module
-from wkwdask.storage.journal import Journal, has_journal, read_journal
+from wkwdask.runs import journal as module
+from wkwdask.runs.journal import Journal, has_journal, read_journal
 
 
 def entries(folder):
@@ -33,7 +33,7 @@ def test_a_line_is_readable_at_once(tmp_path):
 
 
 def test_a_process_that_is_killed_leaves_its_lines(tmp_path):
-    code = f"import os, sys\nfrom wkwdask.storage.journal import Journal\nj = Journal({str(tmp_path)!r})\nj.append({{'n': 1}})\nos.kill(os.getpid(), 9)"
+    code = f"import os, sys\nfrom wkwdask.runs.journal import Journal\nj = Journal({str(tmp_path)!r})\nj.append({{'n': 1}})\nos.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code], check=False)
     assert done.returncode == -9
     assert entries(tmp_path) == [{"n": 1}]

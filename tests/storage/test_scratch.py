@@ -7,7 +7,7 @@ import pytest
 
 from wkwdask.errors import CorruptError
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.storage.scratch import read_piece, set_aside
+from wkwdask.runs.scratch import read_piece, set_aside
 
 BOX = BoundingBox((5, 6, 7), (3, 4, 5))
 

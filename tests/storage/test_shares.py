@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wkwdask.errors import CorruptError
-from wkwdask.storage.shares import Share, write_shares
+from wkwdask.runs.shares import Share, write_shares
 
 
 @given(num_tasks=st.integers(0, 60), group=st.integers(1, 9), elements=st.integers(1, 12))

@@ -23,9 +23,9 @@ from wkwdask.formats.wkw.listing import QUARANTINE_NAME, list_mag
 from wkwdask.formats.wkw.mend import mend_file, patch_record
 from wkwdask.formats.wkw.volume import file_path
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs.wkw_mend import ProbeTask
 from wkwdask.model.faults import KINDS
-from wkwdask.storage.dataset_check import look_at
+from wkwdask.verbs.wkw.dataset_check import look_at
+from wkwdask.verbs.wkw.mend import ProbeTask
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 SHARD = (2, 0, 1)

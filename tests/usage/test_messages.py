@@ -62,7 +62,7 @@ def test_a_box_outside_of_an_array_is_an_error_that_names_both():
     xr = pytest.importorskip("xarray")
     coordinates = {axis: (axis, (np.arange(10) + 0.5) * 4, {"units": "nm", "mag": 1, "voxel_size_nm": 4.0}) for axis in "xyz"}
     array = xr.DataArray(np.zeros((10, 10, 10), np.uint8), coordinates, dims=("x", "y", "z"))
-    import wkwdask.xarray_accessor  # noqa: F401
+    import wkwdask.xarray.accessor  # noqa: F401
 
     assert array.wkw.crop_nm(x=(0, 20)).shape == (5, 10, 10)
     with pytest.raises(BoundsError, match=r"the box x 100 to 200, y 0 to 40 holds nothing of the array, whose box is x 0 to 40, y 0 to 40, along x"):

@@ -20,10 +20,10 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.summary import DatasetSummary, summarize
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs.places import place_of
-from wkwdask.jobs.wkw_region import stage_region
-from wkwdask.jobs.wkw_write import WkwEncoding, stage_write
 from wkwdask.model.points import sample_points
+from wkwdask.verbs.wkw.places import place_of
+from wkwdask.verbs.wkw.region import stage_region
+from wkwdask.verbs.wkw.write import WkwEncoding, stage_write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.geometry.mag import Mag
-    from wkwdask.jobs.report import Report
     from wkwdask.model.volume import Volume
+    from wkwdask.runs.report import Report
 
 
 def open(
@@ -432,7 +432,7 @@ def create(
     """
     from wkwdask.api.array_input import positive_lengths
     from wkwdask.graphs import build
-    from wkwdask.jobs.content import Content
+    from wkwdask.verbs.content import Content
 
     if existing not in ("error", "overwrite"):
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')

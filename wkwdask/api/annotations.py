@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.wkw_merge import find_merge, stage_merge
-from wkwdask.jobs.wkw_rechunk import RechunkOptions, prepare_dataset
+from wkwdask.verbs.wkw.merge import find_merge, stage_merge
+from wkwdask.verbs.wkw.rechunk import RechunkOptions, prepare_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.api.options import MagLike
-    from wkwdask.jobs.report import Report
+    from wkwdask.runs.report import Report
 
 
 def merge(

@@ -10,19 +10,19 @@ from wkwdask.api.options import MagLike, parse_mags
 from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.manifest import Hashes, ManifestReport
-from wkwdask.jobs.precomputed_verify import StagedPrecomputedVerify
-from wkwdask.jobs.repair import REBUILD, RepairOptions, RepairReport
-from wkwdask.jobs.wkw_diff import Diff, stage_diff
-from wkwdask.jobs.wkw_verify import StagedVerify
 from wkwdask.kernels.window.reduce import METHODS
-from wkwdask.storage.dataset_check import look_at
 from wkwdask.store.local import local_path
+from wkwdask.verbs.manifest import Hashes, ManifestReport
+from wkwdask.verbs.others.precomputed_verify import StagedPrecomputedVerify
+from wkwdask.verbs.repair import REBUILD, RepairOptions, RepairReport
+from wkwdask.verbs.wkw.dataset_check import look_at
+from wkwdask.verbs.wkw.diff import Diff, stage_diff
+from wkwdask.verbs.wkw.verify import StagedVerify
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.jobs.verify import VerifyReport
+    from wkwdask.verbs.verify import VerifyReport
 
 _MOST_MAGS = 16  # of a layer that somebody would make
 

@@ -11,8 +11,8 @@ from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource_edits import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
-from wkwdask.jobs.layers import Opened, open_layer
+from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
+from wkwdask.ids.layers import Opened, open_layer
 from wkwdask.kernels.labels.value_counts import counted_values, is_counted
 
 if TYPE_CHECKING:

@@ -23,23 +23,23 @@ from wkwdask.formats.webknossos.dataset import Layer, read_datasource
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.foreign_import import SourceOptions
-from wkwdask.jobs.n5_write import N5Encoding
-from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.taken import Taken
-from wkwdask.jobs.wkw_convert import ImportOptions
-from wkwdask.jobs.wkw_export import ExportOptions, check_suffix, stage_export
-from wkwdask.jobs.wkw_write import WkwEncoding
-from wkwdask.jobs.zarr_places import is_zarr_image
 from wkwdask.model.units import length_nm
+from wkwdask.runs.report import Report, merge_reports
 from wkwdask.store.local import local_path
+from wkwdask.verbs.foreign_import import SourceOptions
+from wkwdask.verbs.others.n5_write import N5Encoding
+from wkwdask.verbs.others.zarr_places import is_zarr_image
+from wkwdask.verbs.taken import Taken
+from wkwdask.verbs.wkw.convert import ImportOptions
+from wkwdask.verbs.wkw.export import ExportOptions, check_suffix, stage_export
+from wkwdask.verbs.wkw.write import WkwEncoding
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.formats.opening import Found, StoredVolume
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.sharding import Sharding
-    from wkwdask.jobs.precomputed_scales import ScaleOptions
+    from wkwdask.verbs.others.precomputed_scales import ScaleOptions
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

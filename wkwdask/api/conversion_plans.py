@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.conversion import convert
-from wkwdask.jobs.conversion_plan import ConversionPlan, estimate_conversion
+from wkwdask.verbs.conversion_plan import ConversionPlan, estimate_conversion
 
 if TYPE_CHECKING:
     import os

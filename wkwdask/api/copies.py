@@ -10,10 +10,10 @@ from wkwdask.api.options import MagLike, parse_mags
 from wkwdask.api.reshape import store_anew
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
-from wkwdask.jobs.report import Report, RmReport, merge_reports
-from wkwdask.jobs.wkw_copy import find_copies
-from wkwdask.jobs.wkw_rechunk import RechunkOptions
-from wkwdask.jobs.wkw_remove import stage_removals
+from wkwdask.runs.report import Report, RmReport, merge_reports
+from wkwdask.verbs.wkw.copy import find_copies
+from wkwdask.verbs.wkw.rechunk import RechunkOptions
+from wkwdask.verbs.wkw.remove import stage_removals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

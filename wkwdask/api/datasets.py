@@ -26,12 +26,12 @@ from wkwdask.formats.webknossos.datasource_edits import (
 from wkwdask.formats.webknossos.layer_views import type_text, view_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.places import default_category
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.units import length_nm
 from wkwdask.model.voxel_type import element_class
-from wkwdask.storage.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
 from wkwdask.store.local import local_path
+from wkwdask.verbs.wkw.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
+from wkwdask.verbs.wkw.places import default_category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

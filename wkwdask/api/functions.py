@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
-from wkwdask.jobs.wkw_apply import ApplyOptions, header_for, make_application, open_sources, stage_apply, trial_of
+from wkwdask.verbs.wkw.apply import ApplyOptions, header_for, make_application, open_sources, stage_apply, trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

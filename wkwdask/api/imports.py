@@ -15,27 +15,27 @@ from wkwdask.formats.precomputed.layer import PREFIX
 from wkwdask.formats.replaceable import is_taken
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.foreign_import import Imported, open_source
-from wkwdask.jobs.n5_write import n5_folder, other_levels, stage_n5_import
-from wkwdask.jobs.precomputed_import import stage_scale_import
-from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.wkw_convert import stage_import, target_folder
-from wkwdask.jobs.wkw_write import check_category
-from wkwdask.jobs.zarr_places import image_place
-from wkwdask.jobs.zarr_write import stage_image_import
 from wkwdask.model.extras import need
 from wkwdask.model.levels import ratio_of
+from wkwdask.runs.report import Report, merge_reports
 from wkwdask.store.provenance import read_provenance
+from wkwdask.verbs.foreign_import import Imported, open_source
+from wkwdask.verbs.others.n5_write import n5_folder, other_levels, stage_n5_import
+from wkwdask.verbs.others.precomputed_import import stage_scale_import
+from wkwdask.verbs.others.zarr_places import image_place
+from wkwdask.verbs.others.zarr_write import stage_image_import
+from wkwdask.verbs.wkw.convert import stage_import, target_folder
+from wkwdask.verbs.wkw.write import check_category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wkwdask.jobs.foreign_import import SourceOptions, StagedImport
-    from wkwdask.jobs.n5_write import N5Encoding
-    from wkwdask.jobs.places import Place
-    from wkwdask.jobs.precomputed_scales import ScaleOptions
-    from wkwdask.jobs.wkw_convert import ImportOptions
-    from wkwdask.jobs.zarr_write import ArrayOptions
+    from wkwdask.verbs.foreign_import import SourceOptions, StagedImport
+    from wkwdask.verbs.others.n5_write import N5Encoding
+    from wkwdask.verbs.others.precomputed_scales import ScaleOptions
+    from wkwdask.verbs.others.zarr_write import ArrayOptions
+    from wkwdask.verbs.wkw.convert import ImportOptions
+    from wkwdask.verbs.wkw.places import Place
 
     Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

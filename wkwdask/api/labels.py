@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs.label_columns import label_columns
-from wkwdask.jobs.label_statistics import make_label_survey
-from wkwdask.jobs.layers import open_beside, open_layer
-from wkwdask.storage.table_file import table_path, write_table
+from wkwdask.ids.label_columns import label_columns
+from wkwdask.ids.label_statistics import make_label_survey
+from wkwdask.ids.layers import open_beside, open_layer
+from wkwdask.ids.table_file import table_path, write_table
 
 if TYPE_CHECKING:
     import os

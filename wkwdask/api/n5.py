@@ -11,8 +11,8 @@ from wkwdask.api.scales import local_mags
 from wkwdask.errors import MissingError
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.n5_write import N5Encoding, n5_folder, other_levels, stage_n5_array, stage_n5_copy
 from wkwdask.model.levels import lengths_in
+from wkwdask.verbs.others.n5_write import N5Encoding, n5_folder, other_levels, stage_n5_array, stage_n5_copy
 
 if TYPE_CHECKING:
     import os
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.opening import AnyLayer
-    from wkwdask.jobs.rechunk import StagedRechunk
-    from wkwdask.jobs.report import Report
-    from wkwdask.jobs.taken import Taken
     from wkwdask.model.levels import Lengths
+    from wkwdask.runs.report import Report
+    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.verbs.taken import Taken
 
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
 

@@ -9,8 +9,8 @@ from wkwdask.api.options import PlacedOptions
 from wkwdask.errors import ViewerWarning
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.precomputed_write import ScaleEncoding, stage_array
 from wkwdask.model.levels import lengths_in
+from wkwdask.verbs.others.precomputed_write import ScaleEncoding, stage_array
 
 if TYPE_CHECKING:
     import os
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.precomputed.sharding import Sharding
-    from wkwdask.jobs.report import Report
+    from wkwdask.runs.report import Report
 
 Encoding = Literal["raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"]
 

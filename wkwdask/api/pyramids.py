@@ -11,11 +11,11 @@ from wkwdask.api.scales import SCALE_OPTIONS, refuse_options, stage_pyramid_of_s
 from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs.estimate import PyramidPlan, estimate_pyramid
-from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.wkw_pyramid import PyramidOptions, stage_pyramid
-from wkwdask.jobs.wkw_update import stage_update
-from wkwdask.jobs.wkw_upsample import UpsampleOptions, stage_upsample
+from wkwdask.runs.report import Report, merge_reports
+from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
+from wkwdask.verbs.wkw.pyramid import PyramidOptions, stage_pyramid
+from wkwdask.verbs.wkw.update import stage_update
+from wkwdask.verbs.wkw.upsample import UpsampleOptions, stage_upsample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,9 +10,9 @@ from wkwdask.api.scales import rechunk_scales, refuse_options, scale_options
 from wkwdask.errors import ExistsError
 from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import is_interrupted_call
-from wkwdask.jobs.wkw_rechunk import Move, RechunkOptions, check_moves, find_moves, prepare_dataset, stage_rechunk
+from wkwdask.runs.report import Report, merge_reports
+from wkwdask.runs.staged import is_interrupted_call
+from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions, check_moves, find_moves, prepare_dataset, stage_rechunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

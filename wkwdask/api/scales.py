@@ -18,18 +18,18 @@ from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.formats.webknossos.dataset import Layer
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.precomputed_copy import ScaleCopy, stage_copy
-from wkwdask.jobs.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
-from wkwdask.jobs.precomputed_scales import ScaleOptions, source_settings, stored_like
-from wkwdask.jobs.precomputed_write import VolumeType, default_kind
-from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import finish_what_was_left
-from wkwdask.jobs.taken import check_alike
-from wkwdask.jobs.wkw_convert import target_folder
-from wkwdask.jobs.wkw_mags import check_not_replaced
-from wkwdask.jobs.wkw_store import StoreOptions, check_not_below_zero, stage_store
 from wkwdask.model.levels import lengths_in
+from wkwdask.runs.report import Report, merge_reports
+from wkwdask.runs.staged import finish_what_was_left
 from wkwdask.store.local import is_remote
+from wkwdask.verbs.others.precomputed_copy import ScaleCopy, stage_copy
+from wkwdask.verbs.others.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
+from wkwdask.verbs.others.precomputed_scales import ScaleOptions, source_settings, stored_like
+from wkwdask.verbs.others.precomputed_write import VolumeType, default_kind
+from wkwdask.verbs.taken import check_alike
+from wkwdask.verbs.wkw.convert import target_folder
+from wkwdask.verbs.wkw.mags import check_not_replaced
+from wkwdask.verbs.wkw.store import StoreOptions, check_not_below_zero, stage_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.formats.opening import AnyLayer
     from wkwdask.formats.precomputed.info import Lengths, Scale
-    from wkwdask.jobs.rechunk import Copy, StagedRechunk
-    from wkwdask.jobs.taken import Taken
-    from wkwdask.jobs.wkw_write import WkwEncoding
+    from wkwdask.verbs.rechunk import Copy, StagedRechunk
+    from wkwdask.verbs.taken import Taken
+    from wkwdask.verbs.wkw.write import WkwEncoding
 
 SCALE_OPTIONS = ("encoding", "sharded", "chunk_size", "quality", "compress", "force")
 

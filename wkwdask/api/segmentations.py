@@ -10,9 +10,9 @@ import numpy as np
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
-from wkwdask.jobs.wkw_components import ComponentsOptions, open_labels, stage_components
-from wkwdask.jobs.wkw_remap import RemapOptions, stage_remap
-from wkwdask.storage.id_source import mapping_path, write_mapping
+from wkwdask.ids.id_source import mapping_path, write_mapping
+from wkwdask.ids.wkw_components import ComponentsOptions, open_labels, stage_components
+from wkwdask.ids.wkw_remap import RemapOptions, stage_remap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.api.options import MagLike
-    from wkwdask.jobs.report import Report
     from wkwdask.model.volume import Volume
+    from wkwdask.runs.report import Report
 
 
 def connected_components(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from wkwdask.api.options import PlacedOptions
 from wkwdask.errors import ViewerWarning
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.jobs.taken import check_alike
-from wkwdask.jobs.zarr_places import image_place, labels_note
-from wkwdask.jobs.zarr_write import ArrayCopy, ArrayOptions, is_ids, stage_array, stage_copy
 from wkwdask.model.extras import need
+from wkwdask.verbs.others.zarr_places import image_place, labels_note
+from wkwdask.verbs.others.zarr_write import ArrayCopy, ArrayOptions, is_ids, stage_array, stage_copy
+from wkwdask.verbs.taken import check_alike
 
 if TYPE_CHECKING:
     import os
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from wkwdask.api.options import Existing, MagLike
     from wkwdask.formats.opening import AnyLayer
     from wkwdask.formats.precomputed.info import Lengths
-    from wkwdask.jobs.rechunk import Copy
-    from wkwdask.jobs.report import Report
-    from wkwdask.jobs.taken import Taken
+    from wkwdask.runs.report import Report
+    from wkwdask.verbs.rechunk import Copy
+    from wkwdask.verbs.taken import Taken
 
 Compression = Literal["blosc", "zstd", "gzip", "raw"]
 Version = Literal["0.5", "0.4"]

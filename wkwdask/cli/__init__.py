@@ -12,7 +12,7 @@ import click
 
 from wkwdask.cli import analysis, apply, batch, checks, cluster, commands, convert, copies, datasets, merging, n5, reshape, segmentations, tiff
 from wkwdask.cli.completion import complete_parameters
-from wkwdask.cli.words import on_command_line
+from wkwdask.cli.words import learn_options, on_command_line
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -57,6 +57,7 @@ for module in (commands, datasets, convert, n5, reshape, copies, merging, apply,
     for command in module.COMMANDS:
         cli.add_command(command)
 complete_parameters(cli)
+learn_options(cli)
 
 
 def _show_once(shown: set[str], message: Warning | str, *_: Any, **__: Any) -> None:

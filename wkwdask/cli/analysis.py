@@ -68,7 +68,7 @@ def histogram(path: str, limits: str | None, output: str | None, cluster: Abstra
       wkwdask histogram dataset --layer prediction --bins 100 --range 0,1
     """
     from wkwdask.api.contrast import histogram as count
-    from wkwdask.storage.table_file import table_path, write_table
+    from wkwdask.ids.table_file import table_path, write_table
 
     target = None if output is None else table_path(output)
     with cluster:

@@ -77,7 +77,7 @@ def _found(name: str) -> Any:
     import sys
     from importlib import import_module
 
-    from wkwdask.jobs.job import outer_trace
+    from wkwdask.runs.job import outer_trace
 
     module, _, attribute = name.rpartition(":")
     if not module or not attribute:

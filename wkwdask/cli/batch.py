@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from wkwdask.clusters.config import ClusterConfig
     from wkwdask.graphs.batch import HandedOver
-    from wkwdask.storage.batch_file import Batch
+    from wkwdask.runs.batch_file import Batch
 
 _UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": True}
@@ -49,7 +49,7 @@ def submit(
     """
     from wkwdask.clusters.config import load_config
     from wkwdask.plans.batch_size import ArraySize
-    from wkwdask.storage.batch_file import Batch
+    from wkwdask.runs.batch_file import Batch
 
     options["options"] = tuple(option for text in options["options"] for option in shlex.split(text))
     loaded = load_config(config)
@@ -96,15 +96,14 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
 
 def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
     """Run a command up to the point where its tasks are handed to an array, or to its end where few are left; false where it was waited for and failed."""
-    from wkwdask.cli import cli
     from wkwdask.clusters.config import CLUSTER_VARIABLE
     from wkwdask.graphs.batch import HandedOver, shared_out
-    from wkwdask.jobs.status import wait_for_batch
+    from wkwdask.runs.status import wait_for_batch
 
     os.environ.pop(CLUSTER_VARIABLE, None)
     try:
         with shared_out(batch):
-            cli.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
+            click.get_current_context().find_root().command.main(list(arguments), prog_name="wkwdask", standalone_mode=False)
     except HandedOver as handed:
         _describe(handed)
         return not wait or wait_for_batch(handed.root, handed.batch)
@@ -147,7 +146,7 @@ def batch_finish(root: str, again: str) -> None:
     from dataclasses import replace
 
     from wkwdask.errors import BatchError
-    from wkwdask.storage.batch_file import Batch, read_batch
+    from wkwdask.runs.batch_file import Batch, read_batch
     from wkwdask.store.slurm import count_states, describe_states
 
     before = read_batch(root)
@@ -189,8 +188,8 @@ def status(path: str, as_json: bool, follow: bool, every: float) -> None:
     import json
     import time
 
-    from wkwdask.jobs.status import finished_in, jobs_of, status_of
-    from wkwdask.jobs.tolerant import EXIT_CODE
+    from wkwdask.runs.status import finished_in, jobs_of, status_of
+    from wkwdask.runs.tolerant import EXIT_CODE
 
     while True:
         found = [status_of(job) for job in jobs_of(path)]
@@ -218,8 +217,8 @@ def cancel(path: str, discard: bool) -> None:
       wkwdask cancel dataset/color
       wkwdask cancel dataset/color --discard
     """
-    from wkwdask.jobs.status import jobs_of
-    from wkwdask.storage.job_removals import discard_interrupted
+    from wkwdask.runs.job_removals import discard_interrupted
+    from wkwdask.runs.status import jobs_of
     from wkwdask.store.slurm import cancel_jobs
 
     every = [(job, job.slurm_jobs() if job.is_running else job.left_arrays()) for job in jobs_of(path)]

@@ -13,7 +13,7 @@ from wkwdask.cli.words import on_command_line
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from wkwdask.jobs.report import Report
+    from wkwdask.runs.report import Report
 
 
 @click.command(short_help="Show what is in a dataset, layer or mag, in a precomputed volume, N5 or Zarr.")

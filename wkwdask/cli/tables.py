@@ -12,8 +12,8 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from wkwdask.formats.webknossos.layer_views import type_text
-from wkwdask.jobs.report import format_nbytes
 from wkwdask.model.faults import SEVERITIES
+from wkwdask.runs.report import format_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.volume_summary import ScaleSummary, VolumeSummary
     from wkwdask.formats.webknossos.summary import DatasetSummary, LayerSummary, MagSummary
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.jobs.verify import VerifyReport
+    from wkwdask.verbs.verify import VerifyReport
 
 _LOG_WIDTH = 160
 _UNBOUNDED = 10_000

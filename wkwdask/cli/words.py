@@ -19,8 +19,14 @@ _FLAGS = {
     "pyramid=True": "--pyramid",
 }
 _VERBS = {"build_pyramid": "pyramid", "open_dataset": "info", "connected_components": "components"}
+_GROUPS: list[click.Group] = []
 _ARGUMENT = re.compile(r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$)))?""")
 _CALL = re.compile(r"\b(" + "|".join(_VERBS) + r")\(([^()]*)\)")
+
+
+def learn_options(group: click.Group) -> None:
+    """Let messages name the options of the commands of a group."""
+    _GROUPS.append(group)
 
 
 def on_command_line(text: str) -> str:
@@ -53,10 +59,8 @@ def _as_option(found: re.Match[str]) -> str:
 @functools.cache
 def _options() -> dict[str, str]:
     """Find the option that stands for each argument: the arguments of commands have the names of those of functions."""
-    from wkwdask.cli import cli
-
     found = {"bounding_box": "--box"}
-    for command in _commands(cli):
+    for command in (command for group in _GROUPS for command in _commands(group)):
         for option in (parameter for parameter in command.params if isinstance(parameter, click.Option)):
             flag = max(option.opts, key=len)
             found.setdefault(flag.lstrip("-").replace("-", "_"), flag)

@@ -12,7 +12,7 @@ import click
 from dask.utils import format_bytes, parse_bytes
 
 from wkwdask.graphs.runners import EXPECTED_MEMORY, EXPECTED_WORKERS
-from wkwdask.jobs.report import counted
+from wkwdask.runs.report import counted
 
 if TYPE_CHECKING:
     from wkwdask.clusters.config import ClusterConfig

@@ -21,20 +21,20 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.graphs.signals import ended_by_signal
-from wkwdask.jobs.journaled import JournaledJob, entry_of, keys_of
 from wkwdask.plans.batch_size import Work, after_array, few_tasks, format_walltime, group_size, propose
-from wkwdask.storage.batch_file import BATCH_NAME, Batch, Round, read_batch, write_batch
-from wkwdask.storage.job_folder import can_be_handed_over, hand_over
-from wkwdask.storage.journal import Journal, read_journal
-from wkwdask.storage.shares import Share, write_shares
+from wkwdask.runs.batch_file import BATCH_NAME, Batch, Round, read_batch, write_batch
+from wkwdask.runs.job_folder import can_be_handed_over, hand_over
+from wkwdask.runs.journal import Journal, read_journal
+from wkwdask.runs.journaled import JournaledJob, entry_of, keys_of
+from wkwdask.runs.shares import Share, write_shares
 from wkwdask.store.local import publish_bytes
 from wkwdask.store.slurm import SlurmJob, cancel_jobs, cluster_name, max_array_size, options_in, release_job, submit_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from wkwdask.jobs.job import Job, Result, Task
     from wkwdask.plans.batch_size import ArraySize
+    from wkwdask.runs.job import Job, Result, Task
 
 _JOURNALS_PER_ROUND = 1_000_000
 _SCRIPT_NAME = "batch.sh"

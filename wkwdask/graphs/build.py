@@ -18,42 +18,42 @@ from wkwdask.graphs.batch import HandedOver, check_can_be_repeated, current_batc
 from wkwdask.graphs.planning import export_only_planned, only_planned
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
-from wkwdask.jobs.apply import ReduceJob, check_signature, function_name
-from wkwdask.jobs.compare import CompareJob, EqualJob
-from wkwdask.jobs.components import faces_job, label_job, number, tabulate
-from wkwdask.jobs.estimate import rough_space_problems
-from wkwdask.jobs.job import FlatJob, Result, is_given_up, kept_trace
-from wkwdask.jobs.journaled import entry_of
-from wkwdask.jobs.progress import Progress
-from wkwdask.jobs.remove import RemoveJob
-from wkwdask.jobs.report import Report, merge_reports
-from wkwdask.jobs.staged import is_interrupted_call
-from wkwdask.jobs.tally import ShardTally, tally_of
-from wkwdask.jobs.tolerant import NO_RESULT, Tolerance
-from wkwdask.jobs.write import PART_NBYTES, WriteJob
-from wkwdask.storage.job_removals import end_removal
+from wkwdask.ids.components import faces_job, label_job, number, tabulate
+from wkwdask.runs.job import FlatJob, Result, is_given_up, kept_trace
+from wkwdask.runs.job_removals import end_removal
+from wkwdask.runs.journaled import entry_of
+from wkwdask.runs.progress import Progress
+from wkwdask.runs.report import Report, merge_reports
+from wkwdask.runs.staged import is_interrupted_call
+from wkwdask.runs.tally import ShardTally, tally_of
+from wkwdask.runs.tolerant import NO_RESULT, Tolerance
+from wkwdask.verbs.apply import ReduceJob, check_signature, function_name
+from wkwdask.verbs.compare import CompareJob, EqualJob
+from wkwdask.verbs.estimate import rough_space_problems
+from wkwdask.verbs.remove import RemoveJob
+from wkwdask.verbs.write import PART_NBYTES, WriteJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from wkwdask.jobs.apply import Application, TrialTask
-    from wkwdask.jobs.foreign_import import StagedImport
-    from wkwdask.jobs.journaled import ResumableJob
-    from wkwdask.jobs.pyramid import PyramidJob, StagedPyramid
-    from wkwdask.jobs.rechunk import StagedRechunk
-    from wkwdask.jobs.splice import SpliceJob
-    from wkwdask.jobs.staged import StagedMags
-    from wkwdask.jobs.upsample import UpsampleJob
-    from wkwdask.jobs.wkw_apply import StagedApply
-    from wkwdask.jobs.wkw_components import StagedComponents
-    from wkwdask.jobs.wkw_export import StagedExport
-    from wkwdask.jobs.wkw_remap import StagedRemap
-    from wkwdask.jobs.wkw_remove import StagedRemoval
-    from wkwdask.jobs.wkw_update import StagedUpdate
-    from wkwdask.jobs.wkw_upsample import StagedUpsample
+    from wkwdask.ids.wkw_components import StagedComponents
+    from wkwdask.ids.wkw_remap import StagedRemap
     from wkwdask.model.receipts import Receipt
+    from wkwdask.runs.journaled import ResumableJob
+    from wkwdask.runs.staged import StagedMags
+    from wkwdask.verbs.apply import Application, TrialTask
+    from wkwdask.verbs.foreign_import import StagedImport
+    from wkwdask.verbs.pyramid import PyramidJob, StagedPyramid
+    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.verbs.splice import SpliceJob
+    from wkwdask.verbs.upsample import UpsampleJob
+    from wkwdask.verbs.wkw.apply import StagedApply
+    from wkwdask.verbs.wkw.export import StagedExport
+    from wkwdask.verbs.wkw.remove import StagedRemoval
+    from wkwdask.verbs.wkw.update import StagedUpdate
+    from wkwdask.verbs.wkw.upsample import StagedUpsample
 
 
 def write_array(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted: str) -> Report:

@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wkwdask.graphs.runners import run_job
-from wkwdask.jobs.repair import RepairReport
-from wkwdask.jobs.wkw_repair import StagedRepair
+from wkwdask.verbs.repair import RepairReport
+from wkwdask.verbs.wkw.repair import StagedRepair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.jobs.manifest import Hashes
-    from wkwdask.jobs.precomputed_verify import StagedPrecomputedVerify
-    from wkwdask.jobs.repair import RepairOptions
-    from wkwdask.jobs.verify import VerifyReport
-    from wkwdask.jobs.wkw_diff import Diff, StagedDiff
-    from wkwdask.jobs.wkw_verify import StagedVerify
+    from wkwdask.verbs.manifest import Hashes
+    from wkwdask.verbs.others.precomputed_verify import StagedPrecomputedVerify
+    from wkwdask.verbs.repair import RepairOptions
+    from wkwdask.verbs.verify import VerifyReport
+    from wkwdask.verbs.wkw.diff import Diff, StagedDiff
+    from wkwdask.verbs.wkw.verify import StagedVerify
 
 
 def verify(staged: StagedVerify | StagedPrecomputedVerify) -> VerifyReport:

@@ -18,16 +18,16 @@ from wkwdask.errors import TaskFailedError
 from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.task_queue import TaskQueue
 from wkwdask.graphs.workers import Workers, rather_on
-from wkwdask.jobs.job import Result
-from wkwdask.jobs.tolerant import Failed
+from wkwdask.runs.job import Result
+from wkwdask.runs.tolerant import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from distributed.scheduler import KilledWorker
 
-    from wkwdask.jobs.job import Task
-    from wkwdask.jobs.tolerant import TolerantJob
+    from wkwdask.runs.job import Task
+    from wkwdask.runs.tolerant import TolerantJob
 
 _WINDOW_PER_WORKER = 3
 _WINDOW_WORK_SECONDS = 0.1  # of work that each worker has at least, so that tasks of milliseconds do not wait for the way there and back

@@ -12,10 +12,10 @@ import numpy as np
 
 from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.runners import active_client, num_workers
-from wkwdask.jobs.job import FlatJob, Result, give_up
-from wkwdask.jobs.progress import Progress
-from wkwdask.jobs.tolerant import Failed, Tolerance, TolerantJob
 from wkwdask.model.receipts import Receipt
+from wkwdask.runs.job import FlatJob, Result, give_up
+from wkwdask.runs.progress import Progress
+from wkwdask.runs.tolerant import Failed, Tolerance, TolerantJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import dask.array as da
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.jobs.job import Task
+    from wkwdask.runs.job import Task
 
 _LOOK_SECONDS = 5.0
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs.task_queue import TaskQueue
-from wkwdask.jobs.tolerant import Failed
+from wkwdask.runs.tolerant import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wkwdask.jobs.job import Result, Task
-    from wkwdask.jobs.tolerant import TolerantJob
+    from wkwdask.runs.job import Result, Task
+    from wkwdask.runs.tolerant import TolerantJob
 
 _MOST_DEATHS = 3  # of processes that ran a task and nothing else
 

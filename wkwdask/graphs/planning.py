@@ -7,15 +7,15 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from wkwdask.jobs.report import Report
-from wkwdask.jobs.tally import ShardTally
+from wkwdask.runs.report import Report
+from wkwdask.runs.tally import ShardTally
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wkwdask.jobs.foreign_import import StagedImport
-    from wkwdask.jobs.rechunk import StagedRechunk
-    from wkwdask.jobs.wkw_export import StagedExport
+    from wkwdask.verbs.foreign_import import StagedImport
+    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.verbs.wkw.export import StagedExport
 
 
 @dataclass(slots=True)

@@ -17,13 +17,13 @@ from wkwdask.graphs.batch import current_batch, hand_out
 from wkwdask.graphs.client_run import ClientRun
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
 from wkwdask.graphs.task_queue import TaskQueue
-from wkwdask.jobs.progress import Progress
-from wkwdask.jobs.tolerant import Tolerance, TolerantJob
+from wkwdask.runs.progress import Progress
+from wkwdask.runs.tolerant import Tolerance, TolerantJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from wkwdask.jobs.job import Job
+    from wkwdask.runs.job import Job
 
 EXPECTED_WORKERS = "wkwdask.expected-workers"
 """Setting of dask: how many tasks will run at once on a cluster whose workers are still to come."""

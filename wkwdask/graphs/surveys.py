@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.graphs.runners import run_job
-from wkwdask.jobs.label_statistics import make_label_survey
-from wkwdask.jobs.survey import SurveyJob
-from wkwdask.jobs.tolerant import NO_RESULT, Tolerance
+from wkwdask.ids.label_statistics import make_label_survey
+from wkwdask.ids.survey import SurveyJob
+from wkwdask.runs.tolerant import NO_RESULT, Tolerance
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
     from wkwdask.geometry.bounding_box import BoundingBox
-    from wkwdask.jobs.survey import Survey
+    from wkwdask.ids.survey import Survey
     from wkwdask.model.volume import Volume
 
 _MOST_FAILURES = 100

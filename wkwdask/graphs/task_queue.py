@@ -7,13 +7,13 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING
 
-from wkwdask.jobs.tolerant import Failed
+from wkwdask.runs.tolerant import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wkwdask.jobs.job import Result, Task
-    from wkwdask.jobs.tolerant import TolerantJob
+    from wkwdask.runs.job import Result, Task
+    from wkwdask.runs.tolerant import TolerantJob
 
 _MOST_WAITING = 100  # with so many tasks that wait for another attempt no new ones are begun: what they need may be down
 

@@ -18,11 +18,11 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
 from wkwdask.graphs.compute import compute_receipts, compute_values
 from wkwdask.graphs.runners import memory_per_task, run_job
-from wkwdask.jobs.assemble import AssembleJob
-from wkwdask.jobs.report import format_nbytes
-from wkwdask.jobs.write import PART_NBYTES, encode_part, part_of
 from wkwdask.plans.parts import plan_parts
-from wkwdask.storage.scratch import set_aside
+from wkwdask.runs.report import format_nbytes
+from wkwdask.runs.scratch import set_aside
+from wkwdask.verbs.assemble import AssembleJob
+from wkwdask.verbs.write import PART_NBYTES, encode_part, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Target
     from wkwdask.plans.parts import PartPlan
-    from wkwdask.storage.scratch import Piece
+    from wkwdask.runs.scratch import Piece
 
 _SHARE_OF_MEMORY = 4  # what a task may take is shared by chunks that wait, the part that is made of them, and the user's own work
 _META = np.empty((0, 0, 0, 0), object)

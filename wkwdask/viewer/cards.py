@@ -6,32 +6,85 @@ import base64
 import io
 import time
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.formats.webknossos.dataset import is_readable, read_datasource
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.formats.wkw.volume import count_files
-from wkwdask.jobs.report import format_nbytes
-from wkwdask.storage.dataset_edit import stored_layer
+from wkwdask.runs.report import format_nbytes
 from wkwdask.store.local import is_remote
+from wkwdask.verbs.wkw.dataset_edit import stored_layer
 from wkwdask.viewer.preview import draw
 
 if TYPE_CHECKING:
-    from wkwdask.api.datasets import Dataset
-    from wkwdask.api.layers import Layer, LayerMag
+    from collections.abc import Sequence
+
     from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
 
 _PIXELS = 160
 _MOST_NBYTES = 32 << 20  # that are decoded for a picture
 _MOST_SECONDS = 1.0  # for counting files, all mags of a card together
 
 
-def dataset_card(dataset: Dataset) -> str:
+class CardMag(Protocol):
+    """What a card shows of a mag, see :class:`wkwdask.api.layers.LayerMag`."""
+
+    @property
+    def mag(self) -> Mag: ...
+    @property
+    def folder(self) -> str: ...
+    @property
+    def box(self) -> BoundingBox: ...
+    @property
+    def elsewhere(self) -> str | None: ...
+
+
+class CardLayer(Protocol):
+    """What a card shows of a layer, see :class:`wkwdask.api.layers.Layer`."""
+
+    @property
+    def dataset(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def category(self) -> str: ...
+    @property
+    def element_class(self) -> str: ...
+    @property
+    def num_channels(self) -> int: ...
+    @property
+    def data_format(self) -> str: ...
+    @property
+    def bounding_box(self) -> BoundingBox: ...
+    @property
+    def problem(self) -> str: ...
+    @property
+    def listed(self) -> Sequence[CardMag]: ...
+
+
+class CardDataset(Protocol):
+    """What a card shows of a dataset, see :class:`wkwdask.api.datasets.Dataset`."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def voxel_size(self) -> tuple[float, ...] | None: ...
+    @property
+    def unit(self) -> str: ...
+    @property
+    def listed(self) -> Sequence[CardLayer]: ...
+
+
+def dataset_card(dataset: CardDataset) -> str:
     """Show a dataset: what it is, its layers, and a picture of the first image under the first segmentation.
 
     Parameters
     ----------
-    dataset : Dataset
+    dataset : CardDataset
         The dataset.
 
     Returns
@@ -44,12 +97,12 @@ def dataset_card(dataset: Dataset) -> str:
     return _card(head, dataset.listed, _picture(dataset.path, dataset.listed))
 
 
-def layer_card(layer: Layer) -> str:
+def layer_card(layer: CardLayer) -> str:
     """Show a layer.
 
     Parameters
     ----------
-    layer : Layer
+    layer : CardLayer
         The layer.
 
     Returns
@@ -60,7 +113,7 @@ def layer_card(layer: Layer) -> str:
     return _card(f"<b>{escape(layer.name)}</b> <code>{escape(layer.dataset)}</code>", (layer,), _picture(layer.dataset, (layer,)))
 
 
-def _card(head: str, layers: tuple[Layer, ...], picture: str) -> str:
+def _card(head: str, layers: Sequence[CardLayer], picture: str) -> str:
     until = time.monotonic() + _MOST_SECONDS
     columns = "".join(
         f"<th style='text-align:left'>{name}</th>" for name in ("layer", "category", "type", "mag", "box (top left + size)", "files", "bytes", "")
@@ -70,7 +123,7 @@ def _card(head: str, layers: tuple[Layer, ...], picture: str) -> str:
     return f"<div>{head}<div style='display:flex;gap:12px;align-items:flex-start'>{table}{picture}</div></div>"
 
 
-def _rows(layer: Layer, until: float) -> list[str]:
+def _rows(layer: CardLayer, until: float) -> list[str]:
     if layer.problem:
         return [_row(layer.name, "", "", "", "", "", "", f"cannot be used: {layer.problem}")]
     first = (layer.name, layer.category, type_text(layer.element_class, layer.num_channels))
@@ -79,14 +132,14 @@ def _rows(layer: Layer, until: float) -> list[str]:
     return [_row(*(first if number == 0 else ("", "", "")), *_mag_cells(layer, mag, until)) for number, mag in enumerate(layer.listed)]
 
 
-def _mag_cells(layer: Layer, mag: LayerMag, until: float) -> tuple[str, ...]:
+def _mag_cells(layer: CardLayer, mag: CardMag, until: float) -> tuple[str, ...]:
     notes = [*([layer.data_format] if layer.data_format != "wkw" else []), *([f"elsewhere: {mag.elsewhere}"] if mag.elsewhere is not None else [])]
     files, nbytes = _sizes(mag, until) if layer.data_format == "wkw" and not is_remote(mag.folder) else ("", "")
     topleft, size = mag.box.topleft, mag.box.size
     return mag.mag.name, f"{', '.join(map(str, topleft))} + {', '.join(map(str, size))}", files, nbytes, "; ".join(notes)
 
 
-def _sizes(mag: LayerMag, until: float) -> tuple[str, str]:
+def _sizes(mag: CardMag, until: float) -> tuple[str, str]:
     """Count files and bytes as far as the time allows."""
     try:
         files, nbytes, is_all = count_files(mag.folder, until)
@@ -96,7 +149,7 @@ def _sizes(mag: LayerMag, until: float) -> tuple[str, str]:
     return f"{least}{files:,}", f"{least}{format_nbytes(nbytes)}"
 
 
-def _box(layer: Layer) -> str:
+def _box(layer: CardLayer) -> str:
     return f"{', '.join(map(str, layer.bounding_box.topleft))} + {', '.join(map(str, layer.bounding_box.size))}"
 
 
@@ -104,7 +157,7 @@ def _row(*cells: str) -> str:
     return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
 
 
-def _picture(dataset: str, layers: tuple[Layer, ...]) -> str:
+def _picture(dataset: str, layers: Sequence[CardLayer]) -> str:
     """Draw what can be drawn cheaply; nothing where that fails, since a table is better than an error."""
     try:
         volumes = {layer.category: volume for layer in reversed(layers) if (volume := _small_volume(layer)) is not None}
@@ -119,7 +172,7 @@ def _picture(dataset: str, layers: tuple[Layer, ...]) -> str:
     return f"<img alt='three slices' src='data:image/png;base64,{data}'>"
 
 
-def _small_volume(layer: Layer) -> WkwVolume | None:
+def _small_volume(layer: CardLayer) -> WkwVolume | None:
     """Open the coarsest mag that has files, None where three slices of it are many bytes."""
     if layer.problem or layer.data_format != "wkw" or not layer.listed:
         return None

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.jobs.report import Report
+    from wkwdask.runs.report import Report
 
 VOXEL_SIZE_NM = (11.24, 11.24, 28.0)
 OFFSET: Vec3 = (1000, 2000, 300)

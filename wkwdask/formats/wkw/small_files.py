@@ -16,7 +16,8 @@ from wkwdask.formats.wkw.header import format_header
 from wkwdask.formats.wkw.stored_file import mag_is_gone, read_buffer
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into
 from wkwdask.kernels.blocks.layout import X, Z
-from wkwdask.kernels.blocks.small_files import FOLDER_FLAGS, Found, Layout, is_available, read_files
+from wkwdask.kernels.blocks.libc_names import FOLDER_FLAGS
+from wkwdask.kernels.blocks.small_files import Found, Layout, is_available, read_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable

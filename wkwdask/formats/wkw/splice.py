@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.stored_file import WkwFile
-    from wkwdask.formats.wkw.target import WkwTarget
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
@@ -39,7 +39,30 @@ if TYPE_CHECKING:
     Stored = WkwVolume | TranslatedVolume[WkwVolume] | MergedVolume
 
 
-def can_splice(source: Stored, target: WkwTarget) -> bool:
+class SpliceTarget(Protocol):
+    """What a splice knows of the mag that it writes, see :class:`wkwdask.formats.wkw.target.WkwTarget`."""
+
+    @property
+    def folder(self) -> str: ...
+    @property
+    def parts_folder(self) -> str: ...
+    @property
+    def header(self) -> WkwHeader: ...
+    @property
+    def box(self) -> BoundingBox: ...
+    @property
+    def shard_shape(self) -> Vec3: ...
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
+    def level(self) -> int: ...
+    @property
+    def is_living(self) -> bool: ...
+    @property
+    def keeps_files(self) -> bool: ...
+
+
+def can_splice(source: Stored, target: SpliceTarget) -> bool:
     """Tell whether stored blocks of one mag are stored blocks of another: same voxels, places and block length, and LZ4 or raw in both."""
     volume, shift = _parted(source)
     a, b = volume.header, target.header
@@ -56,7 +79,7 @@ def _parted(source: Stored) -> tuple[WkwVolume, Vec3]:
     return (source.base if isinstance(source, MergedVolume) else source), (0, 0, 0)
 
 
-def splice_file(source: Stored, target: WkwTarget, shard: Vec3) -> Receipt:
+def splice_file(source: Stored, target: SpliceTarget, shard: Vec3) -> Receipt:
     """Make one file of the target of what the source has stored in its place, and publish it.
 
     Parameters
@@ -99,7 +122,7 @@ _OUTSIDE, _CUT, _INSIDE = 0, 1, 2
 
 
 class _Splice:
-    def __init__(self, source: Stored, target: WkwTarget, shard: Vec3) -> None:
+    def __init__(self, source: Stored, target: SpliceTarget, shard: Vec3) -> None:
         self._source, self._target, self._shard = source, target, shard
         self._stored, shift = _parted(source)
         header = target.header

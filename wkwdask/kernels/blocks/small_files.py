@@ -7,10 +7,10 @@ at that file with care: so no error is told here.
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wkwdask.kernels.blocks.libc_names import CLOSE, ERRNO, OPENAT, PREAD
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     Table = npt.NDArray[np.int64]
     Vec3 = tuple[int, int, int]
 
-OPENAT, PREAD, CLOSE = "openat", "pread", "close"
-ERRNO = "__error" if sys.platform == "darwin" else "__errno_location"
-FOLDER_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC
-"""How a folder is opened: where the system can, one that may be entered need not be readable."""
 _MOST_FILES = 4096
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numba import types
 
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, X, Y, Z
-from wkwdask.kernels.blocks.small_files import CLOSE, ERRNO, FOLDER_FLAGS, OPENAT, PREAD
+from wkwdask.kernels.blocks.libc_names import CLOSE, ERRNO, FOLDER_FLAGS, OPENAT, PREAD
 from wkwdask.kernels.compiler import helper, kernel
 
 _numba: Any = numba  # which says little of its types

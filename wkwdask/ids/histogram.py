@@ -1,0 +1,326 @@
+"""The surveys of voxel values: how often each value is there, in a layer or in each of its slices."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wkwdask.ids.label_statistics import BrickMemory, plan_survey, stored_regions
+from wkwdask.kernels.labels.value_counts import count_values
+from wkwdask.plans.apply import BrickPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.volume import Volume
+    from wkwdask.plans.cells import CellMap
+
+ALL_SLICES = 0
+
+
+class Counts(NamedTuple):
+    """How often values were seen, per channel."""
+
+    counts: npt.NDArray[np.int64]
+    """Shape (c, values or bins)."""
+    nans: npt.NDArray[np.int64]
+    """NaN, shape (c,)."""
+    below: npt.NDArray[np.int64]
+    """Values below the bins, -inf among them, shape (c,)."""
+    above: npt.NDArray[np.int64]
+    """Values above the bins, inf among them, shape (c,)."""
+
+    def plus(self, other: Counts) -> Counts:
+        """Add up two of them."""
+        return Counts(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def total(self) -> npt.NDArray[np.int64]:
+        """All voxels that were seen, shape (c,)."""
+        total: npt.NDArray[np.int64] = self.counts.sum(axis=1) + self.nans + self.below + self.above
+        return total
+
+
+class Bins(NamedTuple):
+    """Bins of equal width, as those of ``numpy.histogram``."""
+
+    number: int
+    """How many."""
+    low: Any
+    """Lower edge of the first, of the type of the values where it was found there."""
+    high: Any
+    """Upper edge of the last, which belongs to it."""
+
+    def fill(self, values: npt.NDArray[Any]) -> Counts:
+        """Count the values of each bin, shape (n,), by the rule of ``numpy.histogram``, which makes the bins of a single value one wide."""
+        counts, _ = np.histogram(values, self.number, (self.low, self.high))
+        low, high = (self.low, self.high) if self.low != self.high else (self.low - 0.5, self.high + 0.5)
+        sides = (np.isnan(values) if values.dtype.kind == "f" else np.zeros(0, np.bool_), values < low, values > high)
+        return Counts(counts.astype(np.int64)[np.newaxis], *(np.array([side.sum()]) for side in sides))
+
+    def edges(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Give the borders of the bins for values of a type."""
+        return np.histogram_bin_edges(np.empty(0, dtype), self.number, (self.low, self.high))
+
+
+def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins:
+    """Choose bins for the values of a type from the least to the greatest: fewer of them where floats lie too far apart for so many.
+
+    Parameters
+    ----------
+    number : int
+        How many at most.
+    low, high : scalar
+        The least and the greatest value, of the type.
+    dtype : dtype
+        Type of the values.
+
+    Examples
+    --------
+    >>> bins_between(4096, np.float32(10000), np.float32(10001), np.dtype(np.float32)).number
+    1024
+    """
+    while number:
+        bins = Bins(number, low, high)
+        with contextlib.suppress(ValueError), np.errstate(all="ignore"):  # numpy 2 refuses bins without width
+            if (np.diff(bins.edges(dtype)) > 0).all():
+                return bins
+        number //= 2
+    return Bins(1, *np.nextafter(np.float64(low), [-np.inf, np.inf]))  # the two are one value, so large that half of one is nothing
+
+
+@dataclass(frozen=True, slots=True)
+class _ValueSurvey:
+    """What is to be found out about the values of a volume."""
+
+    volume: Volume
+    """The voxels."""
+    plan: BrickPlan
+    """Regions and bricks."""
+    ignore_zero: bool
+    """Whether zeros do not count."""
+
+    @property
+    def name(self) -> str:
+        """What an error or a progress line calls it."""
+        return self.volume.name
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the order makes no difference: always."""
+        return True
+
+    def occupied(self) -> CellMap:
+        """Tell which regions are stored, shape (x, y, z): how many zeros the others have is known."""
+        return stored_regions(self.volume, self.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramSurvey(_ValueSurvey):
+    """What is to be counted."""
+
+    per_slice: bool
+    """Whether each slice along z is counted by itself."""
+    bins: Bins | None
+    """The bins; None counts each value of an integer type of 8 or 16 bits."""
+
+    def start(self) -> HistogramFindings:
+        """Give counts of nothing."""
+        return HistogramFindings(self)
+
+    def count(self, values: npt.NDArray[Any]) -> Counts:
+        """Count values of one channel, shape (n,)."""
+        if self.bins is not None:
+            return self.bins.fill(values[values != 0] if self.ignore_zero else values)
+        counts = count_values(values)
+        if self.ignore_zero:
+            counts[-int(np.iinfo(values.dtype).min)] = 0
+        return Counts(counts[np.newaxis], *np.zeros((3, 1), np.int64))
+
+    def finished(self, found: dict[int, Counts]) -> Iterator[Counts]:
+        """Give the counts of all slices in their order, or those of the whole box, with the zeros that were not read."""
+        box, channels = self.plan.box, self.volume.num_channels
+        nothing = _stacked([self.count(np.empty(0, self.volume.dtype))] * channels)
+        zero = _stacked([self.count(np.zeros(1, self.volume.dtype))] * channels)
+        slices = range(box.topleft[2], box.bottomright[2]) if self.per_slice else (ALL_SLICES,)
+        for z in slices:
+            counts = found.get(z, nothing)
+            if not self.ignore_zero:
+                unseen = box.volume // len(slices) - counts.total()
+                counts = counts.plus(Counts(*(n * unseen.reshape(-1, *(1,) * (n.ndim - 1)) for n in zero)))
+            yield counts
+
+
+class HistogramFindings:
+    """The counts so far, by slice.
+
+    Parameters
+    ----------
+    survey : HistogramSurvey
+        What is counted.
+    """
+
+    def __init__(self, survey: HistogramSurvey) -> None:
+        self._survey = survey
+        self._memory = BrickMemory(survey.volume)
+        self._found: dict[int, Counts] = {}
+
+    def look(self, box: BoundingBox) -> None:
+        """Count the voxels of a brick."""
+        brick = self._memory.read(box, fill_zeros=False)
+        if brick is None:
+            return
+        pieces = np.split(brick, box.size[2], axis=3) if self._survey.per_slice else [brick]
+        for n, piece in enumerate(pieces):
+            flat, channels = piece.reshape(-1, order="F"), len(piece)
+            counts = _stacked([self._survey.count(flat[channel::channels]) for channel in range(channels)])
+            self._add(box.topleft[2] + n if self._survey.per_slice else ALL_SLICES, counts)
+
+    def _add(self, z: int, counts: Counts) -> None:
+        self._found[z] = self._found[z].plus(counts) if z in self._found else counts
+
+    def found(self) -> dict[int, Counts]:
+        """Give the counts of each slice, or of all of them."""
+        return self._found
+
+    def take(self, found: dict[int, Counts]) -> None:
+        """Add what another part counted."""
+        for z, counts in found.items():
+            self._add(z, counts)
+
+
+def _stacked(channels: list[Counts]) -> Counts:
+    return Counts(*(np.concatenate(parts) for parts in zip(*channels, strict=True)))
+
+
+class Range(NamedTuple):
+    """The least and the greatest finite value that were seen."""
+
+    low: Any
+    """The least, None where nothing was seen."""
+    high: Any
+    """The greatest."""
+    voxels: int
+    """How many were read: all others are zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class RangeSurvey(_ValueSurvey):
+    """The range of the finite values of a volume."""
+
+    def start(self) -> RangeFindings:
+        """Give the range of nothing."""
+        return RangeFindings(self)
+
+    def finished(self, found: Range) -> tuple[Any, Any]:
+        """Give the range with the zeros that were not read; that of nothing is 0 to 1, as for ``numpy.histogram``."""
+        zero = self.volume.dtype.type(0)
+        if found.voxels < self.plan.box.volume and not self.ignore_zero:
+            found = _widened(found, Range(zero, zero, 0))
+        return (zero, self.volume.dtype.type(1)) if found.low is None else (found.low, found.high)
+
+
+class RangeFindings:
+    """The range so far.
+
+    Parameters
+    ----------
+    survey : RangeSurvey
+        What is looked at.
+    """
+
+    def __init__(self, survey: RangeSurvey) -> None:
+        self._survey = survey
+        self._memory = BrickMemory(survey.volume)
+        self._found = Range(None, None, 0)
+
+    def look(self, box: BoundingBox) -> None:
+        """Take in the values of a brick."""
+        brick = self._memory.read(box, fill_zeros=False)
+        if brick is None:
+            return
+        values = brick[np.isfinite(brick)] if brick.dtype.kind == "f" else brick
+        values = values[values != 0] if self._survey.ignore_zero else values
+        low, high = (values.min(), values.max()) if values.size else (None, None)
+        self.take(Range(low, high, box.volume))
+
+    def found(self) -> Range:
+        """Give the range."""
+        return self._found
+
+    def take(self, found: Range) -> None:
+        """Take in another range."""
+        self._found = _widened(self._found, found)
+
+
+def _widened(one: Range, other: Range) -> Range:
+    voxels = one.voxels + other.voxels
+    if one.low is None or other.low is None:
+        seen = other if one.low is None else one
+        return Range(seen.low, seen.high, voxels)
+    return Range(min(one.low, other.low), max(one.high, other.high), voxels)
+
+
+def plan_values(volume: Volume, box: BoundingBox, *, per_slice: bool) -> BrickPlan:
+    """Plan what is read at once; regions are thin where slices are counted, so that a task has the counts of few of them."""
+    plan = plan_survey(box, (volume,))
+    if not per_slice:
+        return plan
+    return BrickPlan(box, (*plan.region_shape[:2], plan.brick_shape[2]), plan.brick_shape)
+
+
+def percentiles(counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Give the percentiles of counted values: those of ``numpy.percentile``, linear between ranks.
+
+    Parameters
+    ----------
+    counts : ndarray of int64, shape (n,)
+        How often each value is there.
+    values : ndarray, shape (n,)
+        The values, ascending.
+    percents : ndarray of float64, shape (p,)
+        From 0 to 100.
+
+    Returns
+    -------
+    ndarray of float64, shape (p,)
+        NaN where nothing was counted.
+
+    Examples
+    --------
+    >>> percentiles(np.array([1, 0, 1]), np.array([0, 1, 2]), np.array([0, 50, 75])).tolist()
+    [0.0, 1.0, 1.5]
+    """
+    ends = np.cumsum(counts)
+    if not ends[-1]:
+        return np.full(len(percents), np.nan)
+    places = (ends[-1] - 1) * (percents / 100)
+    ranks = np.floor(places).astype(np.int64)
+    low, high = (values[np.searchsorted(ends, np.minimum(rank, ends[-1] - 1), side="right")].astype(np.float64) for rank in (ranks, ranks + 1))
+    share, step = places - ranks, high - low
+    found: npt.NDArray[np.float64] = np.where(share < 0.5, low + step * share, high - step * (1 - share))
+    return found
+
+
+def binned_percentiles(counts: npt.NDArray[np.int64], edges: npt.NDArray[Any], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Give percentiles of values of which only the bins are known, as if the values of a bin were spread evenly over it.
+
+    Returns
+    -------
+    ndarray of float64, shape (p,)
+        Off by the width of a bin at most; NaN where nothing was counted.
+    """
+    ends = np.concatenate([[0], np.cumsum(counts)])
+    if not ends[-1]:
+        return np.full(len(percents), np.nan)
+    places = ends[-1] * (percents / 100)
+    bins = np.maximum(np.searchsorted(ends, places, side="left") - 1, np.flatnonzero(counts)[0])  # the percentile 0 is where the first value may be
+    borders = edges.astype(np.float64)
+    share = (places - ends[bins]) / counts[bins]
+    found: npt.NDArray[np.float64] = borders[bins] + share * (borders[bins + 1] - borders[bins])
+    return found

@@ -1,0 +1,410 @@
+"""What people hold mappings of ids in: dicts, arrays and tables in memory; CSV, Parquet, ``.npy``, agglomerate files of WEBKNOSSOS (HDF5).
+
+Files are read in chunks, whatever their length.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from wkwdask.errors import FormatError, MissingError, UnsupportedError
+from wkwdask.formats.pictures.array_file import npy_ref
+from wkwdask.formats.pictures.hdf5_file import find_item, open_hdf5
+from wkwdask.ids.id_map import ROWS, IdMap, own_values, write_pairs_sorted, write_values
+from wkwdask.ids.table_file import SUFFIXES as TABLE_SUFFIXES
+from wkwdask.ids.table_file import table_path, write_table
+from wkwdask.model.extras import need
+from wkwdask.model.parsing import reading
+from wkwdask.store.local import local_path, publish_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    Chunk = tuple[int, npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+
+AGGLOMERATE_SUFFIXES = (".hdf5", ".h5")
+AGGLOMERATE_DATASET = "segment_to_agglomerate"
+SUFFIXES = (".csv", ".parquet", ".npy", ".nml", *AGGLOMERATE_SUFFIXES)
+_MOST = 2**64 - 1
+_MOST_DIGITS = len(str(_MOST))
+_HASHED_NBYTES = 8 << 20
+_ENCODING = "utf-8-sig"  # some programs begin a file with a mark of the order of its bytes
+
+
+class IdSource(Protocol):
+    """A mapping that a user gives."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+
+    def digest(self) -> str:
+        """Name its content."""
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it in a folder that is there."""
+
+
+def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
+    """Make sure that values are ids: whole numbers from 0 to 2^64 - 1.
+
+    Raises
+    ------
+    TypeError
+        They are no whole numbers.
+    ValueError
+        One is negative or too large.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind == "f" and not hasattr(values, "dtype") and all(isinstance(value, (int, np.integer)) for value in values):
+        array = np.array(values, object)  # some are too long for int64
+    if array.dtype.kind == "O" and all(isinstance(value, (int, np.integer)) for value in array.ravel()):
+        for value in array.ravel():
+            if not 0 <= value <= _MOST:
+                raise ValueError(f"{what}: {value} is not an id, expected 0 to 2^64 - 1")
+        return array.astype(np.uint64)
+    if array.dtype.kind not in "iu" and array.size:
+        raise TypeError(f"{what}: holds {array.dtype.name}, expected whole numbers")
+    if array.dtype.kind == "i" and array.size and array.min() < 0:
+        raise ValueError(f"{what}: {array.min()} is not an id, expected 0 to 2^64 - 1")
+    ids: npt.NDArray[np.uint64] = array.astype(np.uint64, copy=False)
+    return ids
+
+
+@dataclass(frozen=True)
+class PairsInMemory:
+    """Pairs in memory."""
+
+    keys: npt.NDArray[np.uint64]
+    """The ids."""
+    values: npt.NDArray[np.uint64]
+    """What they become."""
+    name: str = "mapping"
+    """What an error calls it."""
+
+    def digest(self) -> str:
+        """Name its content."""
+        return hashlib.blake2b(self.keys.tobytes() + self.values.tobytes(), digest_size=16).hexdigest()
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it."""
+        return write_pairs_sorted(folder, lambda: [(1, self.keys, self.values)], lambda row: f"{self.name}: row {row}")
+
+
+@dataclass(frozen=True)
+class ValuesInMemory:
+    """An entry for each id from 0 on."""
+
+    values: npt.NDArray[Any]
+    """What they become."""
+    name: str = "mapping"
+    """What an error calls it."""
+
+    def digest(self) -> str:
+        """Name its content."""
+        return hashlib.blake2b(b"dense" + self.values.tobytes(), digest_size=16).hexdigest()
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it."""
+        return write_values(folder, [self.values], self.name)
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file with a mapping."""
+
+    path: str
+    """The file."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls it."""
+        return self.path
+
+    def digest(self) -> str:
+        """Name its content."""
+        state = hashlib.blake2b(digest_size=16)
+        with open(self.path, "rb") as file:
+            while data := file.read(_HASHED_NBYTES):
+                state.update(data)
+        return state.hexdigest()
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Go through its pairs: number of the first row, ids, values."""
+        raise NotImplementedError
+
+    def describe(self, row: int) -> str:
+        """Say where a row is."""
+        return f"{self.path}: row {row}"
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it."""
+        return write_pairs_sorted(folder, self.chunks, self.describe)
+
+
+class CsvFile(_File):
+    """Two columns, with a header or without; rows are counted as lines."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Go through its pairs."""
+        import pandas as pd
+
+        has_header = self._has_header()
+        first = 2 if has_header else 1
+        with reading(self.path, "CSV file", lambda: f"behind line {first - 1}"):
+            try:
+                reader = pd.read_csv(
+                    self.path,
+                    header=None,
+                    skiprows=int(has_header),
+                    chunksize=ROWS,
+                    skip_blank_lines=False,
+                    encoding=_ENCODING,
+                    encoding_errors="replace",
+                    low_memory=False,  # else parts of a chunk may get types of their own
+                )
+                with reader:
+                    for frame in reader:
+                        if frame.shape[1] != 2:
+                            self._refuse(has_header)
+                        # A type that is asked for would let 1.5 and True pass.
+                        keys, values = (as_ids(frame.iloc[:, n].to_numpy(), f"column {n + 1}") for n in range(2))
+                        yield first, keys, values
+                        first += len(frame)
+            except pd.errors.EmptyDataError:
+                return
+            except (TypeError, ValueError, LookupError, ArithmeticError):
+                self._refuse(has_header)
+                raise
+
+    def _has_header(self) -> bool:
+        """Tell whether the first line names columns: it does not begin with a number. One that begins with a number is never passed over."""
+        with open(self.path, encoding=_ENCODING, errors="replace") as file:
+            line = file.readline().strip()
+        try:
+            float(_unquoted(line.split(",")[0]))
+        except ValueError:
+            if line and "," not in line:
+                raise FormatError(f"{self.describe(1)}: found {line[:80]!r}, expected the names of two columns, or two ids") from None
+            return bool(line)
+        return False
+
+    def _refuse(self, has_header: bool) -> None:
+        """Find the line that is no pair of ids."""
+        with open(self.path, encoding=_ENCODING, errors="replace") as file:
+            for number, line in enumerate(file, 1):
+                if number == 1 and has_header:
+                    continue
+                parts = [_unquoted(part).removeprefix("+") for part in line.strip("\r\n").split(",")]
+                if len(parts) != 2 or not all(_is_id(part) for part in parts):
+                    raise FormatError(f"{self.describe(number)}: found {line.strip()[:80]!r}, expected two ids from 0 to 2^64 - 1, such as 12,7")
+
+    def describe(self, row: int) -> str:
+        """Say where a row is."""
+        return f"{self.path}: line {row}"
+
+
+def _is_id(part: str) -> bool:
+    digits = part.lstrip("0") or part[:1]
+    return digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS and int(digits) <= _MOST
+
+
+def _unquoted(part: str) -> str:
+    part = part.strip()
+    return part[1:-1] if len(part) > 1 and part[0] == part[-1] == '"' else part
+
+
+class ParquetFile(_File):
+    """Two columns of integers."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Go through its pairs."""
+        need("pyarrow", self.path, "analysis")
+        import pyarrow.parquet as pq
+
+        first = 1
+        with reading(self.path, "Parquet file", lambda: f"behind row {first - 1}"), pq.ParquetFile(self.path) as file:
+            names = self._by_index(file.schema_arrow)
+            if len(names) != 2:
+                raise FormatError(f"{self.path}: has {len(names)} columns ({', '.join(names[:8])}), expected two: ids, and what they become")
+            for batch in file.iter_batches(ROWS):
+                columns = [self._column(batch, name, first) for name in names]
+                yield first, columns[0], columns[1]
+                first += batch.num_rows
+
+    @staticmethod
+    def _by_index(schema: Any) -> list[str]:
+        """List the columns; the index of a pandas table, which is stored last, comes first."""
+        index = [name for name in (schema.pandas_metadata or {}).get("index_columns", ()) if isinstance(name, str)]
+        return [*index, *(name for name in schema.names if name not in index)]
+
+    def _column(self, batch: Any, name: str, first: int) -> npt.NDArray[np.uint64]:
+        column = batch.column(batch.schema.get_field_index(name))
+        if column.null_count:
+            row = first + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
+            raise FormatError(f"{self.describe(row)}: column {name} holds nothing, expected an id")
+        return as_ids(column.to_numpy(zero_copy_only=False), f"{self.path}: column {name}, rows {first} to {first + batch.num_rows - 1}")
+
+
+class NpyFile(_File):
+    """``(n, 2)`` pairs, or one entry for each id from 0 on, which is used where it is."""
+
+    def _opened(self) -> tuple[npt.NDArray[Any], int]:
+        """Map it into memory, and tell where its values begin."""
+        ref, is_reversed = npy_ref(self.path)
+        dtype, shape = np.dtype(ref.dtype), ref.shape[::-1] if is_reversed else ref.shape
+        if dtype.kind not in "iu" or not (len(shape) == 1 or (len(shape) == 2 and shape[1] == 2)):
+            raise FormatError(f"{self.path}: holds {dtype.name} of shape {shape}, expected integers of shape (n,), one for each id, or (n, 2)")
+        if 0 in shape:
+            return np.zeros(shape, dtype), ref.offset
+        return np.memmap(self.path, dtype, "r", ref.offset, shape, "F" if is_reversed else "C"), ref.offset
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Go through its pairs."""
+        found, _ = self._opened()
+        for first in range(0, len(found), ROWS):
+            rows = np.array(found[first : first + ROWS])
+            what = f"{self.path}: rows {first + 1} to {first + len(rows)}"
+            yield first + 1, as_ids(rows[:, 0], what), as_ids(rows[:, 1], what)
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it, or use it as it is."""
+        found, offset = self._opened()
+        if found.ndim == 2:
+            return super().write(folder)
+        if not found.dtype.isnative:
+            return write_values(folder, (np.array(found[first : first + ROWS]) for first in range(0, len(found), ROWS)), self.path)
+        return own_values(self.path, found.dtype, offset, len(found))
+
+
+class AgglomerateFile(_File):
+    """An agglomerate file of WEBKNOSSOS: ``segment_to_agglomerate`` has one entry for each segment from 0 on."""
+
+    def write(self, folder: str) -> IdMap:
+        """Make a table of it.
+
+        Raises
+        ------
+        FormatError
+            It is no such file.
+        """
+        with open_hdf5(self.path, "analysis") as file, reading(self.path, "agglomerate file"):
+            h5py, found = need("h5py", self.path, "analysis"), find_item(file, AGGLOMERATE_DATASET)
+            if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind not in "iu":
+                raise FormatError(
+                    f"{self.path}: has no list of integers {AGGLOMERATE_DATASET}, as agglomerate files have; it holds {', '.join(file) or 'nothing'}"
+                )
+            return write_values(folder, (found[first : first + ROWS] for first in range(0, len(found), ROWS)), self.path)
+
+
+def open_mapping(mapping: Any) -> IdSource:
+    """Take what a user gives as a mapping, but for NML, which needs the segmentation.
+
+    Parameters
+    ----------
+    mapping : dict, ndarray, tuple, Series, DataFrame, str or path
+        ``{id: id}``; an array of shape (n, 2), or (n,) with an entry for each id; a tuple of ids and values; a Series by ids; a DataFrame of two columns;
+        or a file.
+
+    Raises
+    ------
+    MissingError
+        There is no such file.
+    TypeError
+        It is none of these.
+    UnsupportedError
+        The file has another suffix.
+    ValueError
+        It holds what is no id.
+    """
+    if isinstance(mapping, (str, os.PathLike)):
+        return _open_file(local_path(mapping))
+    if isinstance(mapping, dict):
+        return _pairs(list(mapping), list(mapping.values()))
+    if isinstance(mapping, tuple) and len(mapping) == 2:
+        return _pairs(*mapping)
+    if isinstance(mapping, np.ndarray) and mapping.ndim == 1:
+        return ValuesInMemory(as_ids(mapping, "mapping"))
+    if isinstance(mapping, np.ndarray) and mapping.ndim == 2 and mapping.shape[1] == 2:
+        return _pairs(mapping[:, 0], mapping[:, 1])
+    if type(mapping).__module__.startswith("pandas"):
+        if mapping.ndim == 1:
+            return _pairs(mapping.index.to_numpy(), mapping.to_numpy())
+        if mapping.shape[1] == 2:
+            return _pairs(mapping.iloc[:, 0].to_numpy(), mapping.iloc[:, 1].to_numpy())
+    shape = f" of shape {mapping.shape}" if hasattr(mapping, "shape") else ""
+    raise TypeError(
+        f"a mapping is a dict, an array of shape (n, 2) or (n,), a tuple of two arrays, a Series, a DataFrame of two columns, or a file, "
+        f"got {type(mapping).__name__}{shape}"
+    )
+
+
+def _pairs(keys: Any, values: Any) -> PairsInMemory:
+    found = PairsInMemory(as_ids(keys, "ids of the mapping"), as_ids(values, "values of the mapping"))
+    if found.keys.ndim != 1 or found.keys.shape != found.values.shape:
+        raise ValueError(f"mapping: ids of shape {found.keys.shape} and values of shape {found.values.shape}, expected two lists of one length")
+    return found
+
+
+def _open_file(path: str) -> IdSource:
+    kinds = {".csv": CsvFile, ".parquet": ParquetFile, ".npy": NpyFile, **dict.fromkeys(AGGLOMERATE_SUFFIXES, AgglomerateFile)}
+    kind = kinds.get(os.path.splitext(path)[1].lower())
+    if kind is None:
+        raise UnsupportedError(f"{path}: a mapping is read from {', '.join(SUFFIXES)}")
+    if not os.path.isfile(path):
+        raise MissingError(f"{path}: no such file")
+    return kind(path)
+
+
+# ------------------------------------------------------------------------------------------------ written
+
+
+def mapping_path(url: str | os.PathLike[str]) -> str:
+    """Make sure that a mapping can be written to a file, before the work begins.
+
+    Raises
+    ------
+    MissingError
+        Its folder is not there.
+    ModuleNotFoundError
+        A package is not installed.
+    ValueError
+        Its name has another suffix.
+    """
+    path = local_path(url)
+    if not path.endswith((".npy", *TABLE_SUFFIXES)):
+        raise ValueError(f"{path}: a mapping is written as .npy, {' or '.join(TABLE_SUFFIXES)}")
+    if not path.endswith(".npy"):
+        return table_path(path)
+    if not os.path.isdir(os.path.dirname(path)):
+        raise MissingError(f"{path}: no such folder")
+    return path
+
+
+def write_mapping(path: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
+    """Write a mapping in a form that can be read again; the file appears when it is complete.
+
+    Parameters
+    ----------
+    path : str
+        As :func:`mapping_path` gave it.
+    old, new : ndarray of integers, shape (n,)
+        The ids, and what they become.
+    """
+    import pandas as pd
+
+    if not path.endswith(".npy"):
+        frame = pd.DataFrame({"old": old.astype(np.uint64), "new": new.astype(np.uint64)})
+        write_table(frame.set_index("old") if path.endswith(".csv") else frame, path)  # an index is a CSV's first column, and a Parquet's last
+        return
+    stream = io.BytesIO()
+    np.save(stream, np.stack([old.astype(np.uint64), new.astype(np.uint64)], axis=1))
+    publish_bytes(path, stream.getvalue())

@@ -1,0 +1,164 @@
+"""The survey of a label layer: how many voxels each label has, where they are, and what another layer holds there."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.geometry.grid import cell_range
+from wkwdask.kernels.labels.tables import LabelRows, LabelTable, adds_exactly
+from wkwdask.plans.apply import plan_bricks
+from wkwdask.plans.cells import cell_map
+from wkwdask.verbs.aligned import is_finer, read_aligned
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.volume import Volume
+    from wkwdask.plans.apply import BrickPlan
+    from wkwdask.plans.cells import CellMap
+
+_TASKS = 16  # as many regions as this at least, where they are not tiny: not the number of workers, see ``Survey.plan``
+
+
+def plan_survey(box: BoundingBox, volumes: tuple[Volume, ...]) -> BrickPlan:
+    """Cut up a box in the way of the first of some volumes that are read together."""
+    first = volumes[0]
+    voxel_nbytes = sum(volume.dtype.itemsize * volume.num_channels for volume in volumes)
+    return plan_bricks(box, first.chunk_shape, first.shard_shape, voxel_nbytes, _TASKS)
+
+
+def stored_regions(volume: Volume, plan: BrickPlan) -> CellMap:
+    """Tell which regions have voxels in a stored shard of a volume, shape (x, y, z)."""
+    stored = volume.occupied(plan.region_shape)
+    x, y, z = (
+        slice(part.start - whole.start, part.stop - whole.start)
+        for part, whole in zip(plan.region_range(), cell_range(volume.box, plan.region_shape), strict=True)
+    )
+    return stored[x, y, z]
+
+
+class BrickMemory:
+    """Memory for bricks that are read one after the other."""
+
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+        self._memory = np.empty(0, volume.dtype)
+
+    def read(self, box: BoundingBox, *, fill_zeros: bool) -> npt.NDArray[Any] | None:
+        """Read a box, shape (c, x, y, z), Fortran order; without ``fill_zeros`` None where all of it is zero."""
+        shape = (self._volume.num_channels, *box.size)
+        size = math.prod(shape)
+        if self._memory.size < size:
+            self._memory = np.empty(size, self._volume.dtype)
+        out = self._memory[:size].reshape(shape, order="F")
+        nonzero = self._volume.read_into(out, box.topleft, fill_zeros=fill_zeros)
+        return out if nonzero or fill_zeros else None
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSurvey:
+    """What is to be found out about the labels of a layer."""
+
+    labels: Volume
+    """The labels: integers, one channel."""
+    values: Volume | None
+    """The other layer, of the same mag or a coarser one."""
+    plan: BrickPlan
+    """Regions and bricks of the labels."""
+    ignore_zero: bool = True
+    """Whether voxels with the label 0 do not count."""
+
+    @property
+    def name(self) -> str:
+        """What an error or a progress line calls it."""
+        return self.labels.name
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all sums are those of integers."""
+        return self.values is None or adds_exactly(self.values.dtype)
+
+    def occupied(self) -> CellMap:
+        """Tell which regions have labels that count, shape (x, y, z)."""
+        if self.ignore_zero:
+            return stored_regions(self.labels, self.plan)
+        return cell_map(self.plan.box, self.plan.region_shape, self.name, fill=True)
+
+    def start(self) -> LabelFindings:
+        """Give a table without labels."""
+        return LabelFindings(self)
+
+
+class LabelFindings:
+    """The labels that were found so far.
+
+    Parameters
+    ----------
+    survey : LabelSurvey
+        What is to be found out.
+    """
+
+    def __init__(self, survey: LabelSurvey) -> None:
+        self._survey = survey
+        values = survey.values
+        of_values = () if values is None else (values.dtype, values.num_channels)
+        self._table = LabelTable(survey.labels.dtype, *of_values, ignore_zero=survey.ignore_zero)
+        self._memory = BrickMemory(survey.labels)
+
+    def look(self, box: BoundingBox) -> None:
+        """Take in the voxels of a brick; places are counted from the corner of the whole box, so that their sums stay small."""
+        survey = self._survey
+        labels = self._memory.read(box, fill_zeros=not survey.ignore_zero)
+        if labels is None:
+            return
+        corner = [a - b for a, b in zip(box.topleft, survey.plan.box.topleft, strict=True)]
+        self._table.add(labels[0], corner, None if survey.values is None else read_aligned(survey.values, box))
+
+    def found(self) -> LabelRows:
+        """Give the rows of all labels, in no order."""
+        return self._table.rows()
+
+    def take(self, found: LabelRows) -> None:
+        """Take the rows of another part."""
+        self._table.merge(found)
+
+
+def make_label_survey(labels: Volume, values: Volume | None, box: BoundingBox, *, ignore_zero: bool) -> LabelSurvey:
+    """Plan what is read to find out about labels.
+
+    Parameters
+    ----------
+    labels : Volume
+        The labels.
+    values : Volume, optional
+        The other layer.
+    box : BoundingBox
+        What counts [voxels of the labels' mag], inside of their volume.
+    ignore_zero : bool
+        Whether voxels with the label 0 do not count.
+
+    Returns
+    -------
+    LabelSurvey
+
+    Raises
+    ------
+    TypeError
+        The labels are no integers.
+    ValueError
+        They have several channels, or the other layer is finer.
+    """
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"{labels.name}: labels are integers, these voxels are {labels.dtype}")
+    if labels.num_channels != 1:
+        raise ValueError(f"{labels.name}: labels have one channel, this layer has {labels.num_channels}")
+    if values is not None and not is_finer(labels.box.mag, values.box.mag):
+        raise ValueError(
+            f"{values.name}: mag {values.box.mag} is finer than the labels' mag {labels.box.mag}; choose a mag of it that is as coarse, or finer labels"
+        )
+    return LabelSurvey(labels, values, plan_survey(box, (labels, *(() if values is None else (values,)))), ignore_zero)

@@ -1,0 +1,114 @@
+"""The job that finds something out about a volume: each task gathers what its bricks say, and what the tasks found is gathered in turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wkwdask.runs.job import Result
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.apply import BrickPlan
+    from wkwdask.plans.cells import CellMap
+    from wkwdask.runs.job import Task
+
+
+class Findings(Protocol):
+    """What is known so far; its size depends on what is found out, never on the number of voxels."""
+
+    def look(self, box: BoundingBox) -> None:
+        """Read a brick [voxels of the mag] and take in what it says."""
+
+    def found(self) -> Any:
+        """Give what is known: picklable, and what another one can take."""
+
+    def take(self, found: Any) -> None:
+        """Take in what another one found."""
+
+
+class Survey(Protocol):
+    """What is to be found out; picklable."""
+
+    @property
+    def name(self) -> str:
+        """What an error or a progress line calls it."""
+
+    @property
+    def plan(self) -> BrickPlan:
+        """Regions and bricks. They do not depend on the number of workers, so that neither does a sum of floats."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the order in which findings are taken makes no difference."""
+
+    def occupied(self) -> CellMap:
+        """Tell which regions have to be looked at, shape (x, y, z)."""
+
+    def start(self) -> Findings:
+        """Give findings that know nothing yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyTask:
+    """Look at one region."""
+
+    survey: Survey
+    """What is to be found out."""
+    region: Vec3
+    """Which region."""
+    number: int
+    """Its place in the order of all."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"{self.survey.plan.region_box(self.region)} of {self.survey.name}"
+
+    @property
+    def key(self) -> str:
+        """What a journal would call the task."""
+        return "survey {},{},{}".format(*self.region)
+
+    def run(self) -> Result:
+        """Look at all bricks of the region; the value of the result is what was found."""
+        findings, plan = self.survey.start(), self.survey.plan
+        for brick in plan.bricks(self.region):
+            findings.look(plan.brick_box(brick))
+        return Result((), value=findings.found())
+
+
+class SurveyJob:
+    """One survey. Where the order counts, findings wait for those of the regions before them.
+
+    Parameters
+    ----------
+    survey : Survey
+        What is to be found out.
+    """
+
+    def __init__(self, survey: Survey) -> None:
+        self._survey = survey
+        self._occupied = survey.occupied()
+        self.num_tasks = int(self._occupied.sum())
+        self.findings = survey.start()
+        self._waiting: dict[int, Any] = {}
+        self._next = 0
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the regions that have to be looked at."""
+        return (SurveyTask(self._survey, region, number) for number, region in enumerate(self._survey.plan.regions(self._occupied)))
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take what a task found."""
+        if self._survey.is_exact:
+            self.findings.take(result.value)
+        elif isinstance(task, SurveyTask):
+            self._waiting[task.number] = result.value
+        while self._next in self._waiting:
+            self.findings.take(self._waiting.pop(self._next))
+            self._next += 1
+        return ()

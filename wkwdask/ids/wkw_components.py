@@ -1,0 +1,233 @@
+"""Staging connected components: from what a user asks for to source, target and plan."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import BoundsError
+from wkwdask.formats.pictures.foreign import open_any
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.header import format_header, make_header
+from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
+from wkwdask.geometry.mag import vec3
+from wkwdask.ids.components import Components, Labelling
+from wkwdask.kernels.labels.components import CONNECTIVITIES
+from wkwdask.plans.components import plan_components
+from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.store.local import publish_bytes
+from wkwdask.store.owner import Owner
+from wkwdask.verbs.apply import ApplyJob
+from wkwdask.verbs.content import EXISTING
+from wkwdask.verbs.wkw.apply import ApplyOptions, header_for
+from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, check_presence, open_source, presence, source_token
+from wkwdask.verbs.wkw.places import Place, edit_for, place_of
+from wkwdask.verbs.wkw.write import check_level, staged_target, stored_settings
+
+if TYPE_CHECKING:
+    from wkwdask.formats.wkw.target import WkwTarget
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.volume import Volume
+
+_COMMAND = "components"
+_MOST_OF_32_BITS = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentsOptions:
+    """What is labelled, and how the result is stored."""
+
+    threshold: float | tuple[float, float] | None = None
+    """Least value of the voxels that count, or least and greatest; None where equal labels are joined."""
+    connectivity: int = 26
+    """Neighbours of a voxel."""
+    min_voxels: int = 0
+    """Components of fewer voxels are left out."""
+    where: BoundingBox | None = None
+    """What is labelled [voxels of mag 1]."""
+    dtype: Any = None
+    """Type of the ids; None for the smallest of uint32 and uint64."""
+    block_len: int | None = None
+    """Edge of a block [voxels]."""
+    file_len: int | None = None
+    """Edge of a file [blocks]."""
+    compression: str | None = None
+    """How blocks are encoded."""
+    level: int = DEFAULT_LEVEL
+    """LZ4HC level."""
+    allow_external: bool = False
+    """Whether links of the target may lead out of its dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedComponents:
+    """Components that can be found."""
+
+    labelling: Labelling
+    """What is labelled."""
+    staged: StagedMags
+    """How the target appears."""
+    place: Place
+    """Where."""
+    chooses_dtype: bool
+    """Whether ids become longer where there are too many."""
+
+    def job(self) -> ApplyJob:
+        """Make the job that writes, when all is numbered."""
+        (target,) = self.staged.targets
+        return ApplyJob(Components(self.labelling), target)
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read, as far as that can be told."""
+        if isinstance(self.labelling.source, WkwVolume):
+            check_not_replaced(self.labelling.source)
+
+    def numbered(self, num_components: int) -> StagedComponents:
+        """Choose the type of the ids, now that their number is known, and let the JSON tell it.
+
+        Raises
+        ------
+        ValueError
+            The type that was asked for cannot hold them.
+        """
+        target: Any = self.staged.targets[0]
+        if num_components > np.iinfo(target.dtype).max or (self.chooses_dtype and num_components > _MOST_OF_32_BITS):
+            if not self.chooses_dtype:
+                raise ValueError(f"{self.place.folder}: {num_components} components are too many for {target.dtype.name}; give another dtype=")
+            target = _with_longer_ids(target)
+        edit = edit_for(self.place, target.header, target.box, "segmentation")
+        return replace(self, staged=replace(self.staged, targets=(target,), edit=edit))
+
+
+def _with_longer_ids(target: WkwTarget) -> WkwTarget:
+    """Change the type of a target before anything is written to it."""
+    before = target.header
+    header = make_header(
+        np.dtype(np.uint64), before.num_channels, block_len=before.block_len, file_len=before.file_len, block_type=before.block_type, any_length=True
+    )
+    publish_bytes(f"{target.folder}/{HEADER_NAME}", format_header(header))
+    return replace(target, header=header)
+
+
+def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> Volume:
+    """Open what is read: a mag, a layer (its finest mag), a dataset together with the name of a layer, or what other formats hold.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer or mag.
+    ValueError
+        It has several channels.
+    """
+    volume: Volume = open_any(url) if layer is None and mag is None else open_source(url, layer, mag, "mag")[1]
+    if volume.num_channels != 1:
+        raise ValueError(f"{volume.name}: has {volume.num_channels} channels, expected one")
+    return volume
+
+
+def place_like(target: str | os.PathLike[str], source: Volume, *, allow_external: bool) -> Place:
+    """Find out where a mag goes that is made of another one, voxel by voxel.
+
+    Raises
+    ------
+    ValueError
+        It is the source or lies inside it, or is another mag.
+    """
+    place = place_of(target, allow_external=allow_external)
+    if isinstance(source, WkwVolume):
+        folder, outer = os.path.realpath(place.folder), os.path.realpath(source.folder)
+        if folder == outer:
+            raise ValueError(f"{place.folder}: is the source; name another place")
+        if folder.startswith(outer + os.sep):
+            raise ValueError(f"{place.folder}: lies inside the source {source.folder}; name another place")
+    if place.mag != source.box.mag:
+        raise ValueError(f"{place.folder}: is mag {place.mag}, but {source.name} is mag {source.box.mag}; name it {source.box.mag.name}")
+    return place
+
+
+def token_of(source: Volume) -> str:
+    """Name a source, so that another one in its place has another name."""
+    return source_token(source) if isinstance(source, WkwVolume) else str(source.token)
+
+
+def stage_components(
+    url: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    options: ComponentsOptions,
+    existing: str,
+    workers: int,
+    layer: str | None = None,
+    mag: Mag | None = None,
+) -> StagedComponents:
+    """Check and lay out the making of components, or find the interrupted job that is to go on.
+
+    Raises
+    ------
+    BoundsError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
+        As for :func:`wkwdask.connected_components`.
+    """
+    check_existing(existing, EXISTING)
+    check_level(options.level)
+    if options.connectivity not in CONNECTIVITIES:
+        raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
+    if options.min_voxels < 0:
+        raise ValueError(f"min_voxels must not be negative, got {options.min_voxels}")
+    source = open_labels(url, layer, mag)
+    limits = _limits(options.threshold, source)
+    place = place_like(target, source, allow_external=options.allow_external)
+    box = source.box
+    area = box if options.where is None else options.where.in_mag(box.mag).intersection(box)
+    if area.is_empty and options.where is not None:
+        raise BoundsError(f"{source.name}: where={options.where} holds nothing of it, its box is {box}")
+    dtype = np.dtype(np.uint32 if options.dtype is None else options.dtype)
+    if dtype.kind not in "iu":
+        raise TypeError(f"ids are integers, got dtype {dtype.name}")
+    stored = ApplyOptions(dtype=dtype, block_len=options.block_len, file_len=options.file_len, compression=options.compression)
+    header = header_for(source, stored, box)
+    settings = settings_of(
+        _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
+        connectivity=options.connectivity, min_voxels=options.min_voxels, dtype="auto" if options.dtype is None else dtype.name,
+        **stored_settings(header, options.level), input=token_of(source),
+    )  # fmt: skip
+    parent = place.layer.folder
+    interrupted = find_interrupted(parent, (place.folder,), settings, existing)
+    owner = Owner.this_process(f"{_COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
+    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    plan = plan_components(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, source.dtype.itemsize, workers, region)
+    record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
+    if interrupted is not None and isinstance(source, WkwVolume):
+        check_presence(source, record, interrupted.plan)
+    made = staged_target(owner, parent, header, options.level, box)
+    labelling = Labelling(source, plan, area, limits, options.connectivity, options.min_voxels, made.scratch_folder)
+    edit = edit_for(place, header, box, "segmentation")
+    staged = StagedMags(owner, parent, (made,), (place.folder,), box.volume * source.dtype.itemsize, edit, settings, existing, record)
+    return StagedComponents(labelling, staged, place, options.dtype is None)
+
+
+def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tuple[Any, Any] | None:
+    """Turn what a user asks for into the least and the greatest value that counts; whole numbers where values are.
+
+    Raises
+    ------
+    TypeError
+        Labels are not integers.
+    ValueError
+        No value can lie between the limits.
+    """
+    if threshold is None:
+        if source.dtype.kind not in "iu":
+            raise TypeError(f"{source.name}: holds {source.dtype.name}; equal labels are joined only of integers, give threshold=")
+        return None
+    given = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold, math.inf)
+    if len(given) != 2 or not all(isinstance(value, Real) for value in given) or not given[0] <= given[1]:
+        raise ValueError(f"threshold must be a number or two, the lower one first, got {threshold!r}")
+    low, high = (int(value) if isinstance(value, Integral) else float(value) for value in given)  # NumPy rounds its own integers as floats
+    if source.dtype.kind in "iu":
+        low, high = (value if math.isinf(value) else rounded(value) for value, rounded in ((low, math.ceil), (high, math.floor)))
+    return low, high

@@ -1,0 +1,202 @@
+"""Staging a layer whose ids are mapped: from what a user asks for to source, target, table and plan."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import BoundsError, MissingError
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.volume import WkwVolume
+from wkwdask.geometry.mag import vec3
+from wkwdask.ids.id_map import IdMap, saved_map
+from wkwdask.ids.id_source import IdSource, open_mapping
+from wkwdask.ids.merger_mode import MergerMode, read_merger_mode
+from wkwdask.ids.wkw_components import open_labels, place_like, token_of
+from wkwdask.kernels.labels.remap import map_ids
+from wkwdask.plans.apply import plan_bricks
+from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.store.local import local_path, make_folders_below
+from wkwdask.store.owner import Owner
+from wkwdask.verbs.apply import Application, ApplyJob
+from wkwdask.verbs.content import EXISTING
+from wkwdask.verbs.wkw.apply import ApplyOptions, header_for
+from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, check_presence, presence
+from wkwdask.verbs.wkw.places import Place, edit_for
+from wkwdask.verbs.wkw.write import check_level, staged_target, stored_settings
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from wkwdask.formats.wkw.target import WkwTarget
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.model.volume import Volume
+
+DEFAULTS = ("keep", "zero")
+
+
+@dataclass(frozen=True, slots=True)
+class RemapOptions:
+    """How ids are mapped, and how the result is stored."""
+
+    default: str = "keep"
+    """What becomes of ids that the mapping does not name: ``"keep"`` or ``"zero"``."""
+    where: BoundingBox | None = None
+    """What is mapped [voxels of mag 1]; everything else becomes zero."""
+    dtype: Any = None
+    """Type of the ids, by default as in the source."""
+    block_len: int | None = None
+    """Edge of a block [voxels]."""
+    file_len: int | None = None
+    """Edge of a file [blocks]."""
+    compression: str | None = None
+    """How blocks are encoded."""
+    level: int = DEFAULT_LEVEL
+    """LZ4HC level."""
+    command: str = "remap"
+    """What a user asked for."""
+    allow_external: bool = False
+    """Whether links of the target may lead out of its dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remapping:
+    """Maps the ids of an array by a table that each process maps into memory."""
+
+    table: IdMap
+    """The table."""
+    keeps: bool
+    """Whether ids that are not named stay."""
+    dtype: np.dtype[Any]
+    """Type of the result."""
+
+    def __call__(self, ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Map.
+
+        Raises
+        ------
+        ValueError
+            An id is kept that the type cannot hold.
+        """
+        out = np.empty(ids.shape, self.dtype, order="F")
+        unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
+        if unfit is not None:
+            raise ValueError(f'id {unfit} is not in the mapping, and {self.dtype.name} cannot hold it: give another dtype=, or default="zero"')
+        return out
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRemap:
+    """A layer whose ids can be mapped."""
+
+    source: Volume
+    """What is read."""
+    mapping: IdSource
+    """The mapping."""
+    application: Application
+    """What is done to which bricks, but for the table."""
+    target: WkwTarget
+    """What is written."""
+    staged: StagedMags
+    """How it appears."""
+    place: Place
+    """Where."""
+    keeps: bool
+    """Whether ids that are not named stay."""
+
+    @property
+    def note(self) -> str:
+        """What a user should know about the mapping."""
+        return self.mapping.note if isinstance(self.mapping, MergerMode) else ""
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read, as far as that can be told."""
+        if isinstance(self.source, WkwVolume):
+            check_not_replaced(self.source)
+
+    def table(self) -> IdMap:
+        """Make the table in the job's folder, or find that of an earlier start.
+
+        Raises
+        ------
+        FormatError, ValueError
+            The mapping is no mapping, or the type of the target cannot hold an id.
+        """
+        folder = self.target.scratch_folder
+        make_folders_below(os.path.dirname(folder), folder)
+        table = saved_map(folder) or self.mapping.write(folder)
+        if table.largest > np.iinfo(self.target.dtype).max:
+            raise ValueError(f"{self.mapping.name}: holds id {table.largest}, which {self.target.dtype.name} cannot hold: give another dtype=")
+        table.save(folder)
+        return table
+
+    def job(self, table: IdMap) -> ApplyJob:
+        """Make the job that writes."""
+        function = Remapping(table, self.keeps, self.target.dtype)
+        return ApplyJob(replace(self.application, function=function, skips_empty=table.of_zero() == 0), self.target)
+
+
+def stage_remap(
+    url: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    mapping: Any,
+    options: RemapOptions,
+    existing: str,
+    workers: int,
+    layer: str | None = None,
+    mag: Mag | None = None,
+) -> StagedRemap:
+    """Check and lay out the mapping of a layer's ids, or find the interrupted job that is to go on.
+
+    Raises
+    ------
+    BoundsError, FormatError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
+        As for :func:`wkwdask.remap`.
+    """
+    check_existing(existing, EXISTING)
+    check_level(options.level)
+    if options.default not in DEFAULTS:
+        raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
+    source = open_labels(url, layer, mag)
+    dtype = source.dtype if options.dtype is None else np.dtype(options.dtype)
+    if source.dtype.kind not in "iu" or dtype.kind not in "iu":
+        raise TypeError(f"{source.name}: ids are integers, got {source.dtype.name} to be stored as {dtype.name}")
+    place = place_like(target, source, allow_external=options.allow_external)
+    found = _opened(mapping, source)
+    box = source.box
+    area = None if options.where is None else options.where.in_mag(box.mag).intersection(box)
+    if area is not None and area.is_empty:
+        raise BoundsError(f"{source.name}: where={options.where} holds nothing of it, its box is {box}")
+    stored = ApplyOptions(dtype=dtype, block_len=options.block_len, file_len=options.file_len, compression=options.compression)
+    header = header_for(source, stored, box)
+    settings = settings_of(
+        options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
+        default=options.default, dtype=header.dtype.name, **stored_settings(header, options.level), input=token_of(source),
+    )  # fmt: skip
+    parent = place.layer.folder
+    interrupted = find_interrupted(parent, (place.folder,), settings, existing)
+    owner = Owner.this_process(f"{options.command} into {place.folder}", interrupted.job if interrupted is not None else None)
+    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    voxel_nbytes = source.dtype.itemsize + header.voxel_nbytes
+    plan = plan_bricks(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes, workers, None, region)
+    record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
+    if interrupted is not None and isinstance(source, WkwVolume):
+        check_presence(source, record, interrupted.plan)
+    made = staged_target(owner, parent, header, options.level, box)
+    edit = edit_for(place, header, box, "segmentation")
+    staged = StagedMags(owner, parent, (made,), (place.folder,), box.volume * source.dtype.itemsize, edit, settings, existing, record)
+    return StagedRemap(source, found, Application(map_ids, (source,), plan, where=area), made, staged, place, options.default == "keep")
+
+
+def _opened(mapping: Any, source: Volume) -> IdSource:
+    """Open a mapping; an NML is looked up in the source."""
+    if isinstance(mapping, (str, os.PathLike)) and os.fspath(mapping).lower().endswith(".nml"):
+        path = local_path(mapping)
+        if not os.path.isfile(path):
+            raise MissingError(f"{path}: no such file")
+        return read_merger_mode(path, source)
+    return open_mapping(mapping)

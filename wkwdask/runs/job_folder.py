@@ -1,0 +1,396 @@
+"""The folder of a job: where new mags are built before they appear, what was done so far, and how the mags are published.
+
+A job takes a lock for every folder that it will replace, builds beside them in a folder whose name begins with a dot, writes a publish record when
+all is complete, renames, edits the metadata, and cleans up. Killed before the record, it leaves nothing visible: where it kept a journal, the same job can
+go on later, else the next job removes what it left. Killed after the record, the next job finishes the renames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import CorruptError, LockedError, ResumeError
+from wkwdask.formats.publication import RECORD_NAME, format_publication, format_removal, read_publication
+from wkwdask.formats.record_paths import RecordPaths, check_no_links, dataset_around, job_folders, job_root
+from wkwdask.formats.replaceable import check_targets, inherit_tree_permissions
+from wkwdask.model.parsing import reason_of
+from wkwdask.runs.batch_file import read_batch
+from wkwdask.runs.job_records import (
+    OWNER_NAME,
+    OWNERLESS_SECONDS,
+    PLAN_NAME,
+    age_seconds,
+    can_go_on,
+    check_records,
+    holds_locks,
+    is_kept_for_later,
+    read_plan,
+    region_of,
+    targets_of,
+)
+from wkwdask.store.local import fsync_folder, publish_bytes, publish_folder, remove_tree
+from wkwdask.store.locks import ShardBox, guarded, hand_over_locks, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
+from wkwdask.store.provenance import read_provenance, write_provenance
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.metadata import MetadataEdit
+    from wkwdask.store.owner import Owner
+    from wkwdask.store.slurm import SlurmJob
+
+
+@dataclass(frozen=True, slots=True)
+class NewMag:
+    """One mag that a job builds."""
+
+    staged: str
+    """Name of its folder inside the job's folder."""
+    folder: str
+    """Where it is to appear."""
+    box: tuple[int, ...] | None = None
+    """Where it has data, as its provenance keeps it: lowest voxel and size [voxels of the mag]."""
+
+
+class JobFolder:
+    """A running job's hold on the mags that it writes.
+
+    Parameters
+    ----------
+    parent : str
+        Folder in which the mags are or will appear (the layer); made if need be.
+    owner : Owner
+        Who builds.
+    targets : sequence of str
+        The mags' folders.
+    region : ShardBox, optional
+        The shards that are written, of one living mag; by default mags are written whole.
+    is_kept_for_later : bool
+        Whether an interrupted job stands in the way of others that write the same; else it goes when one of them starts.
+    datasets : sequence of str
+        Folders whose documents the call changes: beside the datasets of the targets, what records of other jobs may name.
+    """
+
+    def __init__(
+        self, parent: str, owner: Owner, targets: Sequence[str], region: ShardBox | None = None, *, is_kept_for_later: bool = True,
+        datasets: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        self.parent = parent
+        self.owner = owner
+        self.root = job_root(parent, owner.job)
+        self.targets = tuple(targets)
+        self.region = region
+        self.is_kept_for_later = is_kept_for_later
+        self._datasets = tuple(datasets)
+
+    def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Lock the targets, finish or remove what dead jobs left, and make the folder, or take over that of the same job.
+
+        Parameters
+        ----------
+        existing : str
+            ``"error"``, ``"resume"``, ``"overwrite"``, or ``"update"`` where the targets are written file by file.
+        settings : dict
+            What the job is to do, as it will stand in the provenance of its mags.
+        plan : dict, optional
+            What a later start must not decide anew.
+
+        Returns
+        -------
+        dict or None
+            Where a job with the same settings was killed while it published, its publishing was finished just now; then, unless targets are
+            overwritten or updated, the provenance of its mags, and this job is over. Else None.
+
+        Raises
+        ------
+        LockedError
+            Another job writes one of them; the message names it.
+        ExistsError
+            One of them is there and ``existing="error"``.
+        ResumeError
+            Another job that writes one of them was interrupted and can go on.
+        """
+        if existing != "update":  # else it would be made again where the layer was renamed
+            os.makedirs(self.parent, exist_ok=True)
+        try:
+            with guarded(self.parent):
+                done = self._take_over(existing, settings)
+                if done is not None and existing in ("error", "resume"):
+                    self.discard()
+                    return done
+                before = read_plan(self.root)
+                if before is not None:
+                    check_records(self._paths(self.root))
+                    check_no_links(self.root)
+                first_existing = existing if before is None else before["existing"]
+                if first_existing != "update":
+                    check_targets(self.targets, first_existing)
+                os.makedirs(self.root, exist_ok=True)
+                write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
+                if before is None:
+                    record = {
+                        "targets": list(map(self._paths(self.root).written, self.targets)),
+                        "existing": existing,
+                        "settings": settings,
+                        "plan": plan,
+                        "region": None if self.region is None else [self.region.low, self.region.high],
+                        "is_kept_for_later": self.is_kept_for_later,
+                    }
+                    publish_bytes(f"{self.root}/{PLAN_NAME}", json.dumps(record).encode())
+        except BaseException:
+            self.leave()
+            raise
+        return None
+
+    def publish(self, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
+        """Let complete mags appear, then the JSON say so, and end the job.
+
+        Parameters
+        ----------
+        mags : sequence of NewMag
+            All that were built.
+        edit : MetadataEdit, optional
+            What to change in the metadata.
+        provenance : dict
+            Stays in each mag as ``.wkwdask.json``.
+        """
+        publication = secrets.token_hex(8)
+        marks = {"job": self.owner.job, "publication": publication}
+        for mag in mags:
+            staged = f"{self.root}/{mag.staged}"
+            write_provenance(staged, {**marks, **provenance, **({} if mag.box is None else {"box": mag.box})})
+            inherit_tree_permissions(staged, mag.folder)
+            for folder, _, _ in os.walk(staged, topdown=False):
+                fsync_folder(folder)
+        paths = self._paths(self.root)
+        listed = [(mag.staged, mag.folder) for mag in mags]
+        publish_bytes(f"{self.root}/{RECORD_NAME}", format_publication(paths, self.owner.job, publication, listed, edit))
+        try:
+            finish(paths)
+        except KeyboardInterrupt:
+            if os.path.exists(f"{self.root}/{RECORD_NAME}"):
+                finish(paths)
+            else:  # it was being removed, after all else was done
+                remove_tree(self.root)
+            raise
+        finally:
+            self._release()
+
+    def remove(self, edit: MetadataEdit | None) -> None:
+        """Take the targets away: the JSON forgets them, and they are moved into the job's folder, which :meth:`end` deletes.
+
+        Parameters
+        ----------
+        edit : MetadataEdit, optional
+            What to change in the metadata.
+        """
+        paths = self._paths(self.root)
+        publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
+        set_aside(paths)
+
+    def end(self) -> None:
+        """Delete the job's folder after :meth:`remove`, as far as it is still there."""
+        try:
+            finish(self._paths(self.root))
+        finally:
+            self._release()
+
+    def leave(self) -> bool:
+        """End this process's work; what a later start of the same job can build on stays.
+
+        Returns
+        -------
+        bool
+            Whether it stays. Where publishing has begun, the next job into the layer finishes it.
+        """
+        try:
+            stays = os.path.exists(f"{self.root}/{RECORD_NAME}") or can_go_on(self.root)
+            if not stays:
+                remove_tree(self.root)
+        finally:
+            self._release()
+        return stays
+
+    def discard(self) -> None:
+        """End the job without publishing anything; where publishing has begun, the next job into the layer finishes it."""
+        try:
+            if not os.path.exists(f"{self.root}/{RECORD_NAME}"):
+                remove_tree(self.root)
+        finally:
+            self._release()
+
+    def started_at(self) -> float:
+        """Give the time at which this process made or took over the job's folder, or an array was handed in [seconds since the epoch]."""
+        batch = read_batch(self.root)
+        if batch is not None:
+            return batch.rounds[0].time
+        return os.stat(f"{self.root}/{OWNER_NAME}").st_mtime
+
+    def _paths(self, root: str) -> RecordPaths:
+        """Let the records of a job name what this one itself may change."""
+        return RecordPaths(root, (*self._datasets, *{dataset_around(os.path.dirname(target)) for target in self.targets}))
+
+    def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
+        """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
+        finished: set[str] = set()
+        for target in sorted(self.targets):
+            for before in take_lock(target, self.owner, self.region):
+                if before.job != self.owner.job:
+                    finished |= self._end_dead_job(os.path.dirname(target), before.job, existing)
+            gone = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
+            for job in gone:  # killed before they made a folder, or after they removed it
+                if not os.path.exists(job_root(os.path.dirname(target), job)):
+                    release_locks_of(job, [target])
+        finished |= self._clean_up(existing)
+        done = [read_provenance(target) for target in self.targets]
+        if finished and done and all(item.get("job") in finished and item.get("settings") == settings for item in done):
+            return done[0]
+        return None
+
+    def _end_dead_job(self, parent: str, job: str, existing: str) -> set[str]:
+        """Finish the publishing of a dead job, or remove what it left; gives the job if it was finished.
+
+        Raises
+        ------
+        CorruptError
+            Its records cannot be read, or name what is not in a dataset that this job writes.
+        ResumeError
+            It can go on, writes one of this job's targets, and is not to be overwritten.
+        """
+        root = job_root(parent, job)
+        check_records(self._paths(root))
+        targets = targets_of(root)
+        if os.path.exists(f"{root}/{RECORD_NAME}"):
+            finish(self._paths(root))
+            release_locks_of(job, targets)
+            return {job}
+        if can_go_on(root):
+            if not set(self.targets) & set(targets) or not self._is_about_same_shards(root):
+                return set()
+            if existing != "overwrite" and is_kept_for_later(root):
+                raise ResumeError(
+                    f'{root}: an interrupted job writes the same mags; existing="resume" with the same settings continues it, "overwrite" starts again'
+                )
+        remove_tree(root)
+        release_locks_of(job, targets)
+        made = any(read_provenance(target).get("job") == job for target in self.targets)
+        return {job} if made else set()  # it was killed after its mags appeared and before its locks went
+
+    def _is_about_same_shards(self, root: str) -> bool:
+        other = region_of(root)
+        return self.region is None or other is None or self.region.overlaps(other)
+
+    def _clean_up(self, existing: str) -> set[str]:
+        """End the jobs of dead processes whose locks are gone already; gives those that were finished."""
+        finished: set[str] = set()
+        for root, job in job_folders(self.parent):
+            if job == self.owner.job:
+                continue
+            owner = read_owner(f"{root}/{OWNER_NAME}")
+            if owner is None:
+                if age_seconds(root) > OWNERLESS_SECONDS:
+                    remove_tree(root)  # a task that outlived its discarded job made the folder anew
+            elif owner.is_gone() or not holds_locks(root, job):
+                with contextlib.suppress(OSError):  # what cannot be finished now must not keep other mags of the layer from being written
+                    finished |= self._end_dead_job(self.parent, job, existing)
+        return finished
+
+    def _release(self) -> None:
+        for target in self.targets:
+            release_lock(target, self.owner)
+
+
+def can_be_handed_over(root: str) -> bool:
+    """Tell whether a job says in its folder what another process must know to go on."""
+    return os.path.exists(f"{root}/{PLAN_NAME}")
+
+
+def hand_over(root: str, batch: SlurmJob) -> None:
+    """Let a SLURM job own a running job from now on, in place of this process: its locks stay when this process ends.
+
+    Parameters
+    ----------
+    root : str
+        The job's folder.
+    batch : SlurmJob
+        Who goes on.
+
+    Raises
+    ------
+    LockedError
+        The job is not this process's any more.
+    """
+    with guarded(os.path.dirname(root)):
+        owner = read_owner(f"{root}/{OWNER_NAME}")
+        if owner is None or owner.pid != os.getpid():
+            raise LockedError(f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed over")
+        new = owner.handed_to(batch)
+        for target in targets_of(root):
+            hand_over_locks(target, new)
+        write_owner(f"{root}/{OWNER_NAME}", new)
+
+
+def finish(paths: RecordPaths) -> None:
+    """Do what a publish record says; doing it again changes nothing.
+
+    Raises
+    ------
+    CorruptError
+        The record cannot be understood, or names what is not in its dataset: nothing is done then.
+    FileNotFoundError
+        There is none.
+    """
+    root, publication = paths.root, read_publication(paths)
+    if publication is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{root}/{RECORD_NAME}")
+    if publication.removed is not None:
+        set_aside(paths)
+    for staged, folder in publication.mags:
+        if read_provenance(folder).get("publication") != publication.mark:
+            publish_folder(staged, folder)
+    if publication.removed is None and publication.edit is not None:
+        _apply(publication.edit, f"{root}/{RECORD_NAME}")
+    with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
+        os.unlink(f"{root}/{PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
+        fsync_folder(root)
+    remove_tree(root)
+
+
+def set_aside(paths: RecordPaths) -> None:
+    """Let the JSON forget the mags that a record takes away, and move them beside it; from then on it says that nothing but deleting is left.
+
+    Parameters
+    ----------
+    paths : RecordPaths
+        Those of the job.
+
+    Raises
+    ------
+    CorruptError
+        The record cannot be understood, or names what is not in its dataset: nothing is done then.
+    """
+    publication = read_publication(paths)
+    if publication is None or publication.removed is None:
+        return
+    if publication.edit is not None:
+        _apply(publication.edit, f"{paths.root}/{RECORD_NAME}")
+    for number, folder in enumerate(publication.removed):
+        with contextlib.suppress(FileNotFoundError):  # moved before, or listed in the JSON and not there
+            os.rename(folder, f"{paths.root}/{number}-{os.path.basename(folder)}")
+            fsync_folder(os.path.dirname(folder))
+    fsync_folder(paths.root)
+    publish_bytes(f"{paths.root}/{RECORD_NAME}", format_removal(paths, (), None))
+
+
+def _apply(edit: MetadataEdit, source: str) -> None:
+    """Change the metadata as a record says; values of a wrong kind are faults of the record, other errors are those of the change."""
+    try:
+        edit.apply()
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError) as error:
+        raise CorruptError(f"{source}: not readable as record: {reason_of(error)}") from error

@@ -1,0 +1,232 @@
+"""What stands in the folder of a job: who runs it, what it writes, and whether it can go on. Nothing is changed here."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import CorruptError, LockedError
+from wkwdask.formats.publication import RECORD_NAME, published_folders, read_publication
+from wkwdask.formats.record_paths import RecordPaths, dataset_around, job_folders
+from wkwdask.geometry.mag import vec3
+from wkwdask.model.parsing import reading
+from wkwdask.runs.batch_file import BATCH_NAME
+from wkwdask.runs.journal import has_journal
+from wkwdask.store.json_record import read_record
+from wkwdask.store.locks import ShardBox, locked_folders, locks_of, read_owner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from wkwdask.store.owner import Owner
+
+OWNER_NAME = "owner.json"
+PLAN_NAME = "plan.json"
+OWNERLESS_SECONDS = 3600.0
+"""Age from which a job's folder that does not say whose it is belongs to nobody."""
+_PLAN_VALUES: dict[str, type | tuple[type, ...]] = {
+    "existing": str,
+    "settings": dict,
+    "plan": (dict, type(None)),
+    "region": (list, type(None)),
+    "is_kept_for_later": (bool, type(None)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnfinishedJob:
+    """A job that was interrupted and can go on."""
+
+    job: str
+    """Its name."""
+    root: str
+    """Its folder."""
+    targets: tuple[str, ...]
+    """Folders that it is to publish."""
+    settings: dict[str, Any]
+    """What it does."""
+    plan: dict[str, Any]
+    """What it decided at its first start."""
+
+
+class JobState(Enum):
+    """What became of a job whose folder is there."""
+
+    RUNNING = "running, or not known to have ended on another machine"
+    UNPUBLISHED = "ended while it published its mags"
+    CAN_GO_ON = "interrupted"
+    REFUSED = "its records cannot be read, or name what is not in the dataset"
+    DEAD = "ended"
+
+
+def find_unfinished(parent: str, targets: Sequence[str]) -> UnfinishedJob | None:
+    """Find an interrupted job that can go on, writes one of some folders and stands in the way of others that do."""
+    return next((job for job in _unfinished_jobs(parent, targets) if is_kept_for_later(job.root)), None)
+
+
+def find_left(parent: str, targets: Sequence[str], region: ShardBox | None) -> UnfinishedJob | None:
+    """Find an interrupted job that writes just these folders, or these shards of one, and goes on where that is asked for."""
+    left = (job for job in _unfinished_jobs(parent, targets) if not is_kept_for_later(job.root))
+    return next((job for job in left if job.targets == tuple(targets) and region_of(job.root) == region), None)
+
+
+def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[UnfinishedJob]:
+    for root, job in job_folders(parent):
+        if not os.path.exists(f"{root}/{RECORD_NAME}") and can_go_on(root):
+            record = read_plan(root)
+            if record is not None and set(targets_of(root)) & set(targets):
+                yield UnfinishedJob(job, root, tuple(targets_of(root)), record["settings"], record["plan"] or {})
+
+
+def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
+    """Go through the folders of all jobs in a layer, and tell what became of each; nothing is changed."""
+    for root, job in job_folders(parent):
+        owner = job_owner(root)
+        if owner is not None and not owner.is_gone() and holds_locks(root, job):
+            yield root, JobState.RUNNING
+        elif problem_of(root):
+            yield root, JobState.REFUSED
+        elif os.path.exists(f"{root}/{RECORD_NAME}"):
+            yield root, JobState.UNPUBLISHED
+        elif can_go_on(root):
+            yield root, JobState.CAN_GO_ON
+        elif owner is None and age_seconds(root) <= OWNERLESS_SECONDS:
+            yield root, JobState.RUNNING  # it may be about to say whose it is
+        else:
+            yield root, JobState.DEAD
+
+
+def problem_of(root: str) -> str:
+    """Say why nothing is done that the records of a job say, an empty text where they can be trusted."""
+    try:
+        check_records(RecordPaths(root, (dataset_around(os.path.dirname(root)),)))  # that may be one with a link to the job's
+    except CorruptError as error:
+        return str(error)
+    return ""
+
+
+def check_records(paths: RecordPaths) -> None:
+    """Make sure that the records of a job can be read, and name nothing that is not in its dataset.
+
+    Raises
+    ------
+    CorruptError
+        They do not.
+    """
+    if os.path.islink(paths.root):
+        raise CorruptError(f"{paths.root}: is a symbolic link, expected the folder of a job; remove the link")
+    record = read_plan(paths.root)
+    for target in () if record is None else record["targets"]:
+        paths.target(target, PLAN_NAME)
+    read_publication(paths)
+
+
+def job_owner(root: str) -> Owner | None:
+    """Read who runs a job, or ran it last; None where that cannot be read."""
+    try:
+        return read_owner(f"{root}/{OWNER_NAME}")
+    except LockedError:
+        return None
+
+
+def job_targets(root: str) -> tuple[str, ...]:
+    """Give the folders that a job writes."""
+    return tuple(targets_of(root))
+
+
+def is_untouched(parent: str, targets: Sequence[str]) -> bool:
+    """Tell whether no job of a layer is running, was interrupted, or ended while it published, and none left its lock on some folders."""
+    return next(job_folders(parent), None) is None and not any(locks_of(target) for target in targets)
+
+
+def targets_of_jobs(parent: str) -> set[str]:
+    """Give the folders that jobs in a layer write, whatever became of them."""
+    return {target for root, _ in job_folders(parent) for target in targets_of(root)}
+
+
+def check_no_job(parent: str) -> None:
+    """Make sure that no living job works in a layer.
+
+    Raises
+    ------
+    LockedError
+        One does.
+    """
+    for root, job in job_folders(parent):
+        owner = read_owner(f"{root}/{OWNER_NAME}")
+        if owner is not None and not owner.is_gone() and holds_locks(root, job):
+            raise LockedError(f"{parent}: another job works here: {owner}")
+
+
+def is_kept_for_later(root: str) -> bool:
+    record = read_plan(root)
+    return record is None or record["is_kept_for_later"] is not False
+
+
+def region_of(root: str) -> ShardBox | None:
+    record = read_plan(root)
+    return None if record is None or record["region"] is None else _shard_box(record["region"])
+
+
+def age_seconds(root: str) -> float:
+    """Tell how long a folder is unchanged, 0 where it has gone meanwhile."""
+    try:
+        return time.time() - os.stat(root).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def can_go_on(root: str) -> bool:
+    """Tell whether an interrupted job finished any task of which it took note, or handed its tasks out."""
+    return os.path.exists(f"{root}/{PLAN_NAME}") and (has_journal(root) or os.path.exists(f"{root}/{BATCH_NAME}"))
+
+
+def read_plan(root: str) -> dict[str, Any] | None:
+    """Read what a job is to do, None where it does not say.
+
+    Raises
+    ------
+    CorruptError
+        The record cannot be understood.
+    """
+    path = f"{root}/{PLAN_NAME}"
+    record = read_record(path)
+    if record is None:
+        return None
+    with reading(path, "record"):
+        for target in record["targets"]:
+            RecordPaths(root).read(target)
+        for name, kinds in _PLAN_VALUES.items():
+            if not isinstance(record.setdefault(name, None), kinds):
+                raise TypeError(f"{name} is {record[name]!r}")
+        if record["region"] is not None:
+            _shard_box(record["region"])
+    return record
+
+
+def _shard_box(region: Any) -> ShardBox:
+    low, high = region
+    return ShardBox(vec3(low), vec3(high))
+
+
+def holds_locks(root: str, job: str) -> bool:
+    """Tell whether a job holds a lock: without any, it has ended or somebody broke its locks knowing that it has."""
+    try:
+        return any(lock.owner.job == job for target in targets_of(root) for lock in locks_of(target))
+    except CorruptError:
+        return any(holder.job == job for _, holder in locked_folders(os.path.dirname(root)))
+
+
+def targets_of(root: str) -> list[str]:
+    """List the mags that a job writes, wherever they are: as its plan says, or its publish record, which stays a moment longer.
+
+    Raises
+    ------
+    CorruptError
+        The record cannot be understood.
+    """
+    record, paths = read_plan(root), RecordPaths(root)
+    return published_folders(paths) if record is None else list(map(paths.read, record["targets"]))

@@ -1,0 +1,141 @@
+"""A job that keeps a journal: what an earlier start finished is taken from it and not done again."""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from wkwdask.errors import CorruptError
+from wkwdask.model.parsing import reading
+from wkwdask.model.receipts import Receipt
+from wkwdask.runs.job import Job, Result
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from wkwdask.model.volume import Target
+    from wkwdask.runs.job import Task
+
+
+class ResumableJob(Job, Protocol):
+    """A job that can tell whether results of an earlier start still hold."""
+
+    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Tell whether a result is still good: what it wrote is there, or what followed from it is."""
+
+
+class JournaledJob:
+    """Wraps a job.
+
+    Parameters
+    ----------
+    job : ResumableJob
+        The job.
+    append : callable
+        Takes one entry of the journal.
+    lines : iterable of bytes
+        Entries of earlier starts.
+    targets : sequence of Target
+        What the receipts' indices speak of.
+    folder : str, optional
+        The job's folder, where it has one.
+    nbytes_in : int
+        Decoded voxel bytes that the job reads.
+    task_nbytes : int
+        Memory of one task, about.
+    """
+
+    def __init__(
+        self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target], *, folder: str | None = None,
+        nbytes_in: int = 0, task_nbytes: int = 0,
+    ) -> None:  # fmt: skip
+        self._job = job
+        self._append = append
+        self._targets = targets
+        self._lines = {key: zlib.compress(line, 1) for key, line in _keyed(lines)}  # a third of the memory, for jobs of a million tasks
+        self.num_known = 0
+        self.folder = folder
+        self.nbytes_in = nbytes_in
+        self.task_nbytes = task_nbytes
+
+    @property
+    def num_tasks(self) -> int:
+        """How many tasks there will be in this start."""
+        return self._job.num_tasks - self.num_known
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the tasks to start with that no earlier start finished."""
+        return self._unknown(self._job.tasks())
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take note of a result, then hand it on."""
+        self._append(entry_of(task.key, result))
+        return self._unknown(self._job.receive(task, result))
+
+    def _unknown(self, tasks: Iterable[Task]) -> Iterator[Task]:
+        """Hand on results that are known, and give the tasks that remain."""
+        for task in tasks:
+            result = self._known(task.key)
+            if result is None or not self._job.holds(task, result, self._known):
+                yield task
+            else:
+                self.num_known += 1
+                yield from self._unknown(self._job.receive(task, result))
+
+    def _known(self, key: str) -> Result | None:
+        line = self._lines.get(key)
+        return None if line is None else _result_of(zlib.decompress(line), self._targets)
+
+
+def entry_of(key: str, result: Result) -> dict[str, Any]:
+    """Write down the result of a task, when it came, and what tells how fast the job is."""
+    entry: dict[str, Any] = {"task": key, "sources": result.sources, "receipts": [(n, receipt.to_json()) for n, receipt in result.receipts]}
+    entry["time"] = round(time.time(), 1)
+    if result.seconds:
+        entry["seconds"] = round(result.seconds, 3)
+    if result.nbytes_in:
+        entry["nbytes_in"] = result.nbytes_in
+    return entry
+
+
+def keys_of(lines: Iterable[bytes]) -> Iterator[str]:
+    """Go through the tasks that a journal tells of."""
+    return (key for key, _ in _keyed(lines))
+
+
+def receipts_of(lines: Iterable[bytes], targets: Sequence[Target]) -> Iterator[tuple[int, Receipt]]:
+    """Go through all receipts that a journal keeps, with the index of their target."""
+    for _, line in _keyed(lines):
+        result = _result_of(line, targets)
+        yield from () if result is None else result.receipts
+
+
+def _result_of(line: bytes, targets: Sequence[Target]) -> Result | None:
+    """Read the result that a line keeps, None where it cannot be understood: the task is done again."""
+    try:
+        with reading("a journal", "record"):
+            entry = json.loads(line)
+            if not isinstance(entry["sources"], int):
+                raise TypeError("sources")
+            return Result(tuple((n, _receipt(targets[n], values)) for n, values in entry["receipts"]), entry["sources"])
+    except CorruptError:
+        return None
+
+
+def _receipt(target: Target, values: dict[str, Any]) -> Receipt:
+    receipt = Receipt.from_json(values, target.box.mag)
+    return replace(receipt, path=target.path_of(receipt)) if receipt.nbytes else receipt
+
+
+def _keyed(lines: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Name each line by its task; a line that the machine's end damaged is no line."""
+    for line in lines:
+        try:
+            key = json.loads(line)["task"]
+        except (ValueError, TypeError, LookupError, RecursionError):
+            continue
+        if isinstance(key, str):
+            yield key, line

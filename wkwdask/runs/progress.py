@@ -1,0 +1,213 @@
+"""Progress of a job: a bar on a terminal, plain lines in a batch log, nothing for what is over at once; and JSON lines in the job's folder, always.
+
+Counting is a few additions; a thread of its own looks at the numbers now and then and shows them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from wkwdask.runs.job_lines import named_lines, progress_lines
+from wkwdask.runs.progress_view import Bar, format_line
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from wkwdask.runs.job import Job, Result
+    from wkwdask.runs.job_lines import Lines
+
+PROGRESS_VARIABLE = "WKWDASK_PROGRESS"
+SECONDS_VARIABLE = "WKWDASK_PROGRESS_SECONDS"
+FILE_VARIABLE = "WKWDASK_PROGRESS_FILE"
+_PATIENCE_SECONDS = 1.0
+_BAR_SECONDS = 0.5
+_LINE_SECONDS = 10.0
+_LONGEST_LINE_SECONDS = 60.0
+_LINES_SO_FAR = 10  # the time that has gone by so many lines gives the time to the next one
+_TOTAL_SECONDS = 0.25
+
+
+class Progress:
+    """Counts finished tasks, and shows them on standard error.
+
+    Parameters
+    ----------
+    title : str
+        What is going on.
+    total : int
+        How many tasks there will be in this start.
+    folder : str, optional
+        The job's folder, for the JSON lines.
+    workers : int
+        How many tasks run at once.
+    """
+
+    def __init__(self, title: str, total: int, folder: str | None = None, workers: int = 1) -> None:
+        self.workers = workers
+        self._title = title
+        self._total = total
+        self._total_due = 0.0
+        self._known = 0
+        self._done = 0
+        self._failed = 0
+        self._nbytes_in = 0
+        self._nbytes_out = 0
+        self._started = time.monotonic()
+        self._is_quiet = os.environ.get(PROGRESS_VARIABLE, "").lower() in ("0", "off", "no")
+        self._interval = _chosen_seconds()
+        self._files = _files_of(folder)
+        self._has_printed = False
+        self._bar: Bar | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._write()
+        if self._files or not self._is_quiet:
+            self._thread = threading.Thread(target=self._look, name="wkwdask-progress", daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._bar is not None:
+            self._draw()
+            self._bar.stop()
+        if self._has_printed:
+            self._print()
+        self._write()
+        for file in self._files:
+            file.close()
+
+    def count(self, job: Job, result: Result) -> None:
+        """Count a finished task of a job."""
+        self._done += 1
+        self._nbytes_in += result.nbytes_in
+        for _, receipt in result.receipts:
+            if receipt.part is None:  # parts are stored once more, in their shards
+                self._nbytes_out += receipt.nbytes
+        now = time.monotonic()
+        if now >= self._total_due or self._done >= self._total:
+            self._total_due = now + _TOTAL_SECONDS
+            self.look_at(job)
+
+    def look_at(self, job: Job) -> None:
+        """See how many tasks there will be."""
+        self.set_total(job.num_tasks, getattr(job, "num_known", 0))
+
+    def count_failure(self) -> None:
+        """Count a task that was given up."""
+        self._failed += 1
+
+    def set_total(self, total: int, known: int = 0) -> None:
+        """Correct how many tasks there will be in this start, and how many an earlier one finished."""
+        self._total, self._known = total, known
+
+    def advance(self) -> None:
+        """Count one finished task of which nothing else is known."""
+        self._done += 1
+
+    def record(self) -> dict[str, Any]:
+        """Say how far the job is."""
+        return {
+            "time": round(time.time(), 1),
+            "title": self._title,
+            "done": self._done,
+            "known": self._known,
+            "total": self._total + self._known,
+            "failed": self._failed,
+            "nbytes_in": self._nbytes_in,
+            "nbytes_out": self._nbytes_out,
+            "seconds": round(time.monotonic() - self._started, 1),
+            "workers": self.workers,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+
+    def _look(self) -> None:
+        """Show the numbers now and then."""
+        shows = [] if self._is_quiet else [_Repeated(self._draw, _BAR_SECONDS, _PATIENCE_SECONDS) if _is_terminal() else self._repeated(self._print)]
+        shows += [self._repeated(self._write)] if self._files else []
+        while True:
+            due = min(show.due for show in shows)
+            if self._stop.wait(max(0.0, self._started + due - time.monotonic())):
+                return
+            for show in shows:
+                show.look(time.monotonic() - self._started)
+
+    def _repeated(self, action: Callable[[], None]) -> _Repeated:
+        return _Repeated(action, self._interval) if self._interval else _Repeated(action, _LINE_SECONDS, longest=_LONGEST_LINE_SECONDS)
+
+    def _draw(self) -> None:
+        if self._bar is None:
+            self._bar = Bar(self._title)
+        self._bar.update(self.record())
+
+    def _print(self) -> None:
+        if self._is_quiet:
+            return
+        self._has_printed = True
+        try:
+            sys.stderr.write(f"{format_line(self.record())}\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):  # nobody reads it any more
+            self._is_quiet = True
+
+    def _write(self) -> None:
+        if self._files:
+            record = self.record()
+            for file in self._files:
+                file.append(record)
+
+
+class _Repeated:
+    """Something that is done now and then.
+
+    Parameters
+    ----------
+    action : callable
+        What.
+    seconds : float
+        How often.
+    first : float, optional
+        When for the first time.
+    longest : float, optional
+        How rarely in a job that runs long.
+    """
+
+    def __init__(self, action: Callable[[], None], seconds: float, first: float | None = None, longest: float | None = None) -> None:
+        self.due = seconds if first is None else first
+        self._action = action
+        self._seconds = seconds
+        self._longest = longest
+
+    def look(self, now: float) -> None:
+        """Do it if it is due, so many seconds after the start."""
+        if now >= self.due:
+            self._action()
+            self.due = now + (self._seconds if self._longest is None else min(self._longest, max(self._seconds, now / _LINES_SO_FAR)))
+
+
+def _chosen_seconds() -> float | None:
+    """Give the time between lines that the user chose."""
+    try:
+        return max(0.01, float(os.environ[SECONDS_VARIABLE]))
+    except (KeyError, ValueError):
+        return None
+
+
+def _files_of(folder: str | None) -> list[Lines]:
+    path = os.environ.get(FILE_VARIABLE)
+    return ([] if folder is None else [progress_lines(folder)]) + ([named_lines(path)] if path else [])
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -1,0 +1,385 @@
+"""Mags that are built out of sight and appear together: the life of a writing job, whatever the format of its targets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import ExistsError, LockedError, ResumeError
+from wkwdask.formats.metadata import folders_of
+from wkwdask.formats.record_paths import job_root
+from wkwdask.formats.replaceable import check_targets, is_taken
+from wkwdask.formats.webknossos.layer_edit import LayerEdit
+from wkwdask.model.parsing import reading
+from wkwdask.model.translated import moved
+from wkwdask.runs.job_folder import JobFolder, NewMag
+from wkwdask.runs.job_lines import keep_progress
+from wkwdask.runs.job_records import JobState, find_unfinished, is_untouched, job_states, job_targets
+from wkwdask.runs.journal import Journal, read_journal
+from wkwdask.runs.journaled import JournaledJob, receipts_of
+from wkwdask.runs.report import Report
+from wkwdask.runs.tally import ladder_records
+from wkwdask.store.local import remove_temporaries
+from wkwdask.store.locks import lock_holder
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import PROVENANCE_NAME, read_provenance
+from wkwdask.store.records import RECORD_NAME, write_record
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.metadata import MetadataEdit
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target
+    from wkwdask.runs.job_records import UnfinishedJob
+    from wkwdask.runs.journaled import ResumableJob
+    from wkwdask.runs.tally import ShardTally
+
+_DONE_NOTE = "nothing to do: the mags were finished before with the same settings, and the source has not changed"
+_RESUME_NOTE = 'what was finished is kept: the same call goes on from there, existing="overwrite" starts anew'
+_KEPT_NOTE = 'what was finished is kept: the same call with the same array resumes, existing="resume" resumes with any array'
+_FINISHED_NOTE = "an earlier job with the same settings was interrupted while it published its result; that was finished now"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedMags:
+    """One writing job: what it builds, where, and how it ends. Picklable; nothing is made before :meth:`start`."""
+
+    owner: Owner
+    """Who builds."""
+    parent: str
+    """The layer's folder, in which the job's folder is made."""
+    targets: tuple[Target, ...]
+    """What tasks write, finest first."""
+    folders: tuple[str, ...]
+    """Where each is to appear."""
+    nbytes_in: int
+    """Voxel bytes that go in, for the report."""
+    edit: MetadataEdit | None
+    """What the metadata is to say in the end."""
+    settings: dict[str, Any]
+    """What the job does, for its provenance."""
+    existing: str
+    """``"error"``, ``"resume"``, ``"overwrite"``, or ``"update"`` where targets are the living mags."""
+    plan: dict[str, Any] | None = None
+    """What a later start of the job must not decide anew."""
+    is_ladder: bool = False
+    """Whether each mag from the second on is made from the one before it, and not from what the job reads."""
+    goes_on_by_itself: bool = True
+    """Whether the same call goes on with an interrupted job; else only ``existing="resume"`` does, and any other job takes its place."""
+    made: dict[str, Any] | None = None
+    """Provenance of the voxels, where this job only stores them anew."""
+    not_compared: tuple[str, ...] = ()
+    """Settings that may differ where a job goes on."""
+    task_nbytes: int = 256 << 20
+    """Memory of one task, about."""
+    box: BoundingBox | None = None
+    """Where the one mag has data, where its files are taken over with what they hold around that box."""
+
+    @staticmethod
+    def staged_folder(owner: Owner, parent: str, name: str) -> str:
+        """Say where a mag is built before it appears."""
+        return f"{job_root(parent, owner.job)}/{name}"
+
+    @property
+    def root(self) -> str:
+        """The job's folder."""
+        return job_root(self.parent, self.owner.job)
+
+    def check_free(self) -> None:
+        """Make sure, without taking anything, that the job could start now.
+
+        Raises
+        ------
+        LockedError
+            Another job writes one of the mags.
+        ExistsError
+            One of them is there and ``existing="error"``, or is no mag.
+        PermissionError
+            The metadata cannot be updated.
+        """
+        for folder in self.folders:
+            holder = lock_holder(folder)
+            if holder is not None:
+                raise LockedError(f"{folder}: another job writes it: {holder}")
+
+        if self.existing != "resume" and find_unfinished(self.parent, self.folders) is None and not self._was_publishing():
+            check_targets(self.folders, self.existing)
+        self._check_metadata()
+
+    def _was_publishing(self) -> bool:
+        """Check whether a job ended while some of the mags appeared: the start of the next one finishes that first."""
+        ended = (root for root, state in job_states(self.parent) if state in (JobState.UNPUBLISHED, JobState.REFUSED))
+        return any(set(job_targets(root)) & set(self.folders) for root in ended)
+
+    def remove_leftovers(self) -> None:
+        """Remove what dead jobs left in the layer, where this one has nothing to do."""
+        with contextlib.suppress(OSError):
+            if not is_untouched(self.parent, ()):
+                job_folder = replace(self, folders=())._job_folder()
+                job_folder.start("update", {})
+                job_folder.discard()
+
+    def _check_metadata(self) -> None:
+        """Make sure, before any work, that the metadata can be brought up to date after it."""
+        if self.edit is not None:
+            self.edit.check_writable()
+
+    def start(self) -> Report | None:
+        """Lock the mags and make the job's folder; starting again in another process changes nothing.
+
+        Returns
+        -------
+        Report or None
+            Where an equal job was finished before and that is fine, or one was killed while it published and that was finished just now, this is its
+            report: nothing is left to do.
+
+        Raises
+        ------
+        LockedError, ExistsError, PermissionError
+            As for :meth:`check_free`.
+        MissingError
+            The layer was renamed or removed meanwhile.
+        ResumeError
+            What is there is of a job with other settings.
+        """
+        done = self.done()
+        if done is not None:
+            return done
+        self._check_metadata()
+        try:
+            finished = self._job_folder().start(self.existing, self.settings, self.plan)
+        except ExistsError:
+            if self.existing != "resume":
+                raise
+            return self._finished_before()
+        if finished is not None:
+            return report_in(finished, _FINISHED_NOTE, self.folders)
+        self._check_current()
+        for target in self.targets:
+            target.prepare()
+        return None
+
+    def _check_current(self) -> None:
+        """Make sure, now that the mags are locked, that the metadata is still that for which the job was planned; else nothing of it stays."""
+        try:
+            if self.edit is not None:
+                self.edit.check_current()
+        except BaseException:
+            if not self._job_folder().leave():
+                with contextlib.suppress(OSError):  # it is not empty
+                    os.rmdir(self.parent)
+            raise
+
+    def done(self) -> Report | None:
+        """Give the report of an equal job that was finished before, where that is asked for; else None."""
+        if self.existing == "resume" and all(is_taken(folder) for folder in self.folders) and is_untouched(self.parent, self.folders):
+            return self._finished_before()
+        return None
+
+    def is_finished(self) -> bool:
+        """Check whether a job with the same settings made all mags."""
+        return all(is_taken(folder) and read_provenance(folder).get("settings") == self.settings for folder in self.folders)
+
+    def accepting_finished(self) -> StagedMags:
+        """Return the job as one that does nothing where an equal one was finished."""
+        return replace(self, existing="resume") if self.existing == "error" and self.is_finished() else self
+
+    def _finished_before(self) -> Report:
+        """Give the report of the job that made what is there."""
+        for folder in self.folders:
+            provenance = read_provenance(folder)
+            if "settings" not in provenance:
+                what = "is there, without a journal of a job that could be resumed" if is_taken(folder) else "is not there, but other mags of the job are"
+                raise ResumeError(f'{folder}: {what}; existing="overwrite" replaces all')
+            check_same_settings(folder, self.settings, provenance["settings"], self.not_compared)
+        return report_in(read_provenance(self.folders[0]), _DONE_NOTE, self.folders)
+
+    def journal(self) -> Journal:
+        """Continue the journal of the job."""
+        return Journal(self.root)
+
+    def num_done(self) -> int:
+        """Count what the journal of an interrupted start tells."""
+        return sum(1 for _ in read_journal(self.root))
+
+    def journaled(self, job: ResumableJob, journal: Journal) -> JournaledJob:
+        """Let a job go on from where its journal ends."""
+        return JournaledJob(
+            job, journal.append, read_journal(self.root), self.targets, folder=self.root, nbytes_in=self.nbytes_in, task_nbytes=self.task_nbytes
+        )
+
+    def known_shards(self) -> dict[Vec3, Receipt]:
+        """List the shards of the one target that the journal tells of and that are there; header, table and size of each are checked."""
+        (target,) = self.targets
+        receipts = (receipt for _, receipt in receipts_of(read_journal(self.root), self.targets) if receipt.part is None)
+        return {receipt.shard: receipt for receipt in receipts if target.holds(receipt)}
+
+    def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
+        """Make sure that every file was written, and let the mags appear.
+
+        Parameters
+        ----------
+        tallies : sequence of ShardTally
+            What was written to each mag.
+        note : str
+            Anything else a user should know.
+
+        Returns
+        -------
+        Report
+
+        Raises
+        ------
+        IncompleteWriteError
+            A file is missing, or was written twice.
+        ValueError
+            Somebody changed the metadata meanwhile so that it does not fit any more.
+        """
+        for tally in tallies:
+            tally.check()
+        if self.edit is not None:
+            self.edit.check_current()
+        rows_of_all = ladder_records(tallies) if self.is_ladder else [tally.shards for tally in tallies]
+        for tally, rows in zip(tallies, rows_of_all, strict=True):
+            for name in (RECORD_NAME, PROVENANCE_NAME):  # of an attempt that was killed right here
+                remove_temporaries(tally.target.folder, name)
+            write_record(tally.target.folder, rows)
+        job_folder = self._job_folder()
+        keep_progress(job_folder.root, tallies[0].target.folder)
+        seconds = time.time() - job_folder.started_at()
+        reports = [tally.report(folder) for tally, folder in zip(tallies, self.folders, strict=True)]
+        if self.box is not None:
+            reports = [replace(one, voxels=self.box.volume) for one in reports]
+        report = Report(tuple(reports), self.nbytes_in, seconds, note)
+        boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
+        new_mags = [
+            NewMag(os.path.basename(target.folder), folder, (*box.topleft, *box.size))
+            for target, folder, box in zip(self.targets, self.folders, boxes, strict=True)
+        ]
+        provenance = {"settings": self.settings, "report": report.to_json(), **({"made": self.made} if self.made else {})}
+        job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)
+        return report
+
+    def _edit_with_maxima(self, report: Report) -> MetadataEdit | None:
+        """Let the metadata state the largest id of a segmentation, now that all values are known."""
+        if not isinstance(self.edit, LayerEdit):
+            return self.edit
+        maxima = tuple(mag.maximum if isinstance(mag.maximum, int) else None for mag in report.mags)
+        return replace(self.edit, maxima=maxima, is_new_content=self.made is None and is_taken(self.folders[0]))
+
+    def discard(self) -> None:
+        """End the job without publishing anything."""
+        self._job_folder().discard()
+
+    def leave(self, error: BaseException) -> None:
+        """End this attempt; what its journal tells stays for the next one, and the error says so."""
+        if self._job_folder().leave():
+            error.add_note(_RESUME_NOTE if self.goes_on_by_itself else _KEPT_NOTE)
+
+    def _job_folder(self) -> JobFolder:
+        datasets = () if self.edit is None else tuple(folders_of(self.edit.to_json()).values())
+        return JobFolder(self.parent, self.owner, self.folders, is_kept_for_later=self.goes_on_by_itself, datasets=datasets)
+
+
+def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
+    """Read the report of a job out of the provenance of the first of its mags.
+
+    Parameters
+    ----------
+    provenance : dict
+        What stands there.
+    note : str
+        What a user should know now.
+    folders : sequence of str
+        The mags that it made.
+
+    Raises
+    ------
+    CorruptError
+        It cannot be understood.
+    """
+    with reading(f"{folders[0]}/{PROVENANCE_NAME}", "record"):
+        return Report.from_json(provenance["report"], note, folders)
+
+
+def is_interrupted_call(jobs: Sequence[StagedMags], *, goes_on: bool = False) -> bool:
+    """Tell whether some jobs of a call were finished by one with the same settings, and others, or what comes after them, perhaps not: it goes on."""
+    done = [job.is_finished() for job in jobs]
+    return any(done) and (goes_on or not all(done) or not all(is_untouched(job.parent, job.folders) for job in jobs))
+
+
+def settings_of(command: str, **options: Any) -> dict[str, Any]:
+    """Write down what a job is to do, in values that JSON keeps."""
+    return {"command": command, **{name: value if isinstance(value, (int, float, type(None))) else str(value) for name, value in options.items()}}
+
+
+def check_existing(existing: str, choices: Sequence[str]) -> None:
+    """Make sure that the option is one that there is.
+
+    Raises
+    ------
+    ValueError
+        It is not.
+    """
+    if existing not in choices:
+        raise ValueError(f"existing must be {' or '.join(repr(choice) for choice in choices)}, got {existing!r}")
+
+
+def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, Any], but: Sequence[str] = ()) -> None:
+    """Compare a job with one that was interrupted or finished before, but for some settings.
+
+    Raises
+    ------
+    ResumeError
+        They differ; the message lists the differences.
+    """
+    names = [name for name in {**settings, **before} if settings.get(name) != before.get(name) and name not in but]
+    if not names:
+        return
+    of_source = {"input": "the source was replaced", "states": "files of the source have changed"}
+    differences = [of_source.get(name, f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}") for name in names]
+    raise ResumeError(f'{what}: made with other settings: {"; ".join(differences)}. Give the same settings, or existing="overwrite" to start anew')
+
+
+def find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> UnfinishedJob | None:
+    """Find the interrupted job that a new one is to go on with.
+
+    Raises
+    ------
+    ResumeError
+        There is one that writes the same mags with other settings.
+    """
+    if existing == "overwrite" or any(lock_holder(folder) is not None for folder in folders):
+        return None  # a job that is running is told apart when the locks are taken
+    unfinished = find_unfinished(parent, folders)
+    if unfinished is not None:
+        check_same_settings(unfinished.root, settings, unfinished.settings)
+    return unfinished
+
+
+def finish_what_was_left(parent: str, folder: str, command: str, dataset: str | None = None) -> None:
+    """Finish the publishing of an earlier start that was killed there, before what is there is looked at.
+
+    Parameters
+    ----------
+    parent : str
+        The folder of the layer or volume.
+    folder : str
+        That of the mag or scale.
+    command : str
+        What is about to be done.
+    dataset : str, optional
+        The dataset that lists the mag, where a link may lead to it.
+    """
+    if is_untouched(parent, (folder,)):
+        return
+    job_folder = JobFolder(parent, Owner.this_process(f"{command} of {folder}"), (folder,), datasets=[*filter(None, [dataset])])
+    with contextlib.suppress(ResumeError):  # of another job, which is left alone
+        job_folder.start("update", {})
+        job_folder.discard()

@@ -1,0 +1,325 @@
+"""What jobs write a dataset, a layer or a mag, and how far they are: read from their folders, on any machine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import BatchError, CorruptError, MissingError
+from wkwdask.formats.precomputed.layer import location_of
+from wkwdask.formats.record_paths import is_job_folder
+from wkwdask.model.parsing import reading
+from wkwdask.runs.batch_file import read_batch
+from wkwdask.runs.job_lines import read_failures, read_progress
+from wkwdask.runs.job_records import JobState, is_kept_for_later, job_owner, job_states, job_targets, problem_of
+from wkwdask.runs.journal import read_journal
+from wkwdask.runs.progress_view import describe, describe_count
+from wkwdask.runs.report import Report, format_nbytes
+from wkwdask.store.local import local_path
+from wkwdask.store.provenance import read_provenance
+from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wkwdask.runs.batch_file import Batch
+    from wkwdask.runs.job_lines import Failure
+    from wkwdask.store.owner import Owner
+
+_LISTED = 20
+_MOST = 1 << 62
+_STATE_WORDS = {
+    JobState.RUNNING: "running",
+    JobState.UNPUBLISHED: "ended while its result appeared; the next job into the layer finishes that",
+    JobState.CAN_GO_ON: "not running; the same command goes on with it, wkwdask cancel --discard removes it",
+    JobState.REFUSED: "refused; wkwdask repair removes it, or remove its folder",
+    JobState.DEAD: "ended before anything was finished",
+}
+_OF_ARRAY = 'not running; the same call with the same array resumes it, existing="resume" does so with any array, wkwdask cancel --discard removes it'
+
+
+@dataclass(frozen=True, slots=True)
+class FoundJob:
+    """A job that has a folder."""
+
+    root: str
+    """Its folder."""
+    state: JobState
+    """What became of it."""
+    owner: Owner | None
+    """Who runs it, or ran it last."""
+    targets: tuple[str, ...]
+    """What it writes."""
+    batch: Batch | None
+    """The job arrays that do its tasks, if there are any."""
+    problem: str = ""
+    """Why its records are refused."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process, or its SLURM job, may be alive."""
+        return self.state is JobState.RUNNING
+
+    def slurm_jobs(self) -> list[str]:
+        """Give the ids of the SLURM jobs that work on it: its last array, then its owner."""
+        owner = SlurmJob.parse(self.owner.batch) if self.owner is not None else None
+        arrays = [self.batch.rounds[-1].array] if self.batch is not None else []
+        return [*arrays, *([owner.number] if owner is not None else [])]
+
+    def left_arrays(self) -> list[str]:
+        """Give the id of its last array where that waits or runs though nobody goes on with the job.
+
+        Raises
+        ------
+        BatchError
+            SLURM is not there, or does not answer.
+        """
+        if self.is_running or self.batch is None:
+            return []
+        array = self.batch.rounds[-1].array
+        return [array] if is_in_queue(array) else []
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """How far a job is."""
+
+    job: FoundJob
+    """The job."""
+    done: int
+    """Tasks that the present start has finished, or the last one."""
+    known: int
+    """Tasks that earlier starts had finished."""
+    total: int
+    """Tasks that there are, as far as is known: what follows from others may come on top."""
+    nbytes_in: int
+    """Decoded voxel bytes that the present start has read."""
+    nbytes_out: int
+    """Bytes that it has stored."""
+    seconds: float
+    """How long it works; waiting in a queue is no work."""
+    workers: int
+    """Tasks that run at once, of all processes that told it."""
+    failures: tuple[Failure, ...]
+    """Tasks that failed and were not finished since."""
+    slurm: dict[str, dict[str, int]]
+    """How many elements of each SLURM job are in which state."""
+
+    def __str__(self) -> str:
+        what = str(self.job.owner) if self.job.owner is not None else self.job.root
+        record = {"title": "  ", "failed": len(self.failures), **self._numbers()}
+        state = _OF_ARRAY if self.job.state is JobState.CAN_GO_ON and not is_kept_for_later(self.job.root) else _STATE_WORDS[self.job.state]
+        lines = [f"{what}: {state}", f"  writes {', '.join(self.job.targets)}"]
+        if self.job.problem:
+            return "\n".join([lines[0], f"  {self.job.problem}"])
+        lines.append(f"  {describe_count(record)}" if not self.job.is_running else f"  {', '.join([describe_count(record), *describe(record)])}")
+        lines += [f"  SLURM job {number}: {describe_states(states)}" for number, states in self.slurm.items()]
+        lines += [f"  failed: {failure.name}: {failure.reason} (tried {failure.attempts} times)" for failure in self.failures[:_LISTED]]
+        more = len(self.failures) - _LISTED
+        return "\n".join([*lines, f"  and {more} more"] if more > 0 else lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        owner = None if self.job.owner is None else asdict(self.job.owner)
+        what = {"folder": self.job.root, "state": self.job.state.name.lower(), "owner": owner, "targets": self.job.targets, "problem": self.job.problem}
+        return {**what, **self._numbers(), "slurm": self.slurm, "failures": [asdict(failure) for failure in self.failures]}
+
+    def _numbers(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("done", "known", "total", "nbytes_in", "nbytes_out", "seconds", "workers")}
+
+
+def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
+    """Find the jobs that write a dataset, a layer or a mag, which need not be there yet.
+
+    Parameters
+    ----------
+    url : str or path
+        The folder.
+
+    Raises
+    ------
+    MissingError
+        Neither it nor the folder that it would lie in is there.
+    """
+    path = os.path.abspath(local_path(location_of(url)))
+    if not os.path.isdir(path) and not os.path.isdir(os.path.dirname(path)):
+        raise MissingError(f"{path}: no such dataset, layer or mag")
+    return [job for folder in _folders(path) for job in _jobs_in(folder) if _is_about(job, path)]
+
+
+def _folders(path: str) -> Iterator[str]:
+    """Go through the folders in which jobs of a path may be: the one above it, itself, and those in it."""
+    yield os.path.dirname(path)
+    if os.path.isdir(path):
+        yield path
+        with os.scandir(path) as entries:
+            yield from sorted(entry.path for entry in entries if entry.is_dir() and not is_job_folder(entry.name))
+
+
+def _jobs_in(folder: str) -> Iterator[FoundJob]:
+    for root, state in job_states(folder):
+        try:
+            yield FoundJob(root, state, job_owner(root), job_targets(root), read_batch(root), problem_of(root) if state is JobState.REFUSED else "")
+        except CorruptError as error:
+            yield FoundJob(root, JobState.REFUSED, job_owner(root), (), None, str(error))
+
+
+def _is_about(job: FoundJob, path: str) -> bool:
+    """Tell whether a job writes a path or what is in it; one whose records cannot be read may."""
+    return any(_lies_in(target, path) for target in job.targets) or (job.state is JobState.REFUSED and _lies_in(job.root, os.path.dirname(path)))
+
+
+def _lies_in(target: str, path: str) -> bool:
+    return target == path or target.startswith(path + os.sep)
+
+
+def status_of(job: FoundJob) -> JobStatus:
+    """Read how far a job is.
+
+    Parameters
+    ----------
+    job : FoundJob
+        The job.
+    """
+    entries = list(_entries(job.root).values())
+    begin = _begin(job, entries)
+    present = [entry for entry in entries if _number(entry, "time") >= begin]
+    records = read_progress(job.root)
+    total = int(_number(records[-1], "total")) if records and job.batch is None else 0
+    if job.batch is not None:
+        total = job.batch.rounds[-1].journaled + job.batch.rounds[-1].tasks
+    now = time.time() if job.is_running else max((_number(entry, "time") for entry in present), default=begin)
+    return JobStatus(
+        job,
+        done=len(present),
+        known=len(entries) - len(present),
+        total=max(total, len(entries)),
+        nbytes_in=sum(int(_number(entry, "nbytes_in")) for entry in present),
+        nbytes_out=sum(_stored(entry) for entry in present),
+        seconds=round(max(now - begin, 0.0), 1),
+        workers=sum(int(_number(record, "workers")) for record in records if _number(record, "time") >= begin),
+        failures=tuple(read_failures(job.root)),
+        slurm=_slurm_states(job),
+    )
+
+
+def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
+    """Ask SLURM about the jobs that it knows of; nothing where it cannot be asked, as on a machine without it."""
+    try:
+        return {number: count_states(number) for number in job.slurm_jobs()}
+    except BatchError:
+        return {}
+
+
+def wait_for_batch(root: str, batch: Batch) -> bool:
+    """Wait until the last of the SLURM jobs is over that a submitted command leads to.
+
+    Parameters
+    ----------
+    root : str
+        Folder of the job that was handed over first; others of the same command may follow, of other layers too.
+    batch : Batch
+        What was submitted.
+
+    Returns
+    -------
+    bool
+        Whether it came to its end.
+    """
+    dataset = os.path.dirname(os.path.dirname(root))
+    seen, last = "", batch.rounds[-1].finish
+    while last != seen:
+        seen, state = last, wait_for_end(last)
+        same = [job for job in jobs_of(dataset) if job.batch is not None and job.batch.arguments == batch.arguments]
+        last = next((job.batch.rounds[-1].finish for job in same if job.batch is not None and job.is_running), seen)
+    return state == "COMPLETED" and not same
+
+
+def _entries(root: str) -> dict[str, dict[str, Any]]:
+    """Read what the journals of a job tell of each task."""
+    found = {}
+    for line in read_journal(root):
+        try:
+            entry = json.loads(line)
+            found[str(entry["task"])] = dict(entry)
+        except (ValueError, TypeError, LookupError, RecursionError):  # cut short when a machine went down
+            continue
+    return found
+
+
+def _begin(job: FoundJob, entries: list[dict[str, Any]]) -> float:
+    """Tell when the first task of the present start began: waiting in a queue is no work."""
+    since = job.batch.rounds[-1].time if job.batch is not None else _since(job.owner)
+    return min((_number(entry, "time") - _number(entry, "seconds") for entry in entries if _number(entry, "time") >= since), default=time.time())
+
+
+def _since(owner: Owner | None) -> float:
+    try:
+        return 0.0 if owner is None else time.mktime(time.strptime(owner.since, "%Y-%m-%d %H:%M:%S"))
+    except (ValueError, OverflowError):  # it is for people
+        return 0.0
+
+
+def _number(entry: dict[str, Any], name: str) -> float:
+    """Give a number of a line, 0 where there is none."""
+    value = entry.get(name)
+    return value if isinstance(value, (int, float)) and abs(value) < _MOST else 0.0
+
+
+def _stored(entry: dict[str, Any]) -> int:
+    try:
+        return sum(int(_number(receipt, "nbytes")) for _, receipt in entry.get("receipts", ()) if receipt.get("part") is None)
+    except (AttributeError, TypeError, ValueError):
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """A job whose mags are there."""
+
+    command: str
+    """What it was."""
+    report: Report
+    """What it did."""
+
+    def __str__(self) -> str:
+        mags = ", ".join(mag.path for mag in self.report.mags)
+        numbers = f"{self.report.files} files, {format_nbytes(self.report.nbytes_out)}, {self.report.seconds:.1f} s, {self.report.mb_per_second:,.0f} MB/s"
+        return f"{self.command}: finished: {mags}: {numbers}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        return {"state": "finished", "command": self.command, "report": self.report.to_json()}
+
+
+def finished_in(url: str | os.PathLike[str]) -> list[FinishedJob]:
+    """List the finished jobs that made what a mag, a layer or a dataset holds.
+
+    Parameters
+    ----------
+    url : str or path
+        The folder.
+    """
+    path = os.path.abspath(local_path(location_of(url)))
+    found: dict[str, FinishedJob] = {}
+    for folder in _mag_folders(path):
+        provenance = read_provenance(folder)
+        if "report" in provenance and "settings" in provenance:
+            command = str(provenance["settings"].get("command", "a job"))
+            with contextlib.suppress(CorruptError), reading(folder, "record"):
+                names = [os.path.basename(mag["path"]) for mag in provenance["report"]["mags"]]
+                report = Report.from_json(provenance["report"], "", [f"{os.path.dirname(folder)}/{name}" for name in names])
+                found.setdefault(str(provenance.get("job", folder)), FinishedJob(command, report))
+    return list(found.values())
+
+
+def _mag_folders(path: str) -> Iterator[str]:
+    """Go through a folder, those in it and those in these: a mag, a layer's mags, or a dataset's."""
+    yield path
+    for pattern in ("*", "*/*"):
+        yield from (str(folder) for folder in sorted(Path(path).glob(pattern)) if folder.is_dir() and not folder.name.startswith("."))

@@ -1,0 +1,1 @@
+"""What jobs do: plans and tasks."""

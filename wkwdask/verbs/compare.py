@@ -1,0 +1,291 @@
+"""The job that compares two volumes voxel by voxel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import FormatError, IncompleteWriteError
+from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.model.states import digest
+from wkwdask.plans.cells import in_either
+from wkwdask.runs.job import Result, voxel_nbytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.volume import Volume
+    from wkwdask.plans.regions import RegionGrid
+    from wkwdask.runs.job import Task
+
+_BRICK_NBYTES = 16 << 20
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One voxel of one channel that differs."""
+
+    voxel: Vec3
+    """Absolute voxel of the mag along x, y, z."""
+    channel: int
+    """The channel."""
+    first: float | int
+    """Its value in the one volume."""
+    second: float | int
+    """Its value in the other."""
+    bits: tuple[str, str] = ("", "")
+    """The bits of both (hexadecimal) where the values look alike, as two NaN do."""
+
+    def __str__(self) -> str:
+        bits = " (bits {} and {})".format(*self.bits) if self.bits[0] else ""
+        return "voxel ({}, {}, {}) of channel {}: {} and {}{}".format(*self.voxel, self.channel, self.first, self.second, bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """What a comparison found; those of two parts of a volume can be added."""
+
+    compared: int = 0
+    """Voxels that were compared."""
+    different: int = 0
+    """Voxels of which a channel differs."""
+    listed: tuple[Difference, ...] = ()
+    """The first of them, in the order of z, y, x and the channel."""
+    box: BoundingBox | None = None
+    """Smallest box around all of them [voxels of the mag]."""
+
+    def __add__(self, other: Differences) -> Differences:
+        listed = sorted((*self.listed, *other.listed), key=lambda one: (*reversed(one.voxel), one.channel))
+        box = self.box if other.box is None else other.box if self.box is None else self.box.union(other.box)
+        return Differences(self.compared + other.compared, self.different + other.different, tuple(listed[:_LISTED]), box)
+
+
+def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: BoundingBox) -> Differences:
+    """Compare two arrays bit by bit, so that NaN equals itself.
+
+    Parameters
+    ----------
+    first, second : ndarray, shape (c, x, y, z)
+        The arrays, of one type.
+    box : BoundingBox
+        Where their voxels are.
+
+    Returns
+    -------
+    Differences
+    """
+    unsigned = f"u{first.dtype.itemsize}"
+    differs = first.view(unsigned) != second.view(unsigned)
+    if not differs.any():
+        return Differences(box.volume)
+    voxels = differs.any(axis=0)
+    low, high = [], []
+    for axis, corner in enumerate(box.topleft):
+        hit = np.flatnonzero(voxels.any(axis=tuple(n for n in range(3) if n != axis)))
+        low.append(int(hit[0]) + corner)
+        high.append(int(hit[-1]) + 1 + corner)
+    listed = []
+    for at in np.flatnonzero(differs.ravel(order="F"))[:_LISTED]:
+        channel, *place = (int(n) for n in np.unravel_index(at, differs.shape, order="F"))
+        x, y, z = (n + corner for n, corner in zip(place, box.topleft, strict=True))
+        values = [array[(channel, *place)] for array in (first, second)]
+        listed.append(Difference((x, y, z), channel, values[0].item(), values[1].item(), _bits(*values)))
+    return Differences(box.volume, int(voxels.sum()), tuple(listed), BoundingBox.from_corners(low, high, box.mag))
+
+
+def _bits(first: np.generic, second: np.generic) -> tuple[str, str]:
+    """Write down the bits of two values that look alike."""
+    if str(first.item()) != str(second.item()):
+        return "", ""
+    width = 2 * first.dtype.itemsize
+    numbers = [int(value.view(f"u{value.dtype.itemsize}")) for value in (first, second)]
+    return f"0x{numbers[0]:0{width}x}", f"0x{numbers[1]:0{width}x}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompareTask:
+    """Compare one region."""
+
+    first: Volume
+    """One volume."""
+    second: Volume
+    """The other one, of the same type."""
+    plan: RegionGrid
+    """The regions."""
+    region: Vec3
+    """Which region."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"comparison of region {self.region}"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "compare {},{},{}".format(*self.region)
+
+    def run(self) -> Result:
+        """Read both, piece by piece; the value of the result is what differs."""
+        region = self.plan.region_box(self.region)
+        edge = max(self.first.chunk_shape)
+        while 8 * edge**3 * self.first.num_channels * self.first.dtype.itemsize <= _BRICK_NBYTES:
+            edge *= 2
+        bricks = (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
+        return Result((), value=sum((self._compare(box) for box in bricks), Differences()), nbytes_in=voxel_nbytes(self.first, region))
+
+    def _compare(self, box: BoundingBox) -> Differences:
+        first, second = (np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (self.first, self.second))
+        self.first.read_into(first, box.topleft)
+        self.second.read_into(second, box.topleft)
+        return find_differences(first, second, box)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldsTask:
+    """Find out whether a volume has all that a copy holds that is not zero, in one region."""
+
+    volume: Volume
+    """The volume."""
+    copy: Volume
+    """The copy, of the same type."""
+    plan: RegionGrid
+    """The regions."""
+    region: Vec3
+    """Which region."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"comparison of region {self.region} of {self.copy.name}"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "holds {} {},{},{}".format(self.copy.name, *self.region)
+
+    def run(self) -> Result:
+        """Read both, chunk layer by chunk layer; the value tells whether all is there: what cannot be read may be."""
+        region, edge = self.plan.region_box(self.region), max(*self.volume.chunk_shape, *self.copy.chunk_shape)
+        bricks = (cell_box(index, (edge,) * 3, region).intersection(region) for index in cells(region, (edge,) * 3))
+        try:
+            return Result((), value=all(map(self._holds, bricks)))
+        except (FormatError, OSError):
+            return Result((), value=False)
+
+    def _holds(self, box: BoundingBox) -> bool:
+        stored, copied = (np.empty((volume.num_channels, *box.size), volume.dtype, order="F") for volume in (self.volume, self.copy))
+        self.volume.read_into(stored, box.topleft)
+        self.copy.read_into(copied, box.topleft)
+        unsigned = f"u{copied.dtype.itemsize}"
+        return not ((copied.view(unsigned) != 0) & (copied.view(unsigned) != stored.view(unsigned))).any()
+
+
+@dataclass(frozen=True, slots=True)
+class EqualTask:
+    """Make sure that one region is equal; the result is small enough for a journal."""
+
+    compare: CompareTask
+    """What is compared."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return self.compare.name
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return self.compare.key
+
+    def run(self) -> Result:
+        """Compare; the digest is that of the files of the copy.
+
+        Raises
+        ------
+        IncompleteWriteError
+            A voxel differs.
+        """
+        sources = self.digest()
+        result = self.compare.run()
+        check_equal(self.compare.first, self.compare.second, result.value)
+        return replace(result, value=None, sources=sources)
+
+    def digest(self) -> int:
+        """Sum up the states of the copy's files."""
+        return digest(self.compare.second.shard_states(self.compare.plan.region_box(self.compare.region)))
+
+
+class CompareJob:
+    """Two volumes that are compared where one of them has a file.
+
+    Parameters
+    ----------
+    first, second : Volume
+        The volumes, of the same box and type.
+    plan : RegionGrid
+        The regions.
+    """
+
+    def __init__(self, first: Volume, second: Volume, plan: RegionGrid) -> None:
+        self._first, self._second, self._plan = first, second, plan
+        self._occupied = in_either(first.occupied(plan.region_shape), second.occupied(plan.region_shape))
+        self.num_tasks = int(self._occupied.sum())
+        self.found = Differences()
+
+    def tasks(self) -> Iterator[CompareTask]:
+        """Give the regions of which one of the two has a file."""
+        return (CompareTask(self._first, self._second, self._plan, region) for region in self._plan.regions(self._occupied))
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Add up what differs."""
+        self.found += result.value
+        return ()
+
+
+class EqualJob:
+    """A copy that must be equal to what it was made from; a journal can keep what was compared.
+
+    Parameters
+    ----------
+    job : CompareJob
+        What is compared.
+    """
+
+    def __init__(self, job: CompareJob) -> None:
+        self._job = job
+        self.num_tasks = job.num_tasks
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the regions of which one of the two has a file."""
+        return (EqualTask(task) for task in self._job.tasks())
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Nothing follows."""
+        return ()
+
+    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Tell whether the copy's files are those that were compared."""
+        return isinstance(task, EqualTask) and task.digest() == result.sources
+
+
+def check_equal(first: Volume, second: Volume, found: Differences) -> None:
+    """Make sure that nothing differs.
+
+    Raises
+    ------
+    IncompleteWriteError
+        A voxel does.
+    """
+    if found.listed:
+        one = found.listed[0]
+        raise IncompleteWriteError(
+            f"{second.name}: voxel {one.voxel} of channel {one.channel} is {one.second}, but {one.first} in {first.name}; nothing was replaced"
+        )

@@ -1,0 +1,330 @@
+"""What a pyramid will take: tasks, files, bytes, memory and time, told beforehand from the plan and a small sample of the data."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wkwdask.errors import ExistsError, LockedError
+from wkwdask.formats.target_files import most_files
+from wkwdask.geometry.grid import cell_range
+from wkwdask.model.translated import shifted
+from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
+from wkwdask.runs.report import counted, format_nbytes
+from wkwdask.streams.pyramid import PyramidStream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.volume import Volume
+    from wkwdask.plans.cells import CellMap
+    from wkwdask.plans.pyramid import Pass
+    from wkwdask.runs.staged import StagedMags
+    from wkwdask.verbs.pyramid import StagedPyramid
+
+_SAMPLED_REGIONS = 3
+_SAMPLED_BRICKS = 2
+_SAMPLED_GROUP = 16
+BASE_NBYTES = 130 << 20  # Python, numpy and the compiled kernels, as measured
+OVERHEAD = 1.25  # reading, writing and publishing beside the sampled work
+SECONDS_PER_TASK = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """One reading of a mag."""
+
+    reads: str
+    """Name of the mag that is read."""
+    makes: tuple[str, ...]
+    """Names of the mags that are made."""
+    regions: int
+    """Tasks that stream a region."""
+    region_shape: Vec3
+    """Their footprint along x, y, z [voxels of the mag that is read]."""
+    joins: int
+    """Tasks that join the parts of a file, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class MagPlan:
+    """One mag that will be made."""
+
+    folder: str
+    """Where."""
+    files: int
+    """Files, at most."""
+    nbytes: int
+    """Estimate of their bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class PyramidPlan:
+    """What building a pyramid will take."""
+
+    source: str
+    """Folder of the finest mag."""
+    method: str
+    """How a window becomes a voxel."""
+    stored_as: str
+    """Block, file and compression of the new mags."""
+    passes: tuple[PassPlan, ...]
+    """What is done."""
+    mags: tuple[MagPlan, ...]
+    """What is made."""
+    files_in: int
+    """Files that are read."""
+    nbytes_in: int
+    """Their bytes, estimated from a sample of them."""
+    voxel_nbytes_in: int
+    """Decoded bytes of the regions that have files."""
+    scratch_nbytes: int
+    """Estimate of the bytes of parts that are set aside at a time, at most."""
+    memory_nbytes: int
+    """Peak memory of a worker with one thread, about."""
+    workers: int
+    """Tasks that run at once."""
+    seconds: float
+    """Estimate of the wall time, from work timed on a sample on this machine."""
+    notes: tuple[str, ...] = ()
+    """What a user should know."""
+
+    @property
+    def tasks(self) -> int:
+        """All tasks, at most."""
+        return sum(one.regions + one.joins for one in self.passes)
+
+    @property
+    def files(self) -> int:
+        """Files that will be written, at most."""
+        return sum(mag.files for mag in self.mags)
+
+    @property
+    def nbytes_out(self) -> int:
+        """Estimate of the bytes that will be written."""
+        return sum(mag.nbytes for mag in self.mags)
+
+    def __str__(self) -> str:
+        if not self.mags:
+            return f"{self.source}: is the coarsest already: nothing to do"
+        lines = [f"pyramid of {self.source}, by {self.method}, stored as {self.stored_as}"]
+        for one in self.passes:
+            shape = " x ".join(map(str, one.region_shape))
+            lines.append(f"  mag {one.reads} -> {', '.join(one.makes)}: {one.regions:,} regions of {shape} voxels, up to {one.joins:,} joins")
+        lines.extend(f"  {mag.folder}: up to {counted(mag.files, 'file')}, about {format_nbytes(mag.nbytes)}" for mag in self.mags)
+        lines.append(f"reads    {counted(self.files_in, 'file')}, {format_nbytes(self.nbytes_in)} ({format_nbytes(self.voxel_nbytes_in)} of voxels)")
+        lines.append(
+            f"writes   up to {counted(self.files, 'file')}, about {format_nbytes(self.nbytes_out)}; sets aside up to about {format_nbytes(self.scratch_nbytes)}"
+        )
+        lines.append(f"memory   about {format_nbytes(self.memory_nbytes)} per worker of one thread")
+        lines.append(
+            f"time     about {format_duration(self.seconds)} in {counted(self.tasks, 'task')} on {counted(self.workers, 'worker')} like this machine's cores"
+        )
+        return "\n".join([*lines, *self.notes])
+
+
+def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
+    """Tell what building a pyramid will take.
+
+    Parameters
+    ----------
+    pyramid : StagedPyramid
+        What would be built.
+    workers : int
+        How many tasks would run at once.
+
+    Returns
+    -------
+    PyramidPlan
+    """
+    source, staged = pyramid.source, pyramid.staged
+    files_in, nbytes_in = pyramid.source_nbytes()
+    ratio, seconds_per_byte = sample_work(pyramid) if pyramid.passes else (None, 0.0)
+    passes: list[PassPlan] = []
+    mags: list[MagPlan] = []
+    voxel_nbytes_in = scratch = 0
+    for number, one in enumerate(pyramid.passes):
+        if number == 0:
+            occupied = shifted(source, one.source_shift).occupied(one.source_region_shape)
+            voxel_nbytes_in = _occupied_voxels(one, occupied) * _voxel_nbytes(source)
+            if ratio is None:  # then as the source is stored
+                ratio = nbytes_in / max(1, voxel_nbytes_in)
+        else:
+            occupied = _made_regions(pyramid.passes[number - 1], one, occupied, staged.targets[len(mags) - 1].shard_shape)
+        targets = staged.targets[len(mags) : len(mags) + len(one.levels)]
+        reads = staged.targets[len(mags) - 1].box.mag if mags else source.box.mag
+        joins = 0
+        for level, target in enumerate(targets):
+            shards = int(one.occupied_shards(level, target.shard_shape, occupied).sum())
+            chunks = count_cells(target.box, target.chunk_shape)
+            files = most_files(target, shards, math.ceil(chunks * occupied.mean()))
+            nbytes = target.expected_nbytes(shards, voxel_nbytes_in // math.prod(source.box.mag.step_to(target.box.mag)), ratio or 1.0)
+            mags.append(MagPlan(staged.folders[len(mags)], files, nbytes))
+            if shards and not one.writes_whole(level, target.shard_shape):
+                joins += shards
+                scratch += 2 * nbytes // shards
+        passes.append(PassPlan(reads.name, tuple(target.box.mag.name for target in targets), int(occupied.sum()), one.source_region_shape, joins))
+    tasks = sum(one.regions + one.joins for one in passes)
+    nbytes_out, files_out = sum(mag.nbytes for mag in mags), sum(mag.files for mag in mags)
+    return PyramidPlan(
+        source=source.name,
+        method=pyramid.method + (" ignoring zeros" if pyramid.ignore_zero else ""),
+        stored_as=pyramid.stored_as,
+        passes=tuple(passes),
+        mags=tuple(mags),
+        files_in=files_in,
+        nbytes_in=nbytes_in,
+        voxel_nbytes_in=voxel_nbytes_in,
+        scratch_nbytes=scratch,
+        memory_nbytes=BASE_NBYTES + staged.task_nbytes,
+        workers=workers,
+        seconds=(voxel_nbytes_in * seconds_per_byte * OVERHEAD + SECONDS_PER_TASK * tasks) / workers,
+        notes=(*space_problems(staged.parent, nbytes_out + scratch, files_out), *refusals_of(staged)),
+    )
+
+
+def refusals_of(staged: StagedMags) -> list[str]:
+    """Tell why the job could not start now, and what an interrupted one has done."""
+    notes = []
+    try:
+        staged.check_free()
+    except (ExistsError, LockedError, PermissionError) as error:
+        notes.append(f"would be refused: {error}")
+    done = staged.num_done()
+    if done:
+        notes.append(f"an interrupted job is there and goes on: {done:,} of its tasks are done")
+    return notes
+
+
+def sample_work(pyramid: StagedPyramid) -> tuple[float | None, float]:
+    """Do the work of a few bricks of the first pass, without writing.
+
+    Parameters
+    ----------
+    pyramid : StagedPyramid
+        What would be built.
+
+    Returns
+    -------
+    ratio, seconds : float
+        Stored bytes per voxel byte of the first mag, None where the sample does not tell; seconds of one thread per voxel byte of the source.
+    """
+    plan, targets = pyramid.passes[0], pyramid.staged.targets
+    source = shifted(pyramid.source, plan.source_shift)
+    stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)
+    regions = list(plan.regions(source.occupied(plan.source_region_shape)))
+    bricks = [
+        brick
+        for region in regions[:: max(1, len(regions) // _SAMPLED_REGIONS)]
+        for brick in _from_the_middle(list(plan.bricks(region)), plan.source_bricks_per_brick)
+    ]
+    voxel_nbytes = stored = made = 0
+    seconds, sampled = 0.0, -1  # the first brick compiles and warms up
+    for brick in bricks:
+        started = time.perf_counter()
+        nonzero = source.read_into(stream.source_view(brick), stream.source_box(brick).topleft, fill_zeros=False)
+        encoded = [
+            (targets[done.level].encoded_nbytes(done.voxels, done.topleft), done.voxels.nbytes, done.level)
+            for done in stream.push(brick, nonzero == 0)
+            if done.voxels is not None
+        ]
+        if not nonzero:
+            continue
+        if sampled >= 0:
+            seconds += time.perf_counter() - started
+            voxel_nbytes += stream.source_box(brick).volume * _voxel_nbytes(source)
+        stored += sum(nbytes for nbytes, _, level in encoded if level == 0)
+        made += sum(nbytes for _, nbytes, level in encoded if level == 0)
+        sampled += 1
+    stream.close()
+    return stored / made if made else None, seconds / max(1, voxel_nbytes)
+
+
+def _from_the_middle(bricks: Sequence[Vec3], group: int) -> Sequence[Vec3]:
+    """Choose a few source bricks that lie behind each other: those of one brick of the first mag, or at least as many as are worth timing."""
+    count = max(_SAMPLED_BRICKS, min(group, _SAMPLED_GROUP))
+    first = max(0, (len(bricks) - count) // 2) // group * group
+    return bricks[first : first + count]
+
+
+def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
+    """Compare what will be written with the free space and inodes of a file system.
+
+    Parameters
+    ----------
+    folder : str
+        A folder on it, or one that is not there yet.
+    nbytes, files : int
+        What will be written.
+
+    Returns
+    -------
+    list of str
+        Where it does not suffice.
+    """
+    there = folder
+    while not os.path.exists(there):
+        there = os.path.dirname(there)
+    free = os.statvfs(there)
+    problems = []
+    if nbytes > free.f_bavail * free.f_frsize:
+        problems.append(f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free.f_bavail * free.f_frsize)} are free")
+    if free.f_files and files > free.f_favail:
+        problems.append(f"{folder}: up to {files:,} files will be written, {free.f_favail:,} more are possible")
+    return problems
+
+
+def rough_space_problems(pyramid: StagedPyramid) -> list[str]:
+    """Compare free space with what the mags take if they are stored as densely as the source: quick enough to do it always."""
+    files, nbytes = pyramid.source_nbytes()
+    share = sum(1 / math.prod(pyramid.source.box.mag.step_to(target.box.mag)) for target in pyramid.staged.targets)
+    shards = math.prod(pyramid.source.shard_shape) / math.prod(pyramid.staged.targets[0].shard_shape)
+    return space_problems(pyramid.staged.parent, int(nbytes * share), int(files * shards * share))
+
+
+def _voxel_nbytes(volume: Volume) -> int:
+    return volume.dtype.itemsize * volume.num_channels
+
+
+_FEW_REGIONS = 1 << 20
+
+
+def _made_regions(before: Pass, one: Pass, occupied: CellMap, shard_shape: Vec3) -> CellMap:
+    """Tell which regions of a pass read a mag that the pass before it makes: all, or where they are too many to mark all, those of its files."""
+    level = one.levels[0]
+    if count_cells(level.box, level.region_shape) <= _FEW_REGIONS:
+        return cell_map(level.box, level.region_shape, str(level.box), fill=True)
+    number = len(before.levels) - 1
+    made = before.occupied_shards(number, shard_shape, occupied)
+    first = [cells.start for cells in cell_range(before.levels[number].box, shard_shape)]
+    return moved_marks(made, first, shard_shape, one.source_box, one.source_region_shape)
+
+
+def _occupied_voxels(one: Pass, occupied: CellMap) -> int:
+    """Count the source voxels of all regions that have data."""
+    box, shape = one.source_box, np.array(one.source_region_shape)
+    low = (marked_cells(occupied) + [cells.start for cells in cell_range(box, one.source_region_shape)]) * shape
+    return int((np.minimum(low + shape, box.bottomright) - np.maximum(low, box.topleft)).prod(axis=1).sum())
+
+
+def format_duration(seconds: float) -> str:
+    """Write a time for people.
+
+    Examples
+    --------
+    >>> format_duration(7.2), format_duration(4000), format_duration(200000)
+    ('7 s', '1 h 7 min', '2 d 7 h')
+    """
+    minutes = round(seconds / 60)
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

@@ -1,0 +1,234 @@
+"""What staging a source of another format has in common, whatever it becomes: what of it is taken over, and how that is read and written in slabs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import BoundsError, IncompleteWriteError
+from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
+from wkwdask.formats.pictures.image_stack import ImageStack, read_notes
+from wkwdask.geometry.mag import vec3
+from wkwdask.model.converted import Converted, converted
+from wkwdask.model.translated import moved
+from wkwdask.plans.slabs import Slabs, plan_slabs
+from wkwdask.runs.staged import StagedMags, find_interrupted
+from wkwdask.store.owner import Owner
+from wkwdask.verbs.convert import ConvertJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.volume import Target
+    from wkwdask.runs.job_records import UnfinishedJob
+    from wkwdask.verbs.convert import Source
+
+_NOTES_NAME = "bad-slices"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What of a source is taken over, and where it goes."""
+
+    offset: Vec3 = (0, 0, 0)
+    """Voxel of the mag that the source's first one becomes."""
+    axes: str | None = None
+    """Order of the source's axes."""
+    channels: tuple[int, ...] | None = None
+    """Which channels, by default all."""
+    dtype: Any = None
+    """Type of the values, by default that of the source."""
+    value_range: tuple[float, float] | None = None
+    """What becomes the least and the greatest value of the type."""
+    voxel_size_nm: tuple[float, float, float] | None = None
+    """Edge lengths of a voxel of mag 1 [nm], where a user says them."""
+    box: BoundingBox | None = None
+    """Which part [voxels of mag 1]."""
+    fill: bool = False
+    """Whether bad slices become zeros."""
+    allow_external: bool = False
+    """Whether HDF5 data outside of the folder of the file are read."""
+
+    @property
+    def on_error(self) -> str:
+        """The same as a journal keeps it."""
+        return "fill" if self.fill else "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedImport:
+    """A source that can be imported."""
+
+    source: Source
+    """What is read, in the coordinates of the target."""
+    plan: Slabs
+    """Regions, readings and bricks."""
+    target: Target
+    """What is written."""
+    staged: StagedMags
+    """How it appears."""
+    input: str
+    """Token of what is read."""
+    notes: tuple[str, ...]
+    """What a user should know of the source."""
+    warnings: tuple[str, ...] = ()
+    """What a user should know of what is made."""
+
+    def job(self) -> ConvertJob:
+        """Make the job."""
+        return ConvertJob(self.source, self.target, self.plan)
+
+    def check_unchanged(self) -> None:
+        """Make sure that the files that were read are still those that were found.
+
+        Raises
+        ------
+        IncompleteWriteError
+            Files were replaced.
+        """
+        if token_of(self.source) != self.input:
+            raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts anew')
+
+    def all_notes(self) -> list[str]:
+        """List what a user should know, with the slices that could not be decoded."""
+        return [*self.notes, *(f"filled with zeros: {note}" for note in read_notes(_notes_folder(self.staged)))]
+
+
+def open_source(source: Any, options: SourceOptions, mag: Mag) -> tuple[Source, Foreign]:
+    """Open what is to be imported, with the channels, the type and the box that a user asks for.
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of the source.
+    TypeError
+        There is no voxel type for the values.
+    ValueError
+        An option makes no sense.
+    """
+    foreign = open_foreign(source, Placing(options.offset, mag, options.axes, options.fill, options.allow_external))
+    volume = converted(foreign.volume, options.channels, options.dtype, options.value_range)
+    if options.box is not None:
+        box = options.box.in_mag(mag).intersection(volume.box)
+        if box.is_empty:
+            raise BoundsError(f"{volume.name}: the bounding box {options.box} holds nothing of the source, whose box is {volume.box}")
+        volume = volume.cropped(box)
+    return volume, foreign
+
+
+def in_frame_of(source: Any, origin: Vec3) -> Source:
+    """Give a source in coordinates that count from an absolute voxel of its mag, which may be negative."""
+    if isinstance(source, Converted):
+        return replace(source, source=in_frame_of(source.source, origin))
+    back = (-origin[0], -origin[1], -origin[2])
+    x, y, z = (a + b for a, b in zip(source.corner, back, strict=True))
+    framed: Source = replace(source, corner=(x, y, z), box=moved(source.box, back))
+    return framed
+
+
+def staged_import(
+    source: Source, foreign: Foreign, target: Target, staged: StagedMags, options: SourceOptions, interrupted: UnfinishedJob | None, workers: int
+) -> StagedImport:
+    """Lay out an import whose target is staged.
+
+    Parameters
+    ----------
+    source : Source
+        What is read, in the coordinates of the target.
+    foreign : Foreign
+        What it says about itself.
+    target : Target
+        What is written.
+    staged : StagedMags
+        How it appears.
+    options : SourceOptions
+        What a user chose.
+    interrupted : UnfinishedJob, optional
+        The interrupted job that is to go on.
+    workers : int
+        How many tasks run at once.
+    """
+    shapes = None if interrupted is None else (vec3(interrupted.plan["region"]), vec3(interrupted.plan["reading"]))
+    memory_nbytes = _memory_nbytes(source)
+    plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), target.chunk_shape, target.shard_shape, memory_nbytes, workers, shapes)
+    task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + source.num_channels * source.dtype.itemsize)
+    staged = replace(staged, plan={"region": plan.region_shape, "reading": plan.reading_shape}, task_nbytes=task_nbytes)
+    token = token_of(source)
+    return StagedImport(_with_notes(source, _notes_folder(staged)) if options.fill else source, plan, target, staged, token, foreign.notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Images or an array that are to be stored elsewhere."""
+
+    source: Source
+    """What is read, in absolute voxels."""
+    foreign: Foreign
+    """What it says about itself."""
+    taken: SourceOptions
+    """What a user chose."""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """By what the source is known again."""
+        return {"on_error": self.taken.on_error, "input": token_of(self.source)}
+
+
+def stage_imported(
+    imported: Imported, parent: str, folder: str, settings: dict[str, Any], existing: str, workers: int, lay_out: Callable[[Owner], StagedMags]
+) -> StagedImport:
+    """Lay out the making of one mag of images or an array, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    imported : Imported
+        What goes there.
+    parent, folder : str
+        The folder in which the job is, and that of the mag.
+    settings : dict
+        What the job does.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+    lay_out : callable
+        Gives what is written, when it is known who does it.
+
+    Raises
+    ------
+    ResumeError
+        Another job that writes the mag was interrupted.
+    """
+    interrupted = find_interrupted(parent, [folder], settings, existing)
+    staged = lay_out(Owner.this_process(f"convert into {folder}", None if interrupted is None else interrupted.job))
+    target: Any = staged.targets[0]
+    return staged_import(in_frame_of(imported.source, target.origin), imported.foreign, target, staged, imported.taken, interrupted, workers)
+
+
+def token_of(source: Source) -> str:
+    """Name what is read so that other files, or other values of them, have another name."""
+    return hashlib.blake2b(repr(source.token).encode(), digest_size=8).hexdigest()
+
+
+def _memory_nbytes(source: Source) -> int:
+    """Add up what a voxel takes in memory while it is read [bytes]."""
+    own = source.num_channels * source.dtype.itemsize
+    if isinstance(source, Converted):
+        own += source.source.num_channels * source.source.dtype.itemsize
+    return own
+
+
+def _notes_folder(staged: StagedMags) -> str:
+    return StagedMags.staged_folder(staged.owner, staged.parent, _NOTES_NAME)
+
+
+def _with_notes(source: Any, folder: str) -> Source:
+    """Let slices that cannot be decoded become zeros, with a note in a folder."""
+    if isinstance(source, Converted):
+        return replace(source, source=_with_notes(source.source, folder))
+    changed: Source = replace(source, notes=folder) if isinstance(source, ImageStack) else source
+    return changed

@@ -1,0 +1,138 @@
+"""The job that hashes all files of a folder, and what a check of them found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.formats.manifest import MANIFEST_NAME, format_manifest
+from wkwdask.runs.hashes import hash_file, hashed_files, read_manifest
+from wkwdask.runs.job import FlatJob, Result
+from wkwdask.runs.report import format_nbytes
+from wkwdask.store.local import publish_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from wkwdask.runs.job import Task
+
+_GROUP = 64  # files of one task
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class HashTask:
+    """Hash a group of files."""
+
+    root: str
+    """The folder."""
+    paths: tuple[str, ...]
+    """Files below it."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"hashes of {len(self.paths)} files of {self.root} from {self.paths[0]} on"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return f"hash {self.paths[0]}"
+
+    def run(self) -> Result:
+        """Read the files; the value is (path, hash, bytes) of each that is there."""
+        found = []
+        for path in self.paths:
+            try:
+                found.append((path, *hash_file(f"{self.root}/{path}")))
+            except FileNotFoundError:  # removed since it was listed, or a link to nowhere
+                continue
+        return Result((), value=found)
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestReport:
+    """What a manifest holds, or how the files differ from it."""
+
+    path: str
+    """The manifest."""
+    files: int
+    """Files that were read."""
+    nbytes: int
+    """Their bytes."""
+    missing: tuple[str, ...] = ()
+    """Files that the manifest lists and that are not there."""
+    changed: tuple[str, ...] = ()
+    """Files that have another hash."""
+    additional: tuple[str, ...] = ()
+    """Files that the manifest does not list."""
+    not_hashed: tuple[str, ...] = ()
+    """What is neither a file nor a folder: pipes, devices, links to nowhere."""
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether all files are there with their hashes, and no others."""
+        return not (self.missing or self.changed or self.additional)
+
+    def __str__(self) -> str:
+        lines = []
+        for what in ("missing", "changed", "additional", "not_hashed"):
+            paths, said = getattr(self, what), what.replace("_", " ")
+            lines += [f"{said}: {path}" for path in paths[:_SHOWN]]
+            if len(paths) > _SHOWN:
+                lines.append(f"{said}: and {len(paths) - _SHOWN} more")
+        counts = f"{len(self.missing)} missing, {len(self.changed)} changed, {len(self.additional)} additional"
+        return "\n".join([*lines, f"{self.path}: {self.files:,} files, {format_nbytes(self.nbytes)}; {counts}"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        return {"equal": self.is_equal, **{name: getattr(self, name) for name in self.__slots__}}
+
+
+@dataclass
+class Hashes:
+    """The hashes of all files below a folder."""
+
+    root: str
+    """The folder."""
+    found: dict[str, str] = field(default_factory=dict)
+    """SHA-256 (hexadecimal) of each relative path."""
+    nbytes: int = 0
+    """Bytes of all files."""
+    others: list[str] = field(default_factory=list)
+    """What is neither a file nor a folder."""
+
+    def job(self) -> FlatJob:
+        """Make the job that reads them."""
+        listed = list(hashed_files(self.root))
+        paths = [path for path, is_regular in listed if is_regular]
+        self.others = [path for path, is_regular in listed if not is_regular]
+
+        def tasks() -> Iterator[Task]:
+            return (HashTask(self.root, tuple(paths[first : first + _GROUP])) for first in range(0, len(paths), _GROUP))
+
+        return FlatJob(tasks, -(-len(paths) // _GROUP), self._take)
+
+    def _take(self, task: Task, result: Result) -> None:
+        for path, digest, nbytes in result.value:
+            self.found[path] = digest
+            self.nbytes += nbytes
+
+    def write(self) -> ManifestReport:
+        """Write the manifest; it appears whole."""
+        path = f"{self.root}/{MANIFEST_NAME}"
+        publish_bytes(path, format_manifest(self.found.items(), self.nbytes).encode("utf-8", "surrogateescape"))
+        return ManifestReport(path, len(self.found), self.nbytes, not_hashed=tuple(self.others))
+
+    def check(self) -> ManifestReport:
+        """Compare with the manifest that is there."""
+        listed = read_manifest(self.root)
+        return ManifestReport(
+            f"{self.root}/{MANIFEST_NAME}",
+            len(self.found),
+            self.nbytes,
+            tuple(sorted(listed.keys() - self.found.keys())),
+            tuple(sorted(path for path in listed.keys() & self.found.keys() if listed[path] != self.found[path])),
+            tuple(sorted(self.found.keys() - listed.keys())),
+            tuple(self.others),
+        )

@@ -1,0 +1,307 @@
+"""Staging N5 datasets: from what a user asks for to what is staged, for arrays and for mags of any format."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, ExistsError, UnsupportedError
+from wkwdask.formats.n5.attribute_edits import LevelPlace, dataset_document
+from wkwdask.formats.n5.attributes import DTYPES, FILE_NAME, LARGEST_BLOCK, N5Dataset, is_dataset
+from wkwdask.formats.n5.compression import make_compression
+from wkwdask.formats.n5.layer import location_of, stripped
+from wkwdask.formats.n5.metadata_edit import N5Edit
+from wkwdask.formats.n5.placement import lengths_of, level_attributes, level_number
+from wkwdask.formats.n5.target import N5Target
+from wkwdask.formats.n5.volume import read_attributes
+from wkwdask.formats.precomputed.layer import holds_wkw
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import Mag, Vec3
+from wkwdask.runs.staged import StagedMags, check_existing, settings_of
+from wkwdask.store.local import is_remote
+from wkwdask.store.store import LocalStore
+from wkwdask.verbs.content import EXISTING, owner_of
+from wkwdask.verbs.foreign_import import stage_imported
+from wkwdask.verbs.rechunk import stage_copied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wkwdask.formats.n5.compression import Compression
+    from wkwdask.model.levels import Lengths
+    from wkwdask.store.owner import Owner
+    from wkwdask.verbs.content import Content
+    from wkwdask.verbs.foreign_import import Imported, StagedImport
+    from wkwdask.verbs.rechunk import Copy, StagedRechunk
+
+_COMMAND = "to_n5"
+_CONVERT = "convert"
+_LARGEST_BLOCK_LEN = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class N5Encoding:
+    """How a new dataset is stored."""
+
+    block_size: Vec3 = (64, 64, 64)
+    """A block along x, y, z [voxels]; it has all channels."""
+    compression: Compression = field(default_factory=lambda: make_compression("gzip"))
+    """How blocks are compressed."""
+
+    def dataset(self, size: Vec3, dtype: Any, num_channels: int) -> N5Dataset:
+        """Describe a dataset.
+
+        Raises
+        ------
+        TypeError
+            N5 has no such type.
+        ValueError
+            A block would be too large.
+        """
+        native = np.dtype(dtype).newbyteorder("=")
+        if native.name not in DTYPES:
+            hint = {"bool": "uint8", "float16": "float32"}.get(native.name)
+            advice = f'cast with .astype("{hint}")' if hint else "cast to one of these"
+            raise TypeError(f"N5 has no type for {native.name}; it stores {', '.join(DTYPES)}: {advice}")
+        channels = (num_channels,) if num_channels > 1 else ()
+        dataset = N5Dataset((*size, *channels), (*self.block_size, *channels), native, self.compression)
+        if min(self.block_size) < 1 or max(self.block_size) > _LARGEST_BLOCK_LEN or dataset.block_nbytes > LARGEST_BLOCK:
+            raise ValueError(f"block_size must be three lengths of a block of at most {LARGEST_BLOCK} bytes, got {self.block_size} of {native.name}")
+        return dataset
+
+
+@dataclass(frozen=True, slots=True)
+class N5Place:
+    """A local folder in which a dataset is or will be."""
+
+    folder: str
+    """The dataset."""
+    root: str
+    """Its container."""
+    group: str | None
+    """The group of which it is a level, None where it is by itself."""
+    lengths_nm: Lengths | None
+    """Edge lengths of a voxel of the group's finest level [nm], None where nobody says them."""
+
+    @property
+    def parent(self) -> str:
+        """The folder above it."""
+        return os.path.dirname(self.folder)
+
+
+def n5_folder(url: str | os.PathLike[str]) -> str:
+    """Turn what a user names into a local folder.
+
+    Raises
+    ------
+    UnsupportedError
+        It is remote.
+
+    Examples
+    --------
+    >>> n5_folder("n5:///data/em.n5/raw")
+    '/data/em.n5/raw'
+    """
+    text = stripped(url)
+    if is_remote(text):
+        raise UnsupportedError(f"{text}: N5 is written to local folders only; write to one and copy it there, such as with gsutil or aws s3")
+    return os.path.realpath(location_of(text))
+
+
+def n5_place(folder: str, *, is_level: bool | None = None) -> N5Place:
+    """Find out what is around a dataset that is written.
+
+    Parameters
+    ----------
+    folder : str
+        The dataset, from :func:`n5_folder`.
+    is_level : bool, optional
+        Whether it is a level of the group above; by default where it is named like one.
+
+    Returns
+    -------
+    N5Place
+
+    Raises
+    ------
+    CorruptError
+        An ``attributes.json`` above is no JSON.
+    ExistsError
+        Something else is there, or above.
+    """
+    levels = level_number(os.path.basename(folder)) is not None if is_level is None else is_level
+    for path in (folder, os.path.dirname(folder)) if levels else (folder,):
+        if holds_wkw(path):
+            raise ExistsError(f"{path}: holds WKW data; write N5 to a folder of its own")
+    above, root = os.path.dirname(folder), None
+    while above not in ("/", ""):
+        document = read_attributes(LocalStore(above))
+        if document is not None and is_dataset(document):
+            raise ExistsError(f"{folder}: lies inside of the N5 dataset {above}, whose blocks are stored there")
+        if root is None and ((document is not None and "n5" in document) or above.endswith(".n5")):
+            root = above
+        above = os.path.dirname(above)
+    group = os.path.dirname(folder) if levels and (root is None or root != folder) else None
+    return N5Place(folder, root or group or folder, group, None if group is None else _known_lengths(group))
+
+
+def _known_lengths(group: str) -> Lengths | None:
+    """Read the lengths of a voxel of the finest level that a group has already."""
+    document = read_attributes(LocalStore(group)) or {}
+    try:
+        own = read_attributes(LocalStore(group), "s0") or {}
+    except CorruptError:
+        own = {}
+    return lengths_of(level_attributes(own, document, "s0"), "xyz")
+
+
+def other_levels(group: str, count: int, lengths_nm: Lengths | None) -> list[str]:
+    """List the levels of a group that stay as they are where the first ones are written.
+
+    Parameters
+    ----------
+    group : str
+        The group.
+    count : int
+        How many levels are written, ``s0`` first.
+    lengths_nm : tuple of 3 float, optional
+        Edge lengths of a voxel of ``s0`` then [nm].
+
+    Raises
+    ------
+    ExistsError
+        They are measured by a finest level of another size.
+    """
+    numbers = [number for number in map(level_number, os.listdir(group)) if number is not None] if os.path.isdir(group) else []
+    others = [f"s{number}" for number in sorted(numbers) if number >= count and os.path.isfile(f"{group}/s{number}/{FILE_NAME}")]
+    before = _known_lengths(group) if others else None
+    if others and not (before is None and lengths_nm is None) and (before is None or lengths_nm is None or not np.allclose(before, lengths_nm, rtol=1e-6)):
+        what = f"holds {', '.join(others)} too, which would not fit to voxels of {lengths_nm} nm in s0; those that are there are {before} nm long"
+        raise ExistsError(f"{group}: {what}: choose another group, or remove it first")
+    return others
+
+
+def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag, owner: Owner) -> tuple[N5Target, N5Edit]:
+    staged = StagedMags.staged_folder(owner, place.parent, "dataset")
+    document = dataset_document(dataset, at, is_level=place.group is not None, is_root=place.root == place.folder)
+    target = N5Target(staged, f"{staged}.parts", mag, replace(dataset, document=document), at.offset)
+    return target, N5Edit(place.root, place.group, os.path.basename(place.folder), len(dataset.dimensions), at)
+
+
+def _place_settings(dataset: N5Dataset, at: LevelPlace) -> dict[str, Any]:
+    """Write down how and where a dataset is stored."""
+    return {
+        "dataset": dataset.to_json(),
+        "mag": at.mag.name,
+        "offset": list(at.offset),
+        "voxel_size": None if at.base_lengths_nm is None else list(at.base_lengths_nm),
+    }
+
+
+def stage_n5_array(
+    url: str | os.PathLike[str], offset: Vec3, content: Content, encoding: N5Encoding, existing: str, mag: Mag | None = None, lengths_nm: Lengths | None = None
+) -> StagedMags:
+    """Check and lay out the writing of an array as one dataset.
+
+    Parameters
+    ----------
+    url : str or path
+        The dataset.
+    offset : tuple of 3 int
+        Absolute voxel of the mag that element 0 is.
+    content : Content
+        The array.
+    encoding : N5Encoding
+        How it is stored.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    mag : Mag, optional
+        Its mag relative to the finest level of its group.
+    lengths_nm : tuple of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm].
+
+    Returns
+    -------
+    StagedMags
+
+    Raises
+    ------
+    ExistsError
+        Something else is there.
+    ResumeError
+        What was interrupted was started with other settings.
+    TypeError
+        N5 has no such type.
+    UnsupportedError
+        The URL is remote.
+    ValueError
+        An option makes no sense.
+    """
+    check_existing(existing, EXISTING)
+    place = n5_place(n5_folder(url))
+    num_channels, width, height, depth = content.shape
+    dataset = encoding.dataset((width, height, depth), content.dtype, num_channels)
+    at = LevelPlace(mag or Mag(1, 1, 1), offset, lengths_nm or place.lengths_nm)
+    settings = {**settings_of(_COMMAND, folder=place.folder), **_place_settings(dataset, at), **content.settings}
+    owner = owner_of(f"{_COMMAND} into {place.folder}", place.parent, place.folder, None, settings, existing, content)
+    target, edit = _staged_target(place, dataset, at, at.mag, owner)
+    nbytes_in = width * height * depth * num_channels * dataset.dtype.itemsize
+    return StagedMags(
+        owner, place.parent, (target,), (place.folder,), nbytes_in, edit, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared
+    )
+
+
+def stage_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, workers: int) -> StagedRechunk:
+    """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    folder : str
+        The dataset, a level of the group above it.
+    copy : Copy
+        What goes there.
+    encoding : N5Encoding
+        How it is stored.
+    lengths_nm : tuple of 3 float, optional
+        Edge lengths of a voxel of the group's finest level [nm].
+    mag : Mag
+        Its mag relative to that.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+
+    Raises
+    ------
+    ExistsError, ResumeError, TypeError, ValueError
+        As for :func:`stage_n5_array`.
+    """
+    place, settings, lay_out = _level(folder, copy.source, encoding, lengths_nm, mag, existing, copy.input)
+    return stage_copied(copy, _CONVERT, place.parent, place.folder, settings, existing, workers, lay_out)
+
+
+def stage_n5_import(folder: str, imported: Imported, encoding: N5Encoding, lengths_nm: Lengths | None, existing: str, workers: int) -> StagedImport:
+    """Check and lay out the making of a group's finest level of images or an array; parameters and errors as for :func:`stage_n5_copy`."""
+    place, settings, lay_out = _level(folder, imported.source, encoding, lengths_nm, MAG_1, existing, imported.settings)
+    return stage_imported(imported, place.parent, place.folder, settings, existing, workers, lay_out)
+
+
+def _level(
+    folder: str, source: Any, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, known: dict[str, Any]
+) -> tuple[N5Place, dict[str, Any], Callable[[Owner], StagedMags]]:
+    """Say where a level goes that has the voxels of a source, what its job does, and what is written once it is known who does it."""
+    check_existing(existing, EXISTING)
+    place = n5_place(folder, is_level=True)
+    dataset = encoding.dataset(source.box.size, source.dtype, source.num_channels)
+    at = LevelPlace(mag, source.box.topleft, lengths_nm)
+    settings = {**settings_of(_CONVERT, folder=place.folder), **_place_settings(dataset, at), **known}
+
+    def lay_out(owner: Owner) -> StagedMags:
+        target, edit = _staged_target(place, dataset, at, source.box.mag, owner)
+        nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
+        return StagedMags(owner, place.parent, (target,), (place.folder,), nbytes_in, edit, settings, existing)
+
+    return place, settings, lay_out

@@ -1,0 +1,97 @@
+"""Staging scales that hold the voxels of other volumes: another scale of a precomputed volume, or a mag of any format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wkwdask.formats.precomputed.info_edits import scale_entry
+from wkwdask.formats.precomputed.target import can_splice
+from wkwdask.runs.staged import check_existing, settings_of
+from wkwdask.verbs.content import EXISTING
+from wkwdask.verbs.others.precomputed_places import volume_place
+from wkwdask.verbs.others.precomputed_write import stage_scales, type_at
+from wkwdask.verbs.rechunk import Copy, stage_copied
+
+if TYPE_CHECKING:
+    from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.runs.staged import StagedMags
+    from wkwdask.store.owner import Owner
+    from wkwdask.verbs.others.precomputed_write import VolumeType
+    from wkwdask.verbs.rechunk import StagedRechunk
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleCopy(Copy):
+    """One scale that is to hold the voxels of a volume."""
+
+    scale: Scale
+    """How it is stored."""
+
+
+def stage_copy(
+    url: str,
+    kind: str,
+    copy: ScaleCopy,
+    command: str,
+    existing: str,
+    workers: int,
+    *,
+    in_place: bool = False,
+    compress: str | None = None,
+    force: bool = False,
+) -> StagedRechunk:  # fmt: skip
+    """Check and lay out the making of one scale, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    url : str
+        The volume in which the scale appears.
+    kind : str
+        ``"image"`` or ``"segmentation"``.
+    copy : ScaleCopy
+        What goes where.
+    command : str
+        What a user asked for.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+    in_place : bool
+        Whether the scale replaces its own source.
+    compress : str, optional
+        How chunks that are files of their own are compressed.
+    force : bool
+        Whether a segmentation may be encoded in a way that changes ids.
+
+    Returns
+    -------
+    StagedRechunk
+
+    Raises
+    ------
+    ResumeError
+        Another job that writes the scale was interrupted.
+    UnsupportedError
+        The target is remote, or the scale's folder outside of it.
+    ValueError
+        Some reader would stumble over the scale, or the volume is of another type.
+    """
+    check_existing(existing, EXISTING)
+    place = volume_place(url)
+    volume: VolumeType = type_at(place, copy.source.dtype, copy.source.num_channels, kind)
+    scale = replace(copy.scale, key=place.key_for(copy.scale.resolution))
+    folder = place.folder_of(scale.key)
+    settings = {**settings_of(command, type=kind, compress=compress), **copy.input, "scale": scale_entry(scale)}
+    notes: list[str] = []
+
+    def lay_out(owner: Owner) -> StagedMags:
+        nbytes_in = copy.source.box.volume * volume.num_channels * volume.dtype.itemsize
+        staged, found = stage_scales(
+            place, volume, [(scale, copy.source.box.mag)], owner, nbytes_in, settings, "overwrite" if in_place else existing, compress=compress, force=force
+        )
+        notes.extend(found)
+        return staged
+
+    staged = stage_copied(copy, command, place.folder, folder, settings, existing, workers, lay_out, can_splice)
+    return replace(staged, in_place=in_place, notes=tuple(notes))

@@ -1,0 +1,97 @@
+"""Staging a source of another format as one scale of a precomputed volume."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.formats.precomputed.info_edits import scale_entry
+from wkwdask.model.levels import lengths_in
+from wkwdask.runs.staged import check_existing, settings_of
+from wkwdask.verbs.content import EXISTING
+from wkwdask.verbs.foreign_import import Imported, SourceOptions, StagedImport, open_source, stage_imported
+from wkwdask.verbs.others.precomputed_places import volume_place
+from wkwdask.verbs.others.precomputed_write import resolution_for, stage_scales, type_at
+
+if TYPE_CHECKING:
+    import os
+
+    from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.runs.staged import StagedMags
+    from wkwdask.store.owner import Owner
+    from wkwdask.verbs.others.precomputed_places import VolumePlace
+    from wkwdask.verbs.others.precomputed_scales import ScaleOptions
+
+_COMMAND = "convert"
+
+
+def stage_scale_import(
+    source: Any, url: str | os.PathLike[str], mag: Mag, taken: SourceOptions, stored: ScaleOptions, kind: str | None, existing: str, workers: int
+) -> StagedImport:
+    """Check and lay out the import of one scale, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    source : str, path or sequence of them
+        Images or an array, see :func:`wkwdask.formats.pictures.foreign.open_foreign`.
+    url : str or path
+        The volume.
+    mag : Mag
+        Which scale, by its mag.
+    taken : SourceOptions
+        What of the source is taken over; its offset may be negative.
+    stored : ScaleOptions
+        How the scale is stored.
+    kind : str, optional
+        ``"image"`` or ``"segmentation"``; by default as the volume that is there, else by the type.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+
+    Returns
+    -------
+    StagedImport
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of the source.
+    ExistsError
+        The folder holds something else.
+    ResumeError
+        Another job that writes the scale was interrupted.
+    UnsupportedError
+        The volume is remote.
+    ValueError
+        An option makes no sense, the voxel size is not known, or some reader would stumble over the scale.
+    """
+    check_existing(existing, EXISTING)
+    place = volume_place(url)
+    imported = Imported(*open_source(source, taken, mag), taken)
+    voxels = imported.source
+    volume = type_at(place, voxels.dtype, voxels.num_channels, kind)
+    resolution = resolution_for(place, mag, _lengths(place, mag, taken.voxel_size_nm, imported.foreign.voxel_size_nm))
+    scale = stored.of_new().scale(place.key_for(resolution), voxels.box.size, voxels.box.topleft, resolution, volume)
+    folder = place.folder_of(scale.key)
+    settings = settings_of(_COMMAND, folder=folder, type=volume.kind, dtype=volume.dtype.name, channels=volume.num_channels, compress=stored.compress)
+    settings |= {**imported.settings, "scale": scale_entry(scale)}
+    warnings: list[str] = []
+
+    def lay_out(owner: Owner) -> StagedMags:
+        nbytes_in = voxels.box.volume * volume.num_channels * volume.dtype.itemsize
+        staged, notes = stage_scales(
+            place, volume, [(scale, mag)], owner, nbytes_in, settings, existing, compress=stored.compress, force=stored.force
+        )  # fmt: skip
+        warnings.extend(notes)
+        return staged
+
+    return replace(stage_imported(imported, place.folder, folder, settings, existing, workers, lay_out), warnings=tuple(warnings))
+
+
+def _lengths(place: VolumePlace, mag: Mag, given: Lengths | None, found: Lengths | None) -> Lengths | None:
+    """Give the edge lengths of a voxel of the mag [nm]: as a user says, else as the source says of a new volume; those of one that is there are known."""
+    if given is not None:
+        return lengths_in(mag, given)
+    return found if place.info is None or not place.info.scales else None

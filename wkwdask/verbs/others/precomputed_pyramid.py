@@ -1,0 +1,206 @@
+"""Staging the pyramid of a precomputed volume: from what a user asks for to source, scales, passes and the job."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import MissingError, ReplacedError, ResumeError, UnsupportedError
+from wkwdask.formats.precomputed.files import num_files
+from wkwdask.formats.precomputed.info_edits import scale_entry
+from wkwdask.formats.precomputed.layer import open_precomputed_layer
+from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.geometry.mag import vec3
+from wkwdask.model.states import digest
+from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
+from wkwdask.plans.pyramid import plan_framed_passes
+from wkwdask.runs.staged import check_existing, find_interrupted, finish_what_was_left, settings_of
+from wkwdask.store.owner import Owner
+from wkwdask.store.pieces import MEMORY_NBYTES
+from wkwdask.verbs.content import EXISTING
+from wkwdask.verbs.others.precomputed_places import SAME, volume_place
+from wkwdask.verbs.others.precomputed_scales import ScaleOptions, source_settings, stored_like
+from wkwdask.verbs.others.precomputed_write import VolumeType, stage_scales
+from wkwdask.verbs.pyramid import StagedPyramid, check_method
+from wkwdask.verbs.wkw.mags import check_not_replaced
+
+if TYPE_CHECKING:
+    from wkwdask.formats.precomputed.info import Lengths, Scale
+    from wkwdask.formats.precomputed.layer import AbsoluteVolume
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.verbs.others.precomputed_places import VolumePlace
+
+_METHOD_OF_TYPE = {"image": "mean", "segmentation": "mode"}
+
+
+@dataclass(frozen=True, slots=True)
+class ScalePyramidOptions:
+    """What a user may choose for a pyramid."""
+
+    finest: Mag | str | None = None
+    """The scale to start from, by its mag or key."""
+    method: str = "default"
+    """How a window becomes a voxel."""
+    ignore_zero: bool = False
+    """Whether zeros do not count in a window."""
+    mags: tuple[Mag, ...] | None = None
+    """The mags to make."""
+    coarsest: Mag | None = None
+    """Where the ladder ends."""
+    sampling: str | None = None
+    """Rule of the ladder."""
+    scale: ScaleOptions = field(default_factory=ScaleOptions)
+    """How the scales are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedScalePyramid(StagedPyramid):
+    """A pyramid of a precomputed volume that can be built."""
+
+    source: AbsoluteVolume
+    """The finest scale."""
+    notes: tuple[str, ...]
+    """What a user should know."""
+    stored_nbytes: int
+    """What the finest scale took when the job was staged."""
+
+    def source_nbytes(self) -> tuple[int, int]:
+        """Count the files of the finest scale, and their bytes when the job was staged."""
+        return num_files(self.source.volume.folder, self.source.volume.scale), self.stored_nbytes
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read."""
+        check_not_replaced(self.source)
+
+    def check_current(self) -> None:
+        """Make sure that a finished pyramid is that of the source as it is now.
+
+        Raises
+        ------
+        ResumeError
+            The source has changed.
+        """
+        if digest(self.source.volume.stored_states()) != self.staged.settings["states"]:
+            raise ResumeError(f'{self.source.name}: has changed since the pyramid was built; existing="overwrite" makes it anew')
+
+
+def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOptions, existing: str, workers: int) -> StagedScalePyramid:
+    """Check and lay out the building of a pyramid, or find the interrupted one that is to go on.
+
+    Parameters
+    ----------
+    url : str or path
+        A precomputed volume; the folder of a scale makes that scale the finest.
+    options : ScalePyramidOptions
+        What to build.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+
+    Returns
+    -------
+    StagedScalePyramid
+
+    Raises
+    ------
+    MissingError
+        There is no such scale, or it has no files.
+    ResumeError
+        A pyramid with other settings was interrupted.
+    UnsupportedError
+        The volume is remote, or the scale has no mag.
+    ValueError
+        An option makes no sense.
+    """
+    check_existing(existing, EXISTING)
+    layer = open_precomputed_layer(url)
+    try:
+        source = layer.volume(options.finest)
+    except ReplacedError:  # perhaps a job was killed while a scale appeared
+        for scale in layer.info.scales:
+            finish_what_was_left(layer.folder, layer.store.path_of(scale.key), "build_pyramid")
+        layer = open_precomputed_layer(url)
+        source = layer.volume(options.finest)
+    finest = source.volume.scale
+    place = volume_place(layer.folder)
+    if not os.path.isdir(source.name):  # an empty one is a scale of zeros
+        raise MissingError(f"{source.name}: not found: the scale has no files")
+    volume = VolumeType(layer.info.type, source.dtype, source.num_channels)
+    method = choose_method(options, volume.kind)
+    mags = choose_mags(source, options, layer.voxel_size_nm)
+    scales = _ladder(place, finest, source.box.mag, mags, options.scale, volume)
+    folders = [place.folder_of(scale.key) for scale in scales]
+    states = source.volume.stored_states()
+    settings = {
+        **settings_of("build_pyramid", method=method, ignore_zero=options.ignore_zero, compress=options.scale.compress), **source_settings(source, states),
+        "scales": [scale_entry(scale) for scale in scales],
+    }  # fmt: skip
+    interrupted = find_interrupted(place.folder, folders, settings, existing)
+    owner = Owner.this_process(f"build_pyramid of {place.folder}", interrupted.job if interrupted is not None else None)
+    regions = None if interrupted is None else [vec3(shape) for shape in interrupted.plan["regions"]]
+    voxel_nbytes = volume.num_channels * volume.dtype.itemsize
+    staged, notes = stage_scales(
+        place, volume, list(zip(scales, mags, strict=True)), owner, source.box.volume * voxel_nbytes, settings, existing,
+        compress=options.scale.compress, force=options.scale.force,
+    )  # fmt: skip
+    origins = [(0, 0, 0), *(scale.voxel_offset for scale in scales)]
+    chunk = scales[0].chunk_size if scales else finest.chunk_size
+    passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, regions)
+    task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
+    staged = replace(staged, plan={"regions": [one.levels[0].region_shape for one in passes]}, task_nbytes=task_nbytes)
+    return StagedScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes), int(states[:, 3].sum()))
+
+
+def choose_method(options: ScalePyramidOptions, kind: str) -> str:
+    """Choose how a window becomes a voxel.
+
+    Raises
+    ------
+    ValueError
+        The method is unknown, or does not go with ``ignore_zero``.
+    """
+    return check_method(_METHOD_OF_TYPE[kind] if options.method == "default" else options.method, ignore_zero=options.ignore_zero)
+
+
+def choose_mags(source: AbsoluteVolume, options: ScalePyramidOptions, voxel_size_nm: Lengths | None) -> list[Mag]:
+    """Choose the mags of a pyramid.
+
+    Raises
+    ------
+    UnsupportedError
+        The finest scale has no mag.
+    ValueError
+        Options contradict each other, or the mags are no ladder.
+    """
+    finest = source.box.mag
+    if voxel_size_nm is None or any(abs(a / (b * n) - 1) > SAME for a, b, n in zip(source.volume.scale.resolution, voxel_size_nm, finest.factors, strict=True)):
+        raise UnsupportedError(f"{source.name}: its voxel size is not a power-of-two multiple of that of the first scale, so no pyramid can be built from it")
+    if options.mags is not None:
+        if options.coarsest is not None or options.sampling is not None:
+            raise ValueError("mags= lists the mags; coarsest= and sampling= choose them: give one or the other")
+        return listed_mags(options.mags, finest, "finest")
+    sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section stays one
+    coarsest = options.coarsest if options.coarsest is not None else default_coarsest(source.box.in_mag(MAG_1))
+    return mag_ladder(finest, coarsest, voxel_size_nm, sampling)
+
+
+def _ladder(place: VolumePlace, finest: Scale, mag: Mag, mags: list[Mag], options: ScaleOptions, volume: VolumeType) -> list[Scale]:
+    """Describe the scales, each by the one before it; a scale that is there keeps its key."""
+    scales: list[Scale] = []
+    scale = stored_like(finest, options, volume)
+    for finer, coarser in pairwise([mag, *mags]):
+        scale = scale.coarser(finer.step_to(coarser))
+        scale = replace(scale, key=place.key_for(scale.resolution), sharding=stored_like(scale, options, volume).sharding)
+        scales.append(scale)
+    return scales
+
+
+def _describe(scales: list[Scale]) -> str:
+    if not scales:
+        return ""
+    scale = scales[0]
+    x, y, z = scale.chunk_size
+    return f"{scale.encoding}, chunks of {x} x {y} x {z} voxels, {'each a file' if scale.sharding is None else 'in shards'}"

@@ -1,0 +1,324 @@
+"""Staging scales of a precomputed volume: from what a user asks for to what is staged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import ExistsError
+from wkwdask.formats.precomputed.choose_sharding import choose_sharding
+from wkwdask.formats.precomputed.chunk import ChunkCodec
+from wkwdask.formats.precomputed.info import FILE_NAME, Scale
+from wkwdask.formats.precomputed.info_edits import new_document, provenance_document, scale_entry
+from wkwdask.formats.precomputed.metadata_edit import InfoEdit
+from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask.formats.precomputed.target import SUFFIXES, PrecomputedTarget
+from wkwdask.formats.precomputed.writable import check_writable
+from wkwdask.formats.replaceable import is_taken
+from wkwdask.geometry.mag import Mag, Vec3
+from wkwdask.runs.staged import StagedMags, check_existing, settings_of
+from wkwdask.verbs.content import EXISTING, owner_of
+from wkwdask.verbs.others.precomputed_places import same_resolution, volume_place
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.store.owner import Owner
+    from wkwdask.verbs.content import Content
+    from wkwdask.verbs.others.precomputed_places import VolumePlace
+
+TYPES = ("image", "segmentation")
+_COMMAND = "to_precomputed"
+BLOCK_SIZE = (8, 8, 8)
+_QUALITIES = {"jpeg": "jpeg_quality", "jxl": "jxl_quality"}
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeType:
+    """What all scales of a volume have in common."""
+
+    kind: str
+    """``"image"`` or ``"segmentation"``."""
+    dtype: np.dtype[Any]
+    """Type of one channel."""
+    num_channels: int
+    """Values per voxel."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleEncoding:
+    """How a new scale is to be stored."""
+
+    encoding: str | None = None
+    """One of ``wkwdask.formats.precomputed.info.ENCODINGS``; None for compressed_segmentation where that is possible for a segmentation, else raw."""
+    sharded: bool | Sharding = False
+    """Whether chunks are put into shards, or how."""
+    chunk_size: Vec3 = (64, 64, 64)
+    """A chunk [voxels]."""
+    quality: int | None = None
+    """Of jpeg and jxl, 0..100."""
+    compress: str | None = None
+    """How chunks that are files of their own are compressed, None or ``"gzip"``."""
+
+    def scale(self, key: str, size: Vec3, offset: Vec3, resolution: Lengths, volume: VolumeType) -> Scale:
+        """Describe the scale.
+
+        Raises
+        ------
+        ValueError
+            An option makes no sense.
+        """
+        encoding = self.encoding or default_encoding(volume)
+        options = quality_hint(encoding, self.quality)
+        sharding = None if isinstance(self.sharded, bool) else self.sharded
+        if self.sharded is True:
+            sharding = choose_sharding(size, self.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=encoding)
+        check_compress(self.compress, sharding)
+        block_size = BLOCK_SIZE if encoding == "compressed_segmentation" else None
+        return Scale(key, size, offset, self.chunk_size, resolution, encoding, sharding, block_size, chunk_sizes=(self.chunk_size,), options=options)
+
+
+def quality_hint(encoding: str, quality: int | None) -> dict[str, Any]:
+    """Give what ``info`` says about the quality of an encoding; nothing where none is asked for.
+
+    Raises
+    ------
+    ValueError
+        The encoding has no quality.
+    """
+    if quality is None:
+        return {}
+    if encoding not in _QUALITIES:
+        raise ValueError(f"quality= is for {' and '.join(_QUALITIES)}, not for {encoding}")
+    return {_QUALITIES[encoding]: quality}
+
+
+def check_compress(compress: str | None, sharding: object) -> None:
+    """Make sure that files of chunks can be compressed like that.
+
+    Raises
+    ------
+    TypeError
+        Shards are described by something else than a Sharding.
+    ValueError
+        There is no such compression, or chunks are no files.
+    """
+    if not isinstance(sharding, (Sharding, NoneType)):
+        raise TypeError(f"sharded must be True, False or a Sharding, such as choose_sharding gives, got {sharding!r}")
+    if compress not in SUFFIXES:
+        raise ValueError(f'compress must be None or "gzip", got {compress!r}')
+    if sharding is not None and compress is not None:
+        raise ValueError("compress= is for chunks that are files of their own; sharded chunks are compressed as the sharding says (data_encoding)")
+
+
+def default_kind(dtype: np.dtype[Any], num_channels: int) -> str:
+    """Guess what a volume is that nobody named: integers of 32 bits and more are a segmentation."""
+    return "segmentation" if dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1 else "image"
+
+
+def default_encoding(volume: VolumeType) -> str:
+    """Choose how a volume is encoded."""
+    return "compressed_segmentation" if volume.kind == "segmentation" and volume.dtype.name in ("uint32", "uint64") else "raw"
+
+
+def type_at(place: VolumePlace, dtype: Any, num_channels: int, kind: str | None) -> VolumeType:
+    """Give the type of a volume, and make sure that it is that of the scales which are there.
+
+    Parameters
+    ----------
+    place : VolumePlace
+        Where it is written.
+    dtype : dtype_like
+        Type of one channel.
+    num_channels : int
+        Values per voxel.
+    kind : str, optional
+        ``"image"`` or ``"segmentation"``; by default what it is already, else integers of 32 bits and more are a segmentation.
+
+    Returns
+    -------
+    VolumeType
+
+    Raises
+    ------
+    ValueError
+        It has another type, or there is no such kind.
+    """
+    native = np.dtype(dtype).newbyteorder("=")
+    if kind not in (None, *TYPES):
+        raise ValueError(f'type must be "image" or "segmentation", got {kind!r}')
+    if place.info is None:
+        return VolumeType(kind or default_kind(native, num_channels), native, num_channels)
+    volume = VolumeType(kind or place.info.type, native, num_channels)
+    there = VolumeType(place.info.type, place.info.dtype, place.info.num_channels)
+    if volume != there:
+        raise ValueError(
+            f"{place.folder}/{FILE_NAME}: the volume is {there.kind} of {there.num_channels} x {there.dtype.name}, "
+            f"what is written {volume.kind} of {num_channels} x {native.name}; cast it, or write to another volume"
+        )
+    return volume
+
+
+def stage_scales(
+    place: VolumePlace, volume: VolumeType, scales: Sequence[tuple[Scale, Mag]], owner: Owner, nbytes_in: int, settings: dict[str, Any], existing: str, *,
+    compress: str | None = None, provenance: dict[str, Any] | None = None, force: bool = False, **options: Any,
+) -> tuple[StagedMags, list[str]]:  # fmt: skip
+    """Check and lay out the making of scales of one volume, in whatever way.
+
+    Parameters
+    ----------
+    place : VolumePlace
+        The volume.
+    volume : VolumeType
+        What its scales have in common.
+    scales : sequence of (Scale, Mag)
+        What is made, finest first.
+    owner : Owner
+        Who makes it.
+    nbytes_in : int
+        Voxel bytes that go in.
+    settings : dict
+        What the job does.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    compress : str, optional
+        How chunks that are files of their own are compressed, ``"gzip"`` or not at all.
+    provenance : dict, optional
+        What ``provenance`` says where there is none yet.
+    force : bool
+        Whether a segmentation may be encoded in a way that changes ids.
+    **options
+        Further fields of :class:`StagedMags`.
+
+    Returns
+    -------
+    staged : StagedMags
+        Its targets are in the order of ``scales``.
+    warnings : list of str
+        What is written right, but shown wrong by the viewer.
+
+    Raises
+    ------
+    ValueError
+        Some reader would stumble over a scale.
+    ExistsError
+        ``info`` lists a scale, and ``existing="error"``.
+    UnsupportedError
+        A scale lies outside of the volume.
+    """
+    notes: list[str] = []
+    targets, folders = [], []
+    for number, (scale, mag) in enumerate(scales):
+        notes += check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=force)
+        folder = place.folder_of(scale.key)
+        _check_free(place, scale, folder, existing)
+        staged = StagedMags.staged_folder(owner, place.folder, f"scale-{number}")
+        codec = ChunkCodec.of_scale(scale, volume.dtype, volume.num_channels)
+        targets.append(PrecomputedTarget(staged, f"{staged}.parts", mag, scale, codec, compress))
+        folders.append(folder)
+    new = new_document(volume.kind, volume.dtype, volume.num_channels)
+    edit = InfoEdit(place.folder, tuple(scale for scale, _ in scales), new, provenance or provenance_document())
+    return StagedMags(owner, place.folder, tuple(targets), tuple(folders), nbytes_in, edit, settings, existing, **options), list(dict.fromkeys(notes))
+
+
+def _check_free(place: VolumePlace, scale: Scale, folder: str, existing: str) -> None:
+    """Refuse a scale that is listed without having files, which its folder does not tell."""
+    if existing == "error" and scale.key in place.listed_keys and not is_taken(folder):
+        raise ExistsError(f'{place.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" replaces it whole')
+
+
+def stage_array(
+    url: str | os.PathLike[str], offset: Vec3, content: Content, encoding: ScaleEncoding, existing: str, kind: str | None = None, mag: Mag | None = None,
+    lengths_nm: Lengths | None = None, *, force: bool = False,
+) -> tuple[StagedMags, list[str]]:  # fmt: skip
+    """Check and lay out the writing of an array as one scale.
+
+    Parameters
+    ----------
+    url : str or path
+        The volume.
+    offset : tuple of 3 int
+        Absolute voxel of the scale that element 0 goes to; may be negative.
+    content : Content
+        The array.
+    encoding : ScaleEncoding
+        How the scale is stored.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    kind : str, optional
+        ``"image"`` or ``"segmentation"``.
+    mag : Mag, optional
+        Which scale, by its mag; by default mag 1.
+    lengths_nm : tuple of 3 float, optional
+        Edge lengths of the array's voxels [nm].
+    force : bool
+        Whether a segmentation may be encoded in a way that changes ids.
+
+    Returns
+    -------
+    StagedMags, list of str
+        As for :func:`stage_scales`.
+
+    Raises
+    ------
+    ValueError
+        An option makes no sense, or the volume has another type or voxel size.
+    ExistsError
+        The folder holds something else.
+    ResumeError
+        What was interrupted was started with other settings.
+    UnsupportedError
+        The URL is remote.
+    """
+    check_existing(existing, EXISTING)
+    place = volume_place(url)
+    mag = Mag(1, 1, 1) if mag is None else mag
+    resolution = resolution_for(place, mag, lengths_nm)
+    volume = type_at(place, content.dtype, content.shape[0], kind)
+    _, width, height, depth = content.shape
+    scale = encoding.scale(place.key_for(resolution), (width, height, depth), offset, resolution, volume)
+    folder = place.folder_of(scale.key)
+    settings = {**settings_of(_COMMAND, folder=folder, type=volume.kind, scale=scale_entry(scale), compress=encoding.compress), **content.settings}
+    check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=force)
+    owner = owner_of(f"{_COMMAND} into {folder}", place.folder, folder, None, settings, existing, content)
+    nbytes_in = width * height * depth * volume.num_channels * volume.dtype.itemsize
+    return stage_scales(
+        place, volume, [(scale, mag)], owner, nbytes_in, settings, existing, compress=encoding.compress, force=force, goes_on_by_itself=False,
+        not_compared=content.not_compared,
+    )  # fmt: skip
+
+
+def resolution_for(place: VolumePlace, mag: Mag, lengths_nm: Lengths | None) -> Lengths:
+    """Decide how large the voxels of a scale are [nm].
+
+    Parameters
+    ----------
+    place : VolumePlace
+        The volume.
+    mag : Mag
+        The mag of the scale.
+    lengths_nm : tuple of 3 float, optional
+        What is said of it; not needed where the volume has scales.
+
+    Raises
+    ------
+    ValueError
+        Nobody says it, or the scales that are there say something else.
+    """
+    if place.info is None or not place.info.scales:
+        if mag != Mag(1, 1, 1):
+            raise ValueError(f"{place.folder}: has no scales yet; mag= adds a coarser scale to a volume that is there")
+        if lengths_nm is None:
+            raise ValueError("voxel_size= is needed for a new volume: the edge lengths of a voxel in nanometres, such as (4, 4, 40)")
+        return lengths_nm
+    resolution = place.resolution_of(mag)
+    if lengths_nm is not None and not same_resolution(resolution, lengths_nm):
+        raise ValueError(
+            f"{place.folder}/{FILE_NAME}: voxels of mag {mag} have {resolution} nm, those of the array {lengths_nm} nm; mag= writes a coarser scale"
+        )
+    return resolution

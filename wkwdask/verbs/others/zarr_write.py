@@ -1,0 +1,299 @@
+"""Staging arrays of an OME-NGFF image: from what a user asks for to what is staged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import FormatError
+from wkwdask.formats.zarr.chunks import ChunkEncoding, check_compression
+from wkwdask.formats.zarr.ngff_edit import LABELS, NgffEdit
+from wkwdask.formats.zarr.ngff_image import VERSIONS, letters_of, level_of, multiscale
+from wkwdask.formats.zarr.target import ZarrTarget
+from wkwdask.formats.zarr.views import rgb_range
+from wkwdask.geometry.mag import Mag
+from wkwdask.plans.shards import given_cells, shard_cells
+from wkwdask.runs.staged import StagedMags, check_existing, settings_of
+from wkwdask.verbs.content import EXISTING, owner_of
+from wkwdask.verbs.foreign_import import stage_imported
+from wkwdask.verbs.others.zarr_places import image_place
+from wkwdask.verbs.rechunk import Copy, stage_copied
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+
+    from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.store.owner import Owner
+    from wkwdask.verbs.content import Content
+    from wkwdask.verbs.foreign_import import Imported, StagedImport
+    from wkwdask.verbs.others.zarr_places import ImagePlace
+    from wkwdask.verbs.rechunk import StagedRechunk
+
+_COMMAND = "to_zarr"
+_CONVERT = "convert"
+_NO_SIZE = "voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)"
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayOptions:
+    """How new arrays are stored."""
+
+    chunk_shape: Vec3 = (64, 64, 64)
+    """A chunk along x, y, z [voxels]."""
+    shard_shape: Vec3 | bool = True
+    """A shard [voxels], or whether there are any."""
+    compression: str | None = None
+    """One of ``wkwdask.formats.zarr.chunks.COMPRESSIONS``, by default as :func:`default_compression` says."""
+    level: int | None = None
+    """Its level."""
+    version: str | None = None
+    """Of OME-NGFF: ``"0.5"`` in Zarr 3, ``"0.4"`` in Zarr 2; by default as the image, else 0.5."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewArray:
+    """One array that is to be made."""
+
+    size: Vec3
+    """Its voxels along x, y, z."""
+    origin: Vec3
+    """Absolute voxel of the mag that becomes element 0."""
+    mag: Mag
+    """Its mag."""
+    dtype: np.dtype[Any]
+    """Type of one channel."""
+    num_channels: int
+    """Values per voxel."""
+    voxel_size_nm: Lengths
+    """Edge lengths of a voxel of mag 1 [nm]."""
+    is_label: bool
+    """Whether voxels are ids."""
+
+
+def is_ids(dtype: np.dtype[Any], num_channels: int) -> bool:
+    """Guess whether voxels are ids, where nobody says it: integers of 32 bits and more in one channel."""
+    return dtype.kind in "iu" and dtype.itemsize >= 4 and num_channels == 1
+
+
+def default_compression(dtype: np.dtype[Any], *, is_label: bool) -> str:
+    """Choose how chunks are compressed: a shuffle of bytes makes numbers of several bytes smaller, but takes ids, which repeat, apart."""
+    return "zstd" if is_label or dtype.itemsize == 1 else "blosc"
+
+
+def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -> ZarrTarget:
+    """Lay out an array.
+
+    Raises
+    ------
+    ValueError
+        An option makes no sense.
+    """
+    compression = options.compression or default_compression(new.dtype, is_label=new.is_label)
+    level = check_compression(compression, options.level)
+    if min(options.chunk_shape) < 1:
+        raise ValueError(f"a chunk must have at least one voxel along each axis, got {options.chunk_shape}")
+    is_sharded = options.shard_shape is not False
+    if is_sharded and version == "0.4":
+        if options.shard_shape is not True:
+            raise ValueError("OME-NGFF 0.4 lies in Zarr 2, which has no shards: leave shards out, or write version 0.5")
+        is_sharded = False
+    encoding = ChunkEncoding(new.dtype.newbyteorder("="), new.num_channels, options.chunk_shape, compression, level)
+    if isinstance(options.shard_shape, bool):
+        cells = shard_cells(new.size, options.chunk_shape, new.dtype.itemsize * new.num_channels, is_sharded=is_sharded)
+    else:
+        cells = given_cells(options.shard_shape, options.chunk_shape)
+    return ZarrTarget(staged, f"{staged}.parts", new.mag, new.size, new.origin, encoding, cells, is_sharded, 3 if version == "0.5" else 2)
+
+
+def _version(place: ImagePlace, options: ArrayOptions) -> str:
+    """Decide which version of OME-NGFF is written."""
+    version = options.version or place.version or "0.5"
+    if version not in VERSIONS and not options.version:
+        raise FormatError(f"{place.folder}: is an image of OME-NGFF {version!r}, written are {' and '.join(VERSIONS)}")
+    if version not in VERSIONS:
+        raise ValueError(f"OME-NGFF is written in version {' or '.join(VERSIONS)}, got {version!r}")
+    return version
+
+
+def _settings(command: str, target: ZarrTarget, new: NewArray, version: str) -> dict[str, Any]:
+    return settings_of(
+        command, size=target.size, origin=target.origin, mag=new.mag.name, dtype=target.dtype.name, channels=target.num_channels, chunk=target.chunk_shape,
+        shard=target.shard_shape, sharded=target.is_sharded, compression=target.encoding.compression, level=target.encoding.level, version=version,
+        voxel_size=new.voxel_size_nm, label=new.is_label,
+    )  # fmt: skip
+
+
+def _edit(place: ImagePlace, new: NewArray, version: str) -> NgffEdit:
+    """Say what the group says in the end, and make sure that it can."""
+    name = place.folder.rpartition("/")[2].removesuffix(".ome.zarr").removesuffix(".zarr")
+    level = level_of(new.mag.name, new.mag, new.origin, new.voxel_size_nm)
+    place.check_alone(new.mag, level.lengths)
+    rgb = None if new.is_label else rgb_range(new.dtype, new.num_channels)
+    edit = NgffEdit(place.folder, version, multiscale(name, [level], letters_of(new.num_channels)), new.is_label, rgb)
+    edit.check_current()
+    if place.folder.split("/")[-2] == LABELS and not new.is_label:
+        raise ValueError(f"{place.folder}: labels must be integers in one channel, got {new.num_channels} x {new.dtype.name}, which is not a segmentation")
+    return edit
+
+
+def stage_array(
+    url: str | os.PathLike[str], offset: Vec3, content: Content, options: ArrayOptions, existing: str, mag: Mag | None = None,
+    voxel_size: Lengths | None = None, *, is_label: bool | None = None,
+) -> StagedMags:  # fmt: skip
+    """Check and lay out the writing of an array as one mag of an image.
+
+    Parameters
+    ----------
+    url : str or path
+        The image's group.
+    offset : tuple of 3 int
+        Absolute voxel of the mag that is element 0; may be negative.
+    content : Content
+        The array.
+    options : ArrayOptions
+        How it is stored.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    mag : Mag, optional
+        Which mag, by default 1.
+    voxel_size : tuple of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm]; by default as the image says.
+    is_label : bool, optional
+        Whether voxels are ids; by default integers of 32 bits and more in one channel are.
+
+    Raises
+    ------
+    ExistsError
+        The folder holds something else.
+    ResumeError
+        What was interrupted was started with other settings.
+    UnsupportedError
+        The URL is remote.
+    ValueError
+        An option makes no sense, or the image there has other axes or voxels.
+    """
+    check_existing(existing, EXISTING)
+    place = image_place(url)
+    version = _version(place, options)
+    size = voxel_size or place.voxel_size
+    if size is None:
+        raise ValueError(_NO_SIZE)
+    mag = mag or Mag(1, 1, 1)
+    channels, width, height, depth = content.shape
+    dtype = _stored_dtype(content.dtype)
+    new = NewArray((width, height, depth), offset, mag, dtype, channels, size, is_ids(dtype, channels) if is_label is None else is_label)
+    edit = _edit(place, new, version)
+    place.check_voxel_size(size, {mag})
+    folder = place.folder_of(mag)
+    settings = {**_settings(_COMMAND, target_of("", new, options, version), new, version), "folder": folder, **content.settings}
+    owner = owner_of(f"{_COMMAND} into {folder}", place.folder, folder, None, settings, existing, content)
+    target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
+    nbytes_in = width * height * depth * channels * dtype.itemsize
+    return StagedMags(
+        owner, place.folder, (target,), (folder,), nbytes_in, edit, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared
+    )
+
+
+def _stored_dtype(dtype: Any) -> np.dtype[Any]:
+    native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+    if native.kind not in "iuf" or native.itemsize > 8:
+        raise TypeError(f"an image holds whole or real numbers of up to 64 bits, got {native.name}: cast it with .astype()")
+    return native
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayCopy(Copy):
+    """One array that is to hold the voxels of a volume."""
+
+    voxel_size_nm: Lengths
+    """Edge lengths of a voxel of mag 1 [nm]."""
+    is_label: bool
+    """Whether voxels are ids."""
+
+
+def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, options: ArrayOptions, workers: int) -> StagedRechunk:
+    """Check and lay out the making of one array, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    url : str or path
+        The image's group.
+    copy : ArrayCopy
+        What goes there.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    options : ArrayOptions
+        How it is stored.
+    workers : int
+        How many tasks run at once.
+
+    Raises
+    ------
+    ExistsError, ResumeError, UnsupportedError, ValueError
+        As for :func:`stage_array`.
+    """
+    place, folder, settings, lay_out = _array(url, copy.source, copy.voxel_size_nm, existing, options, copy.input, is_label=copy.is_label)
+    return stage_copied(copy, _CONVERT, place.folder, folder, settings, existing, workers, lay_out)
+
+
+def stage_image_import(
+    url: str | os.PathLike[str], imported: Imported, voxel_size_nm: Lengths | None, existing: str, options: ArrayOptions, workers: int, *,
+    is_label: bool | None,
+) -> StagedImport:  # fmt: skip
+    """Check and lay out the making of one array of images or an array in another format.
+
+    Parameters
+    ----------
+    url : str or path
+        The image's group.
+    imported : Imported
+        What goes there.
+    voxel_size_nm : tuple of 3 float, optional
+        Edge lengths of a voxel of mag 1 [nm]; by default as the image says that is there.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    options : ArrayOptions
+        How it is stored.
+    workers : int
+        How many tasks run at once.
+    is_label : bool, optional
+        Whether voxels are ids; by default integers of 32 bits and more in one channel are.
+
+    Raises
+    ------
+    ExistsError, ResumeError, UnsupportedError, ValueError
+        As for :func:`stage_array`.
+    """
+    place, source = image_place(url), imported.source
+    size = voxel_size_nm or place.voxel_size
+    if size is None:
+        raise ValueError(_NO_SIZE)
+    place.check_voxel_size(size, {source.box.mag})
+    ids = is_ids(source.dtype, source.num_channels) if is_label is None else is_label
+    place, folder, settings, lay_out = _array(url, source, size, existing, options, imported.settings, is_label=ids)
+    return stage_imported(imported, place.folder, folder, settings, existing, workers, lay_out)
+
+
+def _array(
+    url: str | os.PathLike[str], source: Any, voxel_size_nm: Lengths, existing: str, options: ArrayOptions, known: dict[str, Any], *, is_label: bool
+) -> tuple[ImagePlace, str, dict[str, Any], Callable[[Owner], StagedMags]]:
+    """Say where an array goes that has the voxels of a source, what its job does, and what is written once it is known who does it."""
+    check_existing(existing, EXISTING)
+    place = image_place(url)
+    version = _version(place, options)
+    mag = source.box.mag
+    new = NewArray(source.box.size, source.box.topleft, mag, source.dtype, source.num_channels, voxel_size_nm, is_label)
+    edit = _edit(place, new, version)
+    folder = place.folder_of(mag)
+    settings = {**_settings(_CONVERT, target_of("", new, options, version), new, version), **known}
+
+    def lay_out(owner: Owner) -> StagedMags:
+        target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
+        nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
+        return StagedMags(owner, place.folder, (target,), (folder,), nbytes_in, edit, settings, existing)
+
+    return place, folder, settings, lay_out

@@ -1,0 +1,111 @@
+"""One mag that is stored anew, whatever the formats: spliced where its chunks stay as they are, else decoded and encoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.geometry.mag import vec3
+from wkwdask.model.translated import in_frame
+from wkwdask.plans.rechunk import plan_splicing
+from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.runs.staged import find_interrupted
+from wkwdask.store.owner import Owner
+from wkwdask.verbs.splice import SpliceJob
+from wkwdask.verbs.upsample import UpsampleJob
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wkwdask.model.volume import Volume
+    from wkwdask.plans.regions import RegionGrid
+    from wkwdask.runs.staged import StagedMags
+
+_COMPARED_NBYTES = 64 << 20  # voxels of what was spliced that are compared at once
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRechunk:
+    """One mag that can be stored anew."""
+
+    volume: Volume
+    """What is read, in the coordinates of the target."""
+    plan: RegionGrid
+    """The regions; an :class:`Upsampling` by 1 where chunks are decoded."""
+    target: Any
+    """What is written, a Target; a Spliceable where chunks are not decoded."""
+    staged: StagedMags
+    """How it appears."""
+    check_unchanged: Callable[[], None]
+    """Makes sure, in the end, that what was read is still what is there; raises IncompleteWriteError."""
+    in_place: bool = False
+    """Whether it replaces its source."""
+    notes: tuple[str, ...] = ()
+    """What is written right, but shown wrong by a viewer."""
+
+    @property
+    def decodes(self) -> bool:
+        """Whether chunks are decoded and encoded, and not copied as they are stored."""
+        return isinstance(self.plan, Upsampling)
+
+    def job(self) -> SpliceJob | UpsampleJob:
+        """Make the job."""
+        if isinstance(self.plan, Upsampling):
+            return UpsampleJob(self.volume, [self.target], [self.plan])
+        return SpliceJob(self.volume, self.target, self.plan)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A volume whose voxels are to be stored elsewhere."""
+
+    source: Volume
+    """What is read, in absolute voxels."""
+    input: dict[str, Any]
+    """By what the source is known again."""
+    check_unchanged: Callable[[], None]
+    """Makes sure, in the end, that the source is still the one that was read."""
+
+
+def stage_copied(
+    copy: Copy, command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, workers: int, lay_out: Callable[[Owner], StagedMags],
+    can_splice: Callable[[Volume, Any], bool] | None = None,
+) -> StagedRechunk:  # fmt: skip
+    """Lay out the making of one mag of the voxels of a volume, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    copy : Copy
+        What goes there.
+    command : str
+        What a user asked for.
+    parent, folder : str
+        The folder in which the job is, and that of the mag.
+    settings : dict
+        What the job does.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+    lay_out : callable
+        Gives what is written, when it is known who does it.
+    can_splice : callable, optional
+        Tells of the source, in the coordinates of the target, whether its stored chunks are those of the target, which is a Spliceable then.
+
+    Raises
+    ------
+    ResumeError
+        Another job that writes the mag was interrupted.
+    """
+    interrupted = find_interrupted(parent, [folder], settings, existing)
+    staged = lay_out(Owner.this_process(f"{command} into {folder}", None if interrupted is None else interrupted.job))
+    (target,), source = staged.targets, in_frame(copy.source, staged.targets[0].origin)
+    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    voxel_nbytes = source.num_channels * source.dtype.itemsize
+    plan: RegionGrid
+    if can_splice is not None and can_splice(source, target):
+        plan = plan_splicing(target.box, source.shard_shape, target.shard_shape, voxel_nbytes, workers, region)
+        plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
+    else:
+        plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
+    return StagedRechunk(source, plan, target, replace(staged, plan={"region": plan.region_shape}), copy.check_unchanged)

@@ -1,0 +1,113 @@
+"""The job that makes the files of a mag from those of another without decoding them: regions of whole files, none waits for another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from wkwdask.geometry.grid import cells
+from wkwdask.model.states import States, digest, grouped_digests
+from wkwdask.runs.job import Result, voxel_nbytes
+from wkwdask.runs.parts import Gathering, source_changed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.volume import Spliceable, Volume
+    from wkwdask.plans.regions import RegionGrid
+    from wkwdask.runs.job import Task
+
+
+@dataclass(frozen=True, slots=True)
+class SpliceTask:
+    """Make the files of one region."""
+
+    source: Volume
+    """What is copied."""
+    target: Spliceable
+    """What is written."""
+    plan: RegionGrid
+    """The regions: whole shards of the target."""
+    region: Vec3
+    """Which region."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"region {self.region} of {self.source.name}"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "splice {},{},{}".format(*self.region)
+
+    def states(self) -> States:
+        """Look at the files that are read."""
+        return self.source.shard_states(self.plan.region_box(self.region))
+
+    def run(self) -> Result:
+        """Copy all files of the region.
+
+        Returns
+        -------
+        Result
+            With the receipt of each file.
+        """
+        states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
+        sources = grouped_digests(states, self.source.shard_shape, self.target.shard_shape)
+        receipts = [
+            replace(self.target.splice_shard(self.source, shard), sources=sources.get(shard, 0))
+            for shard in cells(self.plan.region_box(self.region), self.target.shard_shape)
+        ]
+        nbytes_in = voxel_nbytes(self.source, self.plan.region_box(self.region))
+        return Result(tuple((0, receipt) for receipt in receipts), digest(states), nbytes_in=nbytes_in)
+
+
+class SpliceJob:
+    """One mag made of the stored blocks of another.
+
+    Parameters
+    ----------
+    source : Volume
+        What is copied, of the same box as the target.
+    target : Spliceable
+        What is written.
+    plan : RegionGrid
+        The regions.
+    """
+
+    def __init__(self, source: Volume, target: Spliceable, plan: RegionGrid) -> None:
+        self._source, self._target, self._plan = source, target, plan
+        self._gathering = Gathering([target])
+        self.tallies = self._gathering.tallies
+        self._occupied = source.occupied(plan.region_shape)
+        self.num_tasks = int(self._occupied.sum())
+        (tally,) = self.tallies
+        tally.expected = int(plan.occupied_shards(target.shard_shape, self._occupied).sum())
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the regions that touch a stored file."""
+        return (SpliceTask(self._source, self._target, self._plan, region) for region in self._plan.regions(self._occupied))
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take receipts."""
+        return self._gathering.take(task, result, _no_parts)
+
+    def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
+        """Tell whether the files of an earlier start are still there.
+
+        Raises
+        ------
+        ResumeError
+            The source has changed since.
+        """
+        if isinstance(task, SpliceTask):
+            states = task.states()
+            if digest(states) != result.sources:
+                raise source_changed(task, states, self._source)
+        return self._gathering.is_there(result, known)
+
+
+def _no_parts(level: int, shard: Vec3) -> int:
+    raise AssertionError("files are spliced whole")

@@ -1,0 +1,1 @@
+"""Verbs as they are for WKW."""

@@ -1,0 +1,246 @@
+"""Staging a function that is applied to volumes: from what a user asks for to sources, target and plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import BoundsError
+from wkwdask.formats.pictures.foreign import open_any
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.header import BlockType
+from wkwdask.formats.wkw.volume import WkwVolume
+from wkwdask.geometry.mag import vec3
+from wkwdask.plans.apply import plan_bricks
+from wkwdask.plans.file_len import LARGEST_FILE_LEN
+from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.store.owner import Owner
+from wkwdask.verbs.aligned import is_finer
+from wkwdask.verbs.apply import Application, ApplyJob, TrialTask, function_name
+from wkwdask.verbs.content import EXISTING
+from wkwdask.verbs.wkw.mags import box_setting, source_token
+from wkwdask.verbs.wkw.places import edit_for, place_of
+from wkwdask.verbs.wkw.write import check_level, new_header, staged_target, stored_settings
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.formats.wkw.target import WkwTarget
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.volume import Volume
+
+_COMMAND = "apply"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOptions:
+    """How a function is applied, and how its result is stored."""
+
+    halo: Vec3 = (0, 0, 0)
+    """How far it looks beyond what it computes [voxels]."""
+    mask: str | os.PathLike[str] | None = None
+    """Where it counts."""
+    where: BoundingBox | None = None
+    """What is computed [voxels of mag 1]."""
+    skips_empty: bool = False
+    """Whether the result is zero where the first source is."""
+    chunks: Vec3 | None = None
+    """What one call computes [voxels]."""
+    dtype: Any = None
+    """Type of one channel of the result; by default that of the first source."""
+    num_channels: int = 1
+    """Channels of the result."""
+    block_len: int | None = None
+    """Edge of a block [voxels]."""
+    file_len: int | None = None
+    """Edge of a file [blocks]."""
+    compression: str | None = None
+    """How blocks are encoded."""
+    level: int = DEFAULT_LEVEL
+    """LZ4HC level."""
+    category: str | None = None
+    """What a new layer is."""
+    token: str | None = None
+    """What the user calls the function's version."""
+    arguments: str | None = None
+    """What tells the arguments apart that are bound to the function."""
+    retries: int = 0
+    """How often the function is tried again for a brick for which it failed."""
+    allow_external: bool = False
+    """Whether links of the target may lead out of its dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedApply:
+    """A function that can be applied."""
+
+    application: Application
+    """What is applied to what."""
+    target: WkwTarget
+    """What is written."""
+    staged: StagedMags
+    """How it appears."""
+
+    def job(self) -> ApplyJob:
+        """Make the job."""
+        return ApplyJob(self.application, self.target)
+
+
+def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOptions) -> tuple[tuple[Volume, ...], Volume | None]:
+    """Open what is read.
+
+    Raises
+    ------
+    MissingError
+        There is no such mag.
+    ValueError
+        No source is named, or several layers could be meant.
+    """
+    if not sources:
+        raise ValueError("name at least one source")
+    return tuple(open_any(url) for url in sources), None if options.mask is None else open_any(options.mask)
+
+
+def make_application(
+    function: Callable[..., Any],
+    volumes: tuple[Volume, ...],
+    mask: Volume | None,
+    options: ApplyOptions,
+    header: WkwHeader,
+    mag: Mag,
+    workers: int,
+    region: Vec3 | None = None,
+) -> Application:
+    """Plan how a function is applied.
+
+    Raises
+    ------
+    BoundsError
+        ``where`` lies outside of the first source.
+    ValueError
+        Sources cannot be read together, or an option makes no sense.
+    """
+    for volume in (*volumes, *(() if mask is None else (mask,))):
+        is_finer(volume.box.mag, mag)
+    if min(options.halo) < 0:
+        raise ValueError(f"halo must not be negative, got {options.halo}")
+    box = volumes[0].box.in_mag(mag)
+    where = None if options.where is None else options.where.in_mag(mag).intersection(box)
+    if where is not None and where.is_empty:
+        raise BoundsError(f"{volumes[0].name}: where={options.where} holds nothing of it, its box is {box}")
+    voxel_nbytes = header.voxel_nbytes + sum(volume.dtype.itemsize * volume.num_channels for volume in volumes)
+    plan = plan_bricks(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes, workers, options.chunks, region)
+    return Application(function, volumes, plan, options.halo, mask, where, options.skips_empty, 1 + options.retries)
+
+
+def trial_of(
+    function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions
+) -> TrialTask:
+    """Lay out one call of a function before anything is planned.
+
+    Raises
+    ------
+    BoundsError, MissingError, TypeError, UnsupportedError, ValueError
+        As for :func:`wkwdask.apply`.
+    """
+    volumes, mask = open_sources(sources, options)
+    mag = volumes[0].box.mag if target is None else place_of(target, allow_external=options.allow_external).mag
+    header = header_for(volumes[0], options, volumes[0].box.in_mag(mag))
+    application = make_application(function, volumes, mask, options, header, mag, 1)
+    return TrialTask(application, None if target is None else header, (header.block_len,) * 3)
+
+
+def header_for(first: Volume, options: ApplyOptions, box: BoundingBox) -> WkwHeader:
+    """Choose how a result is stored: what is not given as in the first source where that is WKW, with files as long as suits the box of the result.
+
+    Raises
+    ------
+    TypeError
+        WKW has no voxel type for the dtype.
+    ValueError
+        An option makes no sense.
+    """
+    like = first.header if isinstance(first, WkwVolume) else None
+    block_len = options.block_len or (32 if like is None else like.block_len)
+    largest = LARGEST_FILE_LEN if like is None else like.file_len
+    block_type = BlockType.LZ4HC if like is None or not like.is_compressed else like.block_type
+    if options.compression is not None:
+        block_type = BlockType.parse(options.compression)
+    dtype = first.dtype if options.dtype is None else np.dtype(options.dtype)
+    return new_header(dtype, options.num_channels, block_len, options.file_len, block_type, box, largest)
+
+
+def stage_apply(
+    function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], options: ApplyOptions, existing: str, workers: int
+) -> StagedApply:
+    """Check and lay out the making of a mag by a function, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    function : callable
+        What is applied.
+    sources : sequence of str or path
+        What is read.
+    target : str or path
+        The mag's folder.
+    options : ApplyOptions
+        How.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+
+    Returns
+    -------
+    StagedApply
+
+    Raises
+    ------
+    BoundsError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
+        As for :func:`wkwdask.apply`.
+    """
+    check_existing(existing, EXISTING)
+    check_level(options.level)
+    volumes, mask = open_sources(sources, options)
+    place = place_of(target, allow_external=options.allow_external)
+    parent, box = place.layer.folder, volumes[0].box.in_mag(place.mag)
+    header = header_for(volumes[0], options, box)
+    given = {
+        "halo": ",".join(map(str, options.halo)),
+        "mask": None if mask is None else mask.name,
+        "where": None if options.where is None else box_setting(options.where),
+        "chunks": None if options.chunks is None else ",".join(map(str, options.chunks)),
+    }
+    settings = settings_of(
+        _COMMAND, function=function_name(function), arguments=options.arguments, token=options.token, sources=",".join(volume.name for volume in volumes),
+        box=box_setting(box), skips_empty=int(options.skips_empty), dtype=header.dtype.name, channels=header.num_channels,
+        **stored_settings(header, options.level), input=_token((*volumes, *(() if mask is None else (mask,)))), **given,
+    )  # fmt: skip
+    interrupted = find_interrupted(parent, (place.folder,), settings, existing)
+    owner = Owner.this_process(f"{_COMMAND} {function_name(function)} into {place.folder}", interrupted.job if interrupted is not None else None)
+    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    application = make_application(function, volumes, mask, options, header, place.mag, workers, region)
+    made = staged_target(owner, parent, header, options.level, box)
+    nbytes = sum(volume.box.volume * volume.dtype.itemsize * volume.num_channels for volume in volumes)
+    edit = edit_for(place, header, box, options.category)
+    plan = {"region": application.plan.region_shape}
+    staged = StagedMags(owner, parent, (made,), (place.folder,), nbytes, edit, settings, existing, plan, task_nbytes=_task_nbytes(application, made))
+    return StagedApply(application, made, staged)
+
+
+def _task_nbytes(application: Application, made: WkwTarget) -> int:
+    """Estimate the memory of a task [bytes]: one brick of each source with its halo, and of the result, twice: the function has arrays of its own."""
+    grown = math.prod(n + 2 * halo for n, halo in zip(application.plan.brick_shape, application.halo, strict=True))
+    voxel_nbytes = made.dtype.itemsize * made.num_channels + sum(source.dtype.itemsize * source.num_channels for source in application.sources)
+    return 2 * grown * voxel_nbytes
+
+
+def _token(volumes: Sequence[Volume]) -> str:
+    """Name the sources, so that others in their place have another name."""
+    return ",".join(source_token(volume) if isinstance(volume, WkwVolume) else str(volume.token) for volume in volumes)

@@ -1,0 +1,239 @@
+"""Edits of a dataset that concern folders as well as its JSON: renaming a layer, listing what is on disk or in another dataset.
+
+Wherever such an edit is interrupted, all mags can be read under the name that the JSON has at that moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import ExistsError, LockedError, MissingError, UnsupportedError
+from wkwdask.formats.webknossos.dataset import Layer, read_datasource, update_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME, is_folder_name, layer_entry
+from wkwdask.formats.webknossos.datasource_edits import path_holders, with_entry, with_explicit_paths, with_new_name, with_paths
+from wkwdask.runs.job_records import JobState, job_states
+from wkwdask.store.local import exchange, fsync_folder, is_remote
+from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wkwdask.formats.webknossos.datasource import DataSource
+    from wkwdask.geometry.mag import Mag
+
+
+def datasource_of(dataset: str) -> DataSource:
+    """Read the JSON of a dataset that must have one.
+
+    Raises
+    ------
+    CorruptError
+        It breaks its format.
+    MissingError
+        There is none.
+    """
+    datasource = read_datasource(dataset)
+    if datasource is None:
+        raise MissingError(f"{dataset}/{FILE_NAME}: not found")
+    return datasource
+
+
+def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) -> Layer:
+    """Find a layer of a dataset.
+
+    Raises
+    ------
+    CorruptError
+        The JSON breaks its format, or says something impossible of the layer.
+    MissingError
+        There is no such dataset or layer.
+    """
+    datasource = datasource_of(dataset) if datasource is None else datasource
+    if datasource.layer(name) is None:
+        names = [layer.name for layer in datasource.layers] + [layer.name for layer in datasource.odd]
+        raise MissingError(f"{dataset}: no layer {name!r}; there are {', '.join(names) or 'none'}")
+    return Layer(f"{dataset}/{name}", name, dataset, datasource)
+
+
+@contextlib.contextmanager
+def kept_idle(layer: Layer) -> Iterator[None]:
+    """Keep jobs from starting in a layer; a job that works or can resume there would not find it again.
+
+    Raises
+    ------
+    LockedError
+        There is such a job.
+    """
+    _check_idle(layer)
+    with contextlib.ExitStack() as guards:
+        for folder in sorted({os.path.realpath(folder) for folder in _folders_of(layer)}):
+            if os.path.isdir(folder) and os.access(folder, os.W_OK):
+                guards.enter_context(guarded(folder))
+        _check_idle(layer)
+        yield
+
+
+def _folders_of(layer: Layer) -> list[str]:
+    """List the folders in which jobs on a layer work."""
+    return sorted({layer.folder} | {os.path.dirname(folder) for folder in layer.mags.values() if not is_remote(folder)})
+
+
+def _check_idle(layer: Layer) -> None:
+    for folder in _folders_of(layer):
+        for root, state in job_states(folder) if os.path.isdir(folder) else ():
+            if state is not JobState.DEAD:
+                raise LockedError(f"{root}: a job works in this layer, or can go on ({state.value}); let it end, or let repair remove what it left")
+    for mag, folder in layer.mags.items():
+        holder = None if is_remote(folder) else lock_holder(folder)
+        if holder is not None:
+            raise LockedError(f"{folder}: another job writes mag {mag}: {holder}")
+
+
+# ----------------------------------------------------------------------------- another name
+
+
+def rename_layer(dataset: str, old: str, new: str) -> None:
+    """Give a layer and its folder another name; jobs of this package are kept out.
+
+    The new name becomes a link to the folder, the JSON takes the new name and paths in one step, and link and folder change places in one step: at any
+    moment the paths of the JSON lead to the mags. Where the system cannot swap two names, the folder keeps the old one. The same call ends what was
+    interrupted.
+
+    Parameters
+    ----------
+    dataset : str
+        The dataset.
+    old, new : str
+        The names.
+
+    Raises
+    ------
+    ExistsError
+        There is a layer or a file of the new name.
+    LockedError
+        A job works in the layer, or could go on there.
+    MissingError
+        There is no such layer.
+    ValueError
+        A layer cannot have the new name.
+    """
+    datasource = datasource_of(dataset)
+    here, there = f"{dataset}/{old}", f"{dataset}/{new}"
+    if is_folder_name(old) and datasource.layer(old) is None and datasource.layer(new) is not None and (_leads_to(there, old) or _leads_to(here, old)):
+        _swap(dataset, old, new)
+        return
+    layer = stored_layer(dataset, old, datasource)
+    with_new_name(datasource.document, old, new, str)  # says what is wrong before anything changes
+    with kept_idle(layer):
+        if not os.path.isdir(here):
+            update_datasource(dataset, lambda document: with_new_name(document, old, new, str))
+            return
+        if os.path.lexists(there) and not _leads_to(there, old):
+            raise ExistsError(f"{there}: exists already, but is not a layer of the JSON; move it away or choose another name")
+        if not os.path.lexists(there):
+            os.symlink(old, there)
+        update_datasource(dataset, lambda document: with_new_name(document, old, new, _mover(dataset, old, new)))
+        _swap(dataset, old, new)
+        for folder in _folders_of(stored_layer(dataset, new)):
+            with contextlib.suppress(OSError):
+                os.unlink(f"{folder}/{GUARD_NAME}")
+
+
+def _leads_to(path: str, target: str) -> bool:
+    return os.path.islink(path) and os.readlink(path) == target
+
+
+def _swap(dataset: str, old: str, new: str) -> None:
+    """Let the folder have the new name, to which a link leads already."""
+    here, there = f"{dataset}/{old}", f"{dataset}/{new}"
+    if _leads_to(there, old):
+        update_datasource(dataset, lambda document: with_paths(document, _mover(dataset, old, new)))  # where an earlier call could not swap them
+        if not exchange(here, there):
+            _stay(dataset, old, new)
+            os.unlink(there)
+            return
+        fsync_folder(dataset)
+    if _leads_to(here, old):  # what was the link leads to itself now
+        os.unlink(here)
+
+
+def _stay(dataset: str, old: str, new: str) -> None:
+    """Let the JSON lead to the folder under its old name."""
+    mags = stored_layer(dataset, new).mags
+    back = _mover(dataset, new, old)
+    paths = {mag: f"./{os.path.relpath(folder, dataset)}" for mag, folder in mags.items() if not is_remote(folder)}
+    inside = {mag: back(path) for mag, path in paths.items() if path.startswith(f"./{new}/")}
+    update_datasource(dataset, lambda document: with_explicit_paths(with_paths(document, back), new, inside))
+
+
+def _mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
+    """Give what turns a path into, or in, one folder of a dataset into one of another folder, and leaves all other ones."""
+
+    def moved(path: str) -> str:
+        if is_remote(path):
+            return path
+        prefix = "file://" if path.startswith("file://") else ""
+        text = path.removeprefix(prefix)
+        absolute = os.path.normpath(os.path.join(dataset, text))
+        for root in (os.path.normpath(dataset), os.path.realpath(dataset)):
+            rest = absolute.removeprefix(f"{root}/{old}")
+            if rest != absolute and (not rest or rest.startswith("/")):
+                return f"{prefix}{root}/{new}{rest}" if os.path.isabs(text) else f"./{new}{rest}"
+        return path
+
+    return moved
+
+
+# ----------------------------------------------------------------------------- what is in other places
+
+
+def reference_entry(source: Layer, dataset: str, name: str, *, relative: bool) -> dict[str, Any]:
+    """Make the entry of a layer whose mags and attachments stay in another dataset.
+
+    Parameters
+    ----------
+    source : Layer
+        The other dataset's layer.
+    dataset : str
+        The dataset that is to list it.
+    name : str
+        Its name there.
+    relative : bool
+        Whether paths are relative to the dataset, which lets both move together.
+
+    Raises
+    ------
+    UnsupportedError
+        No JSON describes the other layer.
+    """
+    if source.record is None or source.dataset_folder is None:
+        raise UnsupportedError(f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can be listed in another one")
+
+    def seen_from_here(folder: str) -> str:
+        if is_remote(folder):
+            return folder
+        real = os.path.realpath(folder)
+        return os.path.relpath(real, os.path.realpath(dataset)) if relative else real
+
+    document = {"dataLayers": [copy.deepcopy(source.record.entry)]}
+    paths: dict[Mag, str] = {mag: seen_from_here(folder) for mag, folder in source.mags.items()}
+    entry = layer_entry(with_explicit_paths(document, source.name, paths), source.name)
+    attachments = {"attachments": entry.get("attachments")}
+    for holder in path_holders(attachments):
+        path = holder["path"]
+        holder["path"] = path if is_remote(path) else seen_from_here(os.path.join(source.dataset_folder, path.removeprefix("file://")))
+    return {**entry, "name": name}
+
+
+def list_layer(dataset: str, entry: dict[str, Any]) -> None:
+    """Add the entry of a layer to the JSON.
+
+    Raises
+    ------
+    ExistsError
+        There is a layer of that name.
+    """
+    update_datasource(dataset, lambda document: with_entry(document, entry))

@@ -1,0 +1,367 @@
+"""Staging the comparison of WKW mags: which are compared with which, where, and what is said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import BoundsError, MissingError, UnsupportedError
+from wkwdask.formats.opening import cropped, find, open_stored
+from wkwdask.formats.pictures.foreign import Placing, open_foreign
+from wkwdask.formats.precomputed.layer import PrecomputedLayer
+from wkwdask.formats.webknossos.dataset import Layer
+from wkwdask.formats.wkw.volume import WkwVolume
+from wkwdask.formats.zarr.layer import is_image, is_plain_zarr
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.translated import TranslatedVolume
+from wkwdask.plans.regions import RegionGrid
+from wkwdask.verbs.compare import CompareJob, Difference
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+
+    from wkwdask.formats.opening import AnyLayer, Found, StoredVolume
+    from wkwdask.formats.pictures.array_file import ArrayVolume
+    from wkwdask.formats.pictures.image_stack import ImageStack
+    from wkwdask.formats.precomputed.info import Scale
+
+    AnyVolume = StoredVolume | ArrayVolume | ImageStack
+
+_LARGEST_REGION_VX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeDiff:
+    """How two mags differ."""
+
+    name: str
+    """Layer and mag."""
+    first: str
+    """Folder of the one."""
+    second: str
+    """Folder of the other."""
+    mismatches: tuple[str, ...]
+    """What is not alike of types, channels and boxes."""
+    box: BoundingBox | None
+    """What was compared [voxels of the mag], None where types or channels differ."""
+    voxels_different: int = 0
+    """Voxels of which a channel differs."""
+    listed: tuple[Difference, ...] = ()
+    """The first of them, in the order of z, y, x and the channel."""
+    box_of_differences: BoundingBox | None = None
+    """Smallest box around all of them [voxels of the mag]."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether nothing differs."""
+        return not self.mismatches and not self.voxels_different
+
+    @property
+    def voxels_compared(self) -> int:
+        """Voxels that were compared; those that neither has stored are equal."""
+        return 0 if self.box is None else self.box.volume
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {mismatch}" for mismatch in self.mismatches]
+        lines += [f"{self.name}: {one}" for one in self.listed]
+        if self.voxels_different > len(self.listed):
+            lines.append(f"{self.name}: ...")
+        where = f", all in {self.box_of_differences}" if self.box_of_differences is not None else ""
+        verdict = "equal" if self.equal else "DIFFERENT"
+        return "\n".join([*lines, f"{self.name}: {verdict}: {self.voxels_different:,} of {self.voxels_compared:,} voxels differ{where}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """How two volumes, layers or datasets differ."""
+
+    volumes: tuple[VolumeDiff, ...]
+    """One entry for each mag that both have."""
+    only_first: tuple[str, ...] = ()
+    """Layers and mags that only the first has."""
+    only_second: tuple[str, ...] = ()
+    """Layers and mags that only the second has."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether both have the same mags, of the same boxes and types, and no voxel differs."""
+        return all(volume.equal for volume in self.volumes) and not self.only_first and not self.only_second
+
+    @property
+    def voxels_compared(self) -> int:
+        """Voxels that were compared."""
+        return sum(volume.voxels_compared for volume in self.volumes)
+
+    @property
+    def voxels_different(self) -> int:
+        """Voxels of which a channel differs."""
+        return sum(volume.voxels_different for volume in self.volumes)
+
+    def __str__(self) -> str:
+        lines = [str(volume) for volume in self.volumes]
+        lines += [f"only the first has {name}" for name in self.only_first] + [f"only the second has {name}" for name in self.only_second]
+        return "\n".join([*lines, "equal" if self.equal else "different"])
+
+    def to_json(self) -> dict[str, Any]:
+        """Give plain values for ``json.dumps``."""
+        return {
+            "equal": self.equal, "voxels_compared": self.voxels_compared, "voxels_different": self.voxels_different,
+            "only_first": self.only_first, "only_second": self.only_second, "volumes": [_volume_json(volume) for volume in self.volumes],
+        }  # fmt: skip
+
+
+def _volume_json(volume: VolumeDiff) -> dict[str, Any]:
+    return {
+        "name": volume.name, "first": volume.first, "second": volume.second, "equal": volume.equal, "mismatches": volume.mismatches,
+        "box": _box_json(volume.box), "voxels_compared": volume.voxels_compared, "voxels_different": volume.voxels_different,
+        "box_of_differences": _box_json(volume.box_of_differences),
+        "listed": [_difference_json(one) for one in volume.listed],
+    }  # fmt: skip
+
+
+def _difference_json(one: Difference) -> dict[str, Any]:
+    values = {"voxel": one.voxel, "channel": one.channel, "first": one.first, "second": one.second}
+    return {**values, "bits": one.bits} if one.bits[0] else values
+
+
+def _box_json(box: BoundingBox | None) -> list[int] | None:
+    return None if box is None else [*box.topleft, *box.size]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedDiff:
+    """Two mags that can be compared."""
+
+    name: str
+    """Layer and mag."""
+    first: AnyVolume
+    """The one."""
+    second: AnyVolume
+    """The other."""
+    mismatches: tuple[str, ...]
+    """What is not alike of types, channels and boxes."""
+    box: BoundingBox | None
+    """What is compared, None where types or channels differ."""
+
+    def job(self) -> CompareJob | None:
+        """Make the job; None where nothing can be compared."""
+        if self.box is None:
+            return None
+        edge = min(_LARGEST_REGION_VX, max(*self.first.shard_shape, *self.second.shard_shape))
+        return CompareJob(_cropped(self.first, self.box), _cropped(self.second, self.box), RegionGrid(self.box, (edge,) * 3, (edge,) * 3))
+
+    def report(self, job: CompareJob | None) -> VolumeDiff:
+        """Say what the job found."""
+        volume = VolumeDiff(self.name, self.first.name, self.second.name, self.mismatches, self.box)
+        if job is None:
+            return volume
+        return replace(volume, voxels_different=job.found.different, listed=job.found.listed, box_of_differences=job.found.box)
+
+
+def stage_diff(
+    first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None
+) -> tuple[list[StagedDiff], Diff]:
+    """Find out what is compared with what.
+
+    Parameters
+    ----------
+    first, second : str or path
+        Datasets, layers or mags.
+    layer : str, optional
+        The layer, by default all that both have; single layers are compared whatever their names.
+    mag : Mag, optional
+        The mag, by default all that both have.
+    box : BoundingBox, optional
+        Where [voxels of mag 1].
+
+    Returns
+    -------
+    list of StagedDiff
+        What both have.
+    Diff
+        Without volumes: what only one has.
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of a mag.
+    CorruptError, UnsupportedError
+        A scale of a precomputed volume cannot be read, and no other one was named.
+    MissingError
+        There is no such dataset, layer or mag, or nothing that both have.
+    ValueError
+        Two mags are named, and they are different ones.
+    """
+    foreign = [_is_foreign(url) for url in (first, second)]
+    if any(foreign):
+        return [_stage_foreign(first, second, foreign, layer, mag, box)], Diff(())
+    pairs, only = _layers(find(first), find(second), layer)
+    staged, alone = [], (list(only[0]), list(only[1]))
+    for name, (a, mag_a), (b, mag_b) in pairs:
+        if mag_a is not None and mag_b is not None and mag_a != mag_b:
+            raise ValueError(f"{a.mags[mag_a]} is mag {mag_a}, {b.mags[mag_b]} is mag {mag_b}: mags are compared with equal ones")
+        chosen = mag or mag_a or mag_b
+        ratios = [_ratios(one) if chosen is None else {} for one in (a, b)]
+        named = [ratio for one, its_ratios in zip((a, b), ratios, strict=True) if _names_scale(one) for ratio in its_ratios]
+        there = [[m for m in one.mags if not named and (chosen is None or m == chosen) and _is_openable(one, m)] for one in (a, b)]
+        staged += [_stage(f"{name}/{m.name}", a, b, m, box) for m in there[0] if m in there[1]]
+        scales = [{ratio: scale for ratio, scale in one.items() if not named or ratio in named} for one in ratios]
+        staged += [_stage_scales(name, (a, scale), (b, scales[1][ratio]), ratio, box) for ratio, scale in scales[0].items() if ratio in scales[1]]
+        for n in (0, 1):
+            alone[n].extend(f"{name}/{m.name}" for m in there[n] if m not in there[1 - n])
+            alone[n].extend(f"{name}/{scale.key}" for ratio, scale in scales[n].items() if ratio not in scales[1 - n])
+    if not staged:
+        raise MissingError(f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " "))
+    return staged, Diff((), tuple(alone[0]), tuple(alone[1]))
+
+
+def _is_foreign(url: str | os.PathLike[str]) -> bool:
+    """Tell whether something is a file or folder of images or an array, which says of no place; Zarr may, where it is an image or its URL says that it is Zarr.
+
+    Raises
+    ------
+    MissingError
+        There is nothing.
+    """
+    if is_plain_zarr(url):
+        return not is_image(url)
+    try:
+        find(url)
+    except MissingError as missing:
+        try:
+            open_foreign(url, Placing((0, 0, 0), MAG_1))
+        except (MissingError, UnsupportedError):
+            raise missing from None
+        return True
+    return False
+
+
+def _stage_foreign(
+    first: str | os.PathLike[str], second: str | os.PathLike[str], foreign: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
+) -> StagedDiff:
+    """Stage a comparison with an array or images of another format; their first voxel is the corner of the other's box."""
+    found: list[AnyVolume | None] = [None if is_foreign else open_stored(url, layer, mag)[1] for url, is_foreign in zip((first, second), foreign, strict=True)]
+    known = next((volume for volume in found if volume is not None), None)
+    placing = Placing((0, 0, 0), mag or MAG_1) if known is None else Placing(known.box.topleft, known.box.mag)
+    a, b = (volume if volume is not None else open_foreign(url, placing).volume for volume, url in zip(found, (first, second), strict=True))
+    return _compared("voxels", a, b, (True, True), box)
+
+
+def _cropped(volume: AnyVolume, box: BoundingBox) -> AnyVolume:
+    return cropped(volume, box) if isinstance(volume, (WkwVolume, TranslatedVolume)) else volume.cropped(box)
+
+
+def _is_openable(layer: AnyLayer, mag: Mag) -> bool:
+    """Tell whether a mag can be opened, with or without files."""
+    try:
+        layer.volume(mag)
+    except MissingError:
+        return False
+    return True
+
+
+_Ratio = tuple[float, ...]
+
+
+def _names_scale(layer: AnyLayer) -> bool:
+    """Tell whether a path was that of a scale that has no mag."""
+    return isinstance(layer, PrecomputedLayer) and layer.key is not None and layer.mag is None
+
+
+def _ratios(layer: AnyLayer) -> dict[_Ratio, Scale]:
+    """Find the scales that have no mag, by how many times as long their voxels are as those of mag 1.
+
+    Raises
+    ------
+    CorruptError, UnsupportedError
+        A scale cannot be read, and none was named.
+    """
+    if not isinstance(layer, PrecomputedLayer):
+        return {}
+    if layer.key is None:
+        for odd in layer.info.odd:
+            odd.refuse()
+    base = layer.voxel_size_nm or (1, 1, 1)
+    scales = [scale for scale in layer.info.scales if layer.key in (None, scale.key) and layer.mag_of(scale) is None]
+    return {tuple(round(length / unit, 3) for length, unit in zip(scale.resolution, base, strict=True)): scale for scale in scales}
+
+
+def _stage_scales(name: str, first: tuple[AnyLayer, Scale], second: tuple[AnyLayer, Scale], ratio: _Ratio, box: BoundingBox | None) -> StagedDiff:
+    """Stage the comparison of two scales that have no mag."""
+    a, b = (layer.open_scale(scale) for layer, scale in (first, second) if isinstance(layer, PrecomputedLayer))
+    part = None
+    if box is not None:
+        low = vec3([math.floor(n / step) for n, step in zip(box.topleft, ratio, strict=True)])
+        part = BoundingBox(low, vec3([math.ceil(n / step) - start for n, step, start in zip(box.bottomright, ratio, low, strict=True)]))
+    return _compared(f"{name}/{first[1].key}", a, b, (True, True), part)
+
+
+_Named = tuple[str, tuple["AnyLayer", Mag | None], tuple["AnyLayer", Mag | None]]
+
+
+def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
+    """Pair layers by their names; single ones whatever they are called.
+
+    Raises
+    ------
+    MissingError
+        There is no such layer.
+    ValueError
+        One of several layers is to be compared with a single one of another name, and nobody says which.
+    """
+    if layer is not None:
+        there = [any(one.name == layer for one in found.layers) for found in (first, second)]
+        a, b = (
+            found.readable(found.layers[0]) if len(found.layers) == 1 and not has and (other or not isinstance(found.layers[0], Layer)) else found.choose(layer)
+            for found, has, other in zip((first, second), there, there[::-1], strict=True)
+        )
+        return [(layer, (a, first.mag), (b, second.mag))], ([], [])
+    if len(first.layers) == len(second.layers) == 1:
+        a, b = first.readable(first.layers[0]), second.readable(second.layers[0])
+        return [(a.name, (a, first.mag), (b, second.mag))], ([], [])
+    by_name = ({one.name: one for one in first.layers}, {one.name: one for one in second.layers})
+    names = [name for name in by_name[0] if name in by_name[1]]
+    if not names and 1 in (len(first.layers), len(second.layers)):
+        (first if len(second.layers) == 1 else second).choose(None)  # which asks for a name
+    pairs: list[_Named] = [(name, (first.readable(by_name[0][name]), first.mag), (second.readable(by_name[1][name]), second.mag)) for name in names]
+    return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
+
+
+def _stage(name: str, a: AnyLayer, b: AnyLayer, mag: Mag, box: BoundingBox | None) -> StagedDiff:
+    return _compared(name, a.volume(mag), b.volume(mag), (_is_box_known(a), _is_box_known(b)), box)
+
+
+def _is_box_known(layer: AnyLayer) -> bool:
+    """Tell whether a layer's box is more than the extent of its files."""
+    return not isinstance(layer, Layer) or layer.record is not None
+
+
+def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> StagedDiff:
+    """Say what of two volumes is compared; ``known`` tells whose box is more than the extent of its files."""
+    mismatches = []
+    if first.dtype != second.dtype:
+        mismatches.append(f"{first.dtype.name} and {second.dtype.name}: voxels are not compared")
+    if first.num_channels != second.num_channels:
+        mismatches.append(f"{first.num_channels} and {second.num_channels} channels: voxels are not compared")
+    if mismatches:
+        return StagedDiff(name, first, second, tuple(mismatches), None)
+    compared, problem = _compared_box(first, known[0], second, known[1], None if box is None else box.in_mag(first.box.mag))
+    return StagedDiff(name, first, second, (problem,) if problem else (), compared)
+
+
+def _compared_box(first: AnyVolume, first_known: bool, second: AnyVolume, second_known: bool, box: BoundingBox | None) -> tuple[BoundingBox, str]:
+    """Choose what is compared: what lies in both boxes. Where only files say how large a mag is, absent ones count as zeros."""
+    boxes = [first.box, second.box] if first_known == second_known else [first.box if first_known else second.box] * 2
+    if not first_known and not second_known:
+        boxes = [first.box.union(second.box)] * 2
+    if box is not None:
+        boxes = [one.intersection(box) for one in boxes]
+        if all(one.is_empty for one in boxes):
+            raise BoundsError(f"{first.name}: box {box} lies outside {first.box}")
+    common = boxes[0].intersection(boxes[1])
+    if boxes[0] == boxes[1] or (boxes[0].is_empty and boxes[1].is_empty):
+        return common, ""
+    return common, f"boxes {boxes[0]} and {boxes[1]}: only voxels in both are compared"

@@ -1,0 +1,258 @@
+"""Mags that are made from another mag of their layer: that mag, their folders, their header, and what the JSON is to say."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import FormatError, IncompleteWriteError, MissingError, ResumeError
+from wkwdask.formats.webknossos.dataset import choose_layer, locate
+from wkwdask.formats.webknossos.layer_edit import LayerEdit
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.header import BlockType, WkwHeader
+from wkwdask.formats.wkw.volume import WkwVolume
+from wkwdask.plans.cells import SparseCells
+from wkwdask.plans.mag_ladder import check_one_ladder
+from wkwdask.store.local import is_remote
+from wkwdask.verbs.wkw.places import check_inside_dataset, json_path, real_folder
+from wkwdask.verbs.wkw.write import check_level, new_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from wkwdask.formats.opening import StoredVolume
+    from wkwdask.formats.webknossos.dataset import Layer
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.volume import Volume
+
+# Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
+# labels are scattered, hold little but zeros.
+_FILE_LEN_AFTER_SINGLE_BLOCKS = 8
+_SAMPLED_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class NewMagsOptions:
+    """What a user may choose of mags that are made from another one; None is the default that the fields of the function describe."""
+
+    mags: tuple[Mag, ...] | None = None
+    """The mags to make."""
+    compression: str | None = None
+    """How blocks are encoded."""
+    level: int | None = None
+    """LZ4HC level."""
+    block_len: int | None = None
+    """Edge of a block [voxels]."""
+    file_len: int | None = None
+    """Edge of a file [blocks]."""
+    allow_external: bool = False
+    """Whether mags may be written outside of the dataset."""
+
+    def chosen_level(self) -> int:
+        """Give the LZ4HC level.
+
+        Raises
+        ------
+        ValueError
+            There is no such level.
+        """
+        level = DEFAULT_LEVEL if self.level is None else self.level
+        check_level(level)
+        return level
+
+
+def open_source(
+    url: str | os.PathLike[str],
+    layer_name: str | None,
+    mag: Mag | None,
+    option: str,
+    default: Callable[[Layer], Mag | None] = lambda _: None,
+    *,
+    allow_external: bool = False,
+) -> tuple[Layer, WkwVolume]:
+    """Open the mag that others are made from.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layer_name : str, optional
+        The layer.
+    mag : Mag, optional
+        The mag; by default that of the path, else the finest that has files.
+    option : str
+        How a user calls the mag.
+    default : callable
+        May choose a mag where none is named.
+    allow_external : bool
+        Whether mags of the layer may be written outside of the dataset.
+
+    Returns
+    -------
+    Layer, WkwVolume
+
+    Raises
+    ------
+    MissingError
+        There is no such layer or mag, or it has no files.
+    ValueError
+        A mag's folder was named together with another mag.
+    """
+    located = locate(url, allow_external=allow_external)
+    if mag is not None and located.mag not in (None, mag):
+        raise ValueError(f"{os.fspath(url)}: is mag {located.mag}, but {option}= says {mag}")
+    layer = choose_layer(located, layer_name)
+    source = layer.volume(mag or located.mag or default(layer) or layer.finest_mag())
+    if not source.has_shards():
+        raise MissingError(f"{source.folder}: the mag has no data files")
+    return layer, source
+
+
+def box_setting(box: BoundingBox) -> str:
+    """Write down a box [voxels of its mag]."""
+    return ",".join(map(str, (*box.topleft, *box.size)))
+
+
+def source_token(source: Volume) -> str:
+    """Name the source so that another one in its place has another name; the same mag in WKW has the same one elsewhere."""
+    values = (source.header, source.box, source.state[1]) if isinstance(source, WkwVolume) else source.token
+    return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
+
+
+def presence(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
+    """Name which cells of some grids touch a stored file: a file that appears in an empty cell, or the last one that goes, changes it."""
+    state = hashlib.blake2b(digest_size=8)
+    for shape in cell_shapes:
+        found = source.occupied(shape)
+        state.update(found.places().tobytes() if isinstance(found, SparseCells) else np.packbits(found).tobytes())
+    return state.hexdigest()
+
+
+def check_presence(source: WkwVolume, now: dict[str, Any], then: dict[str, Any]) -> None:
+    """Make sure that an interrupted job finds files where it found them.
+
+    Raises
+    ------
+    ResumeError
+        It does not.
+    """
+    if now["presence"] != then.get("presence"):
+        raise ResumeError(f'{source.folder}: files were added or removed since the job was interrupted; existing="overwrite" starts anew')
+
+
+def check_not_replaced(source: StoredVolume) -> None:
+    """Make sure that a source that was read is still the one that is there.
+
+    Raises
+    ------
+    IncompleteWriteError
+        It was replaced.
+    """
+    if not is_current(source):
+        raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts anew with what is there now')
+
+
+def is_current(source: StoredVolume) -> bool:
+    """Tell whether a source that was read is still the one that is there."""
+    if isinstance(source, WkwVolume):
+        return source_token(WkwVolume.open(source.folder, source.box, source.box.mag)) == source_token(source)
+    return source.volume.is_current()
+
+
+def stored_nbytes(source: WkwVolume) -> tuple[int, int]:
+    """Count the files of a mag, and estimate their bytes from the sizes of some of them."""
+    files = sampled = nbytes = 0
+    for index in source.shards():
+        files += 1
+        if sampled < _SAMPLED_FILES:
+            with contextlib.suppress(FileNotFoundError):
+                nbytes += os.stat(source.shard_path(index)).st_size
+                sampled += 1
+    return files, nbytes * files // max(1, sampled)
+
+
+def aligned_mags(layer: Layer, align_with: str | bool) -> list[Mag]:
+    """List the mags of the layers that a ladder follows."""
+    if align_with is False:
+        return []
+    layers = [] if layer.datasource is None else [other for other in layer.datasource.layers if other.name != layer.name]
+    if align_with is not True:
+        layers = [other for other in layers if other.name == align_with]
+        if not layers:
+            raise MissingError(f"{layer.dataset_folder or layer.folder}: no other layer {align_with!r} to align with")
+    return [entry.mag for other in layers for entry in other.mags]
+
+
+def mag_folder(layer: Layer, mag: Mag) -> str:
+    """Say where a mag goes or is: where the JSON has it, else in the layer's folder."""
+    folder = layer.mags.get(mag, f"{layer.folder}/{mag.name}")
+    check_inside_dataset(layer, folder)
+    return real_folder(layer, folder)
+
+
+def header_like(source: WkwVolume, options: NewMagsOptions, box: BoundingBox, largest: int = 1) -> WkwHeader:
+    """Choose how a new mag is stored: what is not given as in the mag that it is made from, but raw becomes LZ4HC.
+
+    Parameters
+    ----------
+    source : WkwVolume
+        The mag that it is made from.
+    options : NewMagsOptions
+        What a user chose.
+    box : BoundingBox
+        Where the new mag has data. Its files are as long as suits the box.
+    largest : int
+        How long they may be even where those of the source are shorter [blocks]. Files of one block become larger ones in any case.
+
+    Raises
+    ------
+    ValueError
+        An option makes no sense.
+    """
+    before = source.header
+    block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
+    if options.compression is not None:
+        block_type = BlockType.parse(options.compression)
+    block_len = before.block_len if options.block_len is None else options.block_len
+    largest = max(largest, before.file_len) if before.file_len > 1 else _FILE_LEN_AFTER_SINGLE_BLOCKS
+    is_as_before = (block_len, options.file_len or before.file_len) == (before.block_len, before.file_len)
+    return new_header(before.dtype, before.num_channels, block_len, options.file_len, block_type, box, largest, any_length=is_as_before)
+
+
+def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], headers: Sequence[WkwHeader]) -> LayerEdit | None:
+    """Say what the JSON is to list once the mags are there, None without a JSON.
+
+    Raises
+    ------
+    ValueError
+        They would be a second ladder in the layer.
+    """
+    check_one_ladder(layer.folder, layer.mags, mags)
+    dataset = layer.dataset_folder
+    if dataset is None or layer.record is None:
+        return None
+    listed = tuple((mag, json_path(layer, mag, folder), header.file_len_vx) for mag, folder, header in zip(mags, folders, headers, strict=True))
+    return LayerEdit(dataset, layer.name, listed, is_listed=True)
+
+
+def check_apart(layer: Layer, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
+    """Refuse a JSON by which a new mag would take the place of other data.
+
+    Raises
+    ------
+    ValueError
+        Folders overlap.
+    """
+    known = {source.folder: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
+    others = [os.path.realpath(folder) for folder in known if not is_remote(folder)]
+    for number, folder in enumerate(folders):
+        real = os.path.realpath(folder)
+        for other in others + [os.path.realpath(before) for before in folders[:number]]:
+            if os.path.commonpath([real, other]) in (real, other):
+                raise FormatError(f"{folder}: mag {mags[number]} would take the place of {other}; the paths in the JSON overlap")

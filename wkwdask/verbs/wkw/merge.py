@@ -1,0 +1,286 @@
+"""Staging the merge of volume annotations into a WKW mag: which mag, which ids, which box."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wkwdask.errors import UnsupportedError
+from wkwdask.formats.webknossos.annotation import check_not_missing, open_annotation
+from wkwdask.formats.webknossos.dataset import choose_layer, locate
+from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
+from wkwdask.formats.wkw.merged import MergedVolume
+from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
+from wkwdask.runs.staged import check_existing
+from wkwdask.verbs.content import EXISTING
+from wkwdask.verbs.wkw.places import edit_for, place_of
+from wkwdask.verbs.wkw.rechunk import find_moves, header_of, lay_out
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.webknossos.annotation import AnnotationMag
+    from wkwdask.formats.webknossos.dataset import Layer
+    from wkwdask.formats.webknossos.layer_edit import LayerEdit
+    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.geometry.mag import Mag
+    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.verbs.wkw.places import Place
+    from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Annotations, and the mag that they go into."""
+
+    move: Move
+    """The mag, and where the result goes."""
+    annotations: tuple[AnnotationMag, ...]
+    """The annotations that hold blocks, the strongest last."""
+    box: BoundingBox
+    """Where there are data in the end [voxels of the mag]."""
+    largest: int | None
+    """The largest id in the end, None where that of the base is not known."""
+    notes: tuple[str, ...]
+    """What a user should know."""
+
+    @property
+    def note(self) -> str:
+        """All that a user should know, and what is still to be done."""
+        return "; ".join([*self.notes, f"coarser mags are not made: wkwdask pyramid {os.path.dirname(str(self.move.folder))}"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What stands in the blocks of an annotation."""
+
+    largest: int
+    """The largest id."""
+    outside: BoundingBox
+    """The smallest box around all voxels outside of the base's box that are not zero."""
+
+
+def find_merge(
+    base: str | os.PathLike[str],
+    annotations: Sequence[str | os.PathLike[str]],
+    target: str | os.PathLike[str],
+    layer: str | None,
+    mag: Mag | None,
+    relabel: bool | int,
+    volume_layer: str | None = None,
+) -> Merge:
+    """Find the mag and the annotations that a user means, read all of their blocks once, and choose ids.
+
+    Parameters
+    ----------
+    base : str or path
+        A dataset, a layer or a mag.
+    annotations : sequence of str or path
+        Zips or folders.
+    target : str or path
+        A dataset, a layer or a mag.
+    layer : str, optional
+        The layer of the base; may be omitted where there is one, or one segmentation.
+    mag : Mag, optional
+        By default that of the path, else the finest that an annotation holds blocks of.
+    relabel : bool or int
+        Whether new ids are moved so that each annotation has its own; a number is the largest id of the base, where its JSON does not say.
+    volume_layer : str, optional
+        Which volume layer of the annotations; by default the one that was made on the layer.
+
+    Raises
+    ------
+    FormatError
+        A zip or a block of an annotation is broken.
+    MissingError
+        The base has no such mag, or an annotation holds only blocks of others.
+    UnsupportedError
+        An annotation is no WKW with files of one block, its type cannot be held by that of the base, or ids would not fit into it.
+    ValueError
+        Several layers could be meant, none of the annotations holds a block, or the largest id of the base is not known and has to be.
+    """
+    located = locate(base)
+    if layer is None and len(located.layers) > 1:
+        labels = [one.name for one in located.layers if one.record is not None and one.record.category == "segmentation"]
+        layer = labels[0] if len(labels) == 1 else None
+    chosen = choose_layer(located, layer)
+    found_layers = [open_annotation(url, chosen.name, volume_layer) for url in annotations]
+    opened = [mags for mags, _ in found_layers]
+    mags = sorted((found.mag for mags in opened for found in mags), key=lambda found: (found.maximum, found.factors))
+    wanted = mag or located.mag or (mags[0] if mags else None)
+    if wanted is None:
+        raise ValueError(f"no block is stored in {', '.join(os.fspath(url) for url in annotations)}: there is nothing to merge")
+    (move,) = find_moves(base, target, None if located.mag is not None else [chosen.name], [wanted])
+    taken = [(check_not_missing(mags, wanted), os.fspath(url)) for mags, url in zip(opened, annotations, strict=True)]
+    merge = _with_ids(move, [found for found, _ in taken if found is not None], [url for found, url in taken if found is None], relabel)
+    return replace(merge, notes=(*(note for _, note in found_layers if note), *merge.notes))
+
+
+def _with_ids(move: Move, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
+    source = move.layer.volume(move.mag)
+    for annotation in annotations:
+        _check_type(annotation, source)
+    scans = [_scan(annotation, source) for annotation in annotations]
+    box = source.box
+    for scan in scans:
+        box = box.union(scan.outside)
+    known = _largest_known(move.layer, relabel)
+    largest = None if known is None else max([known, *(scan.largest for scan in scans)])
+    if relabel is False:
+        return Merge(move, tuple(annotations), box, largest, _about(empty))
+    if known is None:
+        raise ValueError(f"{source.folder}: relabel needs the largest id of the base, which its JSON does not state; give it as a number")
+    for annotation in annotations:
+        _check_known(annotation, source, known)
+    moved, largest, lines = _relabelled(annotations, scans, known)
+    if largest > np.iinfo(source.dtype).max:
+        raise UnsupportedError(f"{source.folder}: ids up to {largest} do not fit into {source.dtype.name}")
+    return Merge(move, moved, box, largest, (*lines, *_about(empty)))
+
+
+def _about(empty: Sequence[str]) -> tuple[str, ...]:
+    return tuple(f"no block is stored in {url}" for url in empty)
+
+
+def stage_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> StagedRechunk:
+    """Check and lay out the merge.
+
+    Parameters
+    ----------
+    merge : Merge
+        The annotations.
+    options : RechunkOptions
+        How the result is to be stored.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+
+    Returns
+    -------
+    StagedRechunk
+
+    Raises
+    ------
+    ResumeError
+        Another job that writes the mag was interrupted.
+    ValueError
+        An option makes no sense.
+    """
+    check_existing(existing, EXISTING)
+    move, source = merge.move, merge.move.layer.volume(merge.move.mag)
+    header = header_of(source, options)
+    place = place_of(str(move.folder), allow_external=options.allow_external)
+    folder, edit = place.folder, _edit(move, place, merge.box, header, merge.largest)
+    volume = MergedVolume(source, merge.annotations, merge.box)
+    return lay_out(source, volume, header, options, (folder, os.path.dirname(folder), edit), existing, workers, annotations=_token(merge.annotations))
+
+
+def _check_type(annotation: AnnotationMag, source: WkwVolume) -> None:
+    header = annotation.header
+    if header.num_channels != source.num_channels or not np.can_cast(header.dtype, source.dtype):
+        raise UnsupportedError(
+            f"{annotation.name}: holds {header.dtype.name} in {header.num_channels} channels, "
+            f"which {source.folder}, {source.dtype.name} in {source.num_channels}, cannot hold"
+        )
+    if source.dtype.kind not in "iu":
+        raise UnsupportedError(f"{source.folder}: holds {source.dtype.name}; annotations are merged into whole numbers")
+
+
+def _scan(annotation: AnnotationMag, source: WkwVolume) -> _Scan:
+    """Read all blocks of an annotation once."""
+    largest, step = 0, annotation.header.block_len
+    outside = BoundingBox((0, 0, 0), (0, 0, 0), source.box.mag)
+    for row in annotation.blocks().tolist():
+        voxels = annotation.read_block((row[0], row[1], row[2]), source.dtype)
+        largest = max(largest, int(voxels.max()))
+        block = BoundingBox((row[0] * step, row[1] * step, row[2] * step), (step, step, step), source.box.mag)
+        if not source.box.contains(block):
+            outside = outside.union(_nonzero_outside((voxels != 0).any(axis=0), block, source.box))
+    return _Scan(largest, outside)
+
+
+def _nonzero_outside(voxels: Any, block: BoundingBox, box: BoundingBox) -> BoundingBox:
+    """Give the smallest box around the voxels of a block that are not zero and lie outside of a box."""
+    inside = block.intersection(box)
+    if not inside.is_empty:
+        voxels[tuple(slice(a - t, b - t) for a, b, t in zip(inside.topleft, inside.bottomright, block.topleft, strict=True))] = False
+    places = np.argwhere(voxels)
+    if not len(places):
+        return BoundingBox((0, 0, 0), (0, 0, 0), box.mag)
+    return BoundingBox.from_corners((places.min(axis=0) + block.topleft).tolist(), (places.max(axis=0) + 1 + block.topleft).tolist(), box.mag)
+
+
+def _largest_known(layer: Layer, relabel: bool | int) -> int | None:
+    if relabel is not True and relabel is not False:
+        if not isinstance(relabel, int) or relabel < 0:
+            raise ValueError(f"relabel is True, False or the largest id of the base, a whole number from 0 on; got {relabel!r}")
+        return relabel
+    return None if layer.record is None else largest_segment_id(layer.record.attributes)
+
+
+def _check_known(annotation: AnnotationMag, source: WkwVolume, known: int) -> None:
+    """Make sure that what counts as a new id is none that the base has in the same block: many a JSON states too small an id as the largest.
+
+    Raises
+    ------
+    ValueError
+        It is one.
+    """
+    step = annotation.header.block_len
+    before = np.empty((source.num_channels, step, step, step), source.dtype, order="F")
+    for row in annotation.blocks().tolist():
+        voxels = annotation.read_block((row[0], row[1], row[2]), source.dtype)
+        new = np.unique(voxels[voxels > known])
+        if len(new):
+            source.read_into(before, (row[0] * step, row[1] * step, row[2] * step))
+            old = new[np.isin(new, before)]
+            if len(old):
+                raise ValueError(
+                    f"{source.folder}: holds id {old[0]}, although its largest is said to be {known}; relabel needs the true one: give it as a number"
+                )
+
+
+def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], known: int) -> tuple[tuple[AnnotationMag, ...], int, list[str]]:
+    """Give each annotation ids of its own for what is new in it: those above all ids of the base move behind those of the annotations before."""
+    moved, lines, by = [], [], 0
+    for annotation, scan in zip(annotations, scans, strict=True):
+        moved.append(replace(annotation, last_known=known, moved_by=by))
+        new = max(0, scan.largest - known)
+        if new and by:
+            lines.append(f"{annotation.file.name}: ids {known + 1} to {known + new} became {known + by + 1} to {known + by + new}")
+        by += new
+    return tuple(moved), known + by, lines
+
+
+def _edit(move: Move, place: Place, box: BoundingBox, header: WkwHeader, largest: int | None) -> LayerEdit | None:
+    """Say what the JSON is to list: a new layer is like that of the base, and the largest id is brought up to date."""
+    record = move.layer.record
+    edit = edit_for(place, header, box, "segmentation" if record is None else record.category)
+    if edit is None:
+        return None
+    attributes = {} if record is None else dict(record.attributes)
+    if largest is not None:
+        attributes["largestSegmentId"] = format_segment_id(largest)
+    before = place.layer.record
+    if edit.new_layer is None and before is not None:
+        edit = replace(edit, new_layer=(before.category, before.bounding_box, before.element_class, before.num_channels))
+    if edit.new_layer is not None and record is not None:
+        category, wanted, elements, channels = edit.new_layer
+        wanted = record.bounding_box if record.bounding_box.in_mag(box.mag).contains(box) else record.bounding_box.union(box.in_mag(MAG_1))
+        if before is not None and any(entry.mag != move.mag for entry in before.mags):
+            wanted = before.bounding_box.union(wanted)
+        edit = replace(edit, new_layer=(category, wanted, elements, channels))
+    return replace(edit, attributes=attributes)
+
+
+def _token(annotations: Sequence[AnnotationMag]) -> str:
+    """Name the annotations so that others, or the same ones after a change, have another name."""
+    return hashlib.blake2b(
+        repr([(one.file.state, one.folder, one.header, one.last_known, one.moved_by) for one in annotations]).encode(), digest_size=8
+    ).hexdigest()

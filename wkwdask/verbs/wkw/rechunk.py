@@ -1,0 +1,439 @@
+"""Staging mags that are stored anew: from what a user asks for to sources, targets, plans and jobs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.errors import BoundsError, MissingError
+from wkwdask.formats.replaceable import check_targets, is_taken
+from wkwdask.formats.webknossos.dataset import choose_layer, locate, read_datasource, update_datasource
+from wkwdask.formats.webknossos.datasource_edits import with_name
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.header import BlockType, WkwHeader
+from wkwdask.formats.wkw.splice import can_splice
+from wkwdask.formats.wkw.stored_file import open_if_stored
+from wkwdask.formats.wkw.volume import files_box, filled_box
+from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.translated import TranslatedVolume, moved
+from wkwdask.plans.rechunk import plan_splicing
+from wkwdask.plans.upsample import plan_upsampling
+from wkwdask.runs.job_records import find_unfinished, is_untouched
+from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, finish_what_was_left, settings_of
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import read_provenance
+from wkwdask.verbs.content import EXISTING
+from wkwdask.verbs.rechunk import StagedRechunk
+from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, check_presence, edit_of, presence, source_token
+from wkwdask.verbs.wkw.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
+from wkwdask.verbs.wkw.write import check_level, new_header, staged_target, stored_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.formats.webknossos.layer_edit import LayerEdit
+    from wkwdask.formats.wkw.splice import Stored
+    from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.plans.regions import RegionGrid
+    from wkwdask.verbs.wkw.places import Place
+
+
+_MUCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RechunkOptions:
+    """How mags are to be stored; None leaves it as it is."""
+
+    block_len: int | None = None
+    """Edge of a block [voxels]."""
+    file_len: int | None = None
+    """Edge of a file [blocks]."""
+    compression: str | None = None
+    """How blocks are encoded."""
+    level: int | None = None
+    """LZ4HC level; blocks are encoded anew where it is given."""
+    box: BoundingBox | None = None
+    """What is taken over [voxels of mag 1]; everything outside is left behind."""
+    translate: Vec3 = (0, 0, 0)
+    """By what voxels are moved [voxels of mag 1]."""
+    command: str = "rechunk"
+    """What a user asked for; a file that a copy can take over as it is keeps all of its bytes."""
+    allow_external: bool = False
+    """Whether mags may be written where paths and links lead out of their dataset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One mag, and where it goes."""
+
+    layer: Layer
+    """Its layer."""
+    mag: Mag
+    """The mag."""
+    folder: str | None
+    """Where it is to appear; None in its own place."""
+
+
+def find_moves(
+    url: str | os.PathLike[str],
+    target: str | os.PathLike[str] | None,
+    layers: Sequence[str] | None,
+    mags: Sequence[Mag] | None,
+    *,
+    allow_external: bool = False,
+) -> list[Move]:
+    """List the mags that a user means, and where they go: a dataset becomes a dataset, a layer a layer, a mag a mag.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    target : str or path, optional
+        What is to appear; None changes them in their place.
+    layers : sequence of str, optional
+        The layers of a dataset, by default all.
+    mags : sequence of Mag, optional
+        The mags, by default all of each layer.
+    allow_external : bool
+        Whether mags may be written outside of their dataset.
+
+    Raises
+    ------
+    CorruptError
+        The JSON says something impossible of a layer.
+    MissingError
+        There is no such layer or mag.
+    ValueError
+        The target is the source, or has the name of another mag.
+    """
+    located = locate(url, allow_external=allow_external)
+    root = None if target is None else local_path(target)
+    if root is not None and os.path.realpath(root) == os.path.realpath(located.path):
+        raise ValueError(f"{root}: is the source; give another place (rechunk and compress take none to work in place)")
+    moves = [
+        Move(layer, mag, None if root is None else _place_in(root, located, layer, mag))
+        for layer in _chosen_layers(located, layers)
+        for mag in _chosen_mags(located, layer, mags)
+    ]
+    if not moves:
+        raise MissingError(f"{located.path}: no mags found")
+    return moves
+
+
+def _chosen_layers(located: Located, names: Sequence[str] | None) -> list[Layer]:
+    if names is None and located.odd:
+        located.odd[0].refuse()
+    return list(located.layers) if names is None else [choose_layer(located, name) for name in names]
+
+
+def _chosen_mags(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> list[Mag]:
+    there = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
+    missing = [mag for mag in mags or () if mag not in there]
+    if missing:
+        raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, there)) or 'none'}")
+    return there if mags is None else [mag for mag in there if mag in mags]
+
+
+def _place_in(root: str, located: Located, layer: Layer, mag: Mag) -> str:
+    if located.mag is not None:
+        _check_name(root, located, mag)
+        return root
+    return f"{root}/{mag.name}" if layer.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
+
+
+def _check_name(folder: str, located: Located, mag: Mag) -> None:
+    """Refuse to let voxels of one mag appear as another one.
+
+    Raises
+    ------
+    ValueError
+        The folder has the name of another mag.
+    """
+    try:
+        named, _ = Mag.parse(os.path.basename(folder)), Mag.parse(os.path.basename(located.path))
+    except ValueError:  # one of the names says nothing
+        return
+    if named != mag:
+        raise ValueError(f"{folder}: has the name of mag {named}, but {located.path} is mag {mag}; name it {mag.name}")
+
+
+def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] | None) -> None:
+    """Make the JSON of a new dataset, with the voxel size and no layers, where a whole dataset goes somewhere else."""
+    located = locate(url)
+    datasource = read_datasource(located.path)
+    if target is None or datasource is None:
+        return
+    root = local_path(target)
+    if read_datasource(root) is None:
+        os.makedirs(root, exist_ok=True)
+        update_datasource(root, lambda document: document, with_name(datasource.document, os.path.basename(root)))
+
+
+def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: int) -> StagedRechunk | None:
+    """Check and lay out one mag that is to be stored anew.
+
+    Parameters
+    ----------
+    move : Move
+        The mag.
+    options : RechunkOptions
+        How it is to be stored.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``: what to do where there is something in another place than its own.
+    workers : int
+        How many tasks run at once.
+
+    Returns
+    -------
+    StagedRechunk or None
+        None where it is stored like that in its place already.
+
+    Raises
+    ------
+    BoundsError
+        The box holds nothing of the mag.
+    ResumeError
+        Another job that writes the mag was interrupted.
+    UnsupportedError
+        A path leaves its dataset.
+    ValueError
+        An option makes no sense.
+    """
+    check_existing(existing, EXISTING)
+    check_level(DEFAULT_LEVEL if options.level is None else options.level)
+    in_place = move.folder is None
+    if in_place:
+        listed = move.layer.mags[move.mag]
+        check_inside_dataset(move.layer, listed)
+        real = real_folder(move.layer, listed)
+        parent = parent_of(move.layer, [real])
+        finish_what_was_left(parent, real, options.command, move.layer.dataset_folder)  # before the source is looked at: it may be replaced here
+    shown = _source_of(move, options)
+    source = replace(_with_all_files(shown), folder=real) if in_place else shown
+    volume = _translated(source, options.translate)
+    header = header_of(source, options, None if options.box is None else volume.box)
+    if move.folder is None:
+        if options.box is not None:
+            raise ValueError("a bounding box in place would lose what lies outside it: give another place")
+        if options.level is None and header == source.header.with_block_type(source.header.block_type) and _is_stored_alike(source):
+            return None
+        folder, edit = source.folder, edit_of(move.layer, [move.mag], [source.folder], [header])
+    else:
+        place = place_of(move.folder, allow_external=options.allow_external)
+        folder, parent = place.folder, os.path.dirname(place.folder)
+        edit = _edit_elsewhere(move, place, volume.box, header, options)
+    staged = lay_out(source, volume, header, options, (folder, parent, edit), existing, workers)
+    if not in_place:
+        return staged
+    return replace(staged, staged=replace(staged.staged, box=shown.box, nbytes_in=shown.box.volume * header.voxel_nbytes))
+
+
+def lay_out(
+    source: WkwVolume,
+    volume: Stored,
+    header: WkwHeader,
+    options: RechunkOptions,
+    place: tuple[str, str, LayerEdit | None],
+    existing: str,
+    workers: int,
+    **more: Any,
+) -> StagedRechunk:
+    """Lay out the job that makes one mag.
+
+    Parameters
+    ----------
+    source : WkwVolume
+        The mag that is there.
+    volume : WkwVolume, TranslatedVolume or MergedVolume
+        What the new mag is to hold.
+    header : WkwHeader
+        How it is to be stored.
+    options : RechunkOptions
+        What a user asked for.
+    place : tuple of str, str, LayerEdit
+        The new mag's folder, that of its layer, and what the JSON is to say.
+    existing : str
+        What to do where there is something.
+    workers : int
+        How many tasks run at once.
+    **more
+        What else makes the job another one.
+
+    Returns
+    -------
+    StagedRechunk
+
+    Raises
+    ------
+    ResumeError
+        Another job that writes the mag was interrupted.
+    """
+    folder, parent, edit = place
+    in_place = folder == source.folder
+    settings = settings_of(
+        options.command, source=source.box.mag, box=box_setting(source.box), translate=options.translate,
+        **stored_settings(header, options.level or 0), input=source_token(source), **more,
+    )  # fmt: skip
+    interrupted = find_interrupted(parent, (folder,), settings, existing)
+    owner = Owner.this_process(f"{options.command} of {source.folder}", interrupted.job if interrupted is not None else None)
+    target = staged_target(owner, parent, header, DEFAULT_LEVEL if options.level is None else options.level, volume.box)
+    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    if options.level is None and can_splice(volume, target):
+        target = replace(target, keeps_files=options.command == "copy" and options.box is None and _shows_no_more(edit, volume.box))
+        plan: RegionGrid = plan_splicing(volume.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+    else:
+        plan = plan_upsampling(volume.box, volume.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
+    record = {"region": plan.region_shape, "presence": presence(volume, [plan.region_shape])}
+    if interrupted is not None:
+        check_presence(source, record, interrupted.plan)
+    nbytes_in = source.box.volume * header.voxel_nbytes
+    made = read_provenance(source.folder).get("made", read_provenance(source.folder)) if options.command != "merge" and options.box is None else None
+    staged = StagedMags(owner, parent, (target,), (folder,), nbytes_in, edit, settings, "overwrite" if in_place else existing, record, made=made)
+    return StagedRechunk(volume, plan, target, staged, partial(check_not_replaced, source), in_place)
+
+
+def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
+    """Tell whether the layer that a mag goes to shows nothing outside of a box: then what files hold there stays hidden."""
+    if edit is None:
+        return False
+    if edit.new_layer is not None:
+        return box.contains(edit.new_layer[1].in_mag(box.mag))
+    datasource = read_datasource(edit.dataset_folder)
+    record = None if datasource is None else datasource.layer(edit.layer)
+    return record is not None and box.contains(record.bounding_box.in_mag(box.mag))
+
+
+def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
+    source = move.layer.volume(move.mag)
+    if options.box is None:
+        return source
+    box = options.box.in_mag(move.mag).intersection(source.box)
+    if box.is_empty:
+        raise BoundsError(f"{source.folder}: the bounding box {options.box} holds nothing of the mag, whose box is {source.box}")
+    return replace(source, box=box)
+
+
+def _with_all_files(source: WkwVolume) -> WkwVolume:
+    """Give a mag with all that its files hold: what lies outside of the layer's box must not be lost where it is replaced."""
+    files = files_box(source.folder, source.header, source.box.mag)
+    is_mostly_outside = files.volume > _MUCH * source.box.volume  # then files are few, and most of their blocks are likely to be zeros
+    return replace(source, box=filled_box(source, DEFAULT_LEVEL) if is_mostly_outside else source.box.union(files))
+
+
+def _is_stored_alike(source: WkwVolume) -> bool:
+    """Tell whether all files are encoded as ``header.wkw`` says; those of other software need not be."""
+    for index in source.shards():
+        file = open_if_stored(source.shard_path(index), source.header)
+        if file is not None and file.header.block_type is not source.header.block_type:
+            return False
+    return True
+
+
+def check_moves(moves: Sequence[Move], options: RechunkOptions, existing: str) -> None:
+    """Make sure, before the first mag, that all can be moved.
+
+    Raises
+    ------
+    ExistsError
+        A target is there and ``existing="error"``.
+    ValueError
+        A voxel would come to lie between two voxels of its mag, or at a negative place; a target lies inside a mag or layer that is read; or mags that
+        several layers list would be stored with other files.
+    """
+    check_level(DEFAULT_LEVEL if options.level is None else options.level)
+    between = dict.fromkeys(move.mag for move in moves if any(a % n for a, n in zip(options.translate, move.mag.factors, strict=True)))
+    if between:
+        raise ValueError(
+            f"translate must be a multiple of every mag that is copied, got {options.translate}, but there are mags {', '.join(map(str, between))}"
+        )
+    for move in moves:
+        source = _source_of(move, options)
+        _translated(source, options.translate)
+        if move.folder is None:
+            _check_listed_once(move.layer, source, header_of(source, options))
+        else:
+            _check_target(local_path(move.folder), source.folder, existing)
+    listed = [os.path.realpath(move.layer.mags[move.mag]) for move in moves if move.folder is None]
+    if len(set(listed)) < len(listed):
+        raise ValueError("several layers list the same mag: name one of them with layer=")
+
+
+def _check_target(folder: str, source: str, existing: str) -> None:
+    real, inside = os.path.realpath(folder), os.path.realpath(source)
+    if os.path.commonpath([real, inside]) == inside and real != inside:
+        raise ValueError(f"{folder}: lies inside of {source}, which is copied")
+    if (
+        existing == "error"
+        and is_taken(folder)
+        and find_unfinished(os.path.dirname(folder), [folder]) is None
+        and is_untouched(os.path.dirname(folder), [folder])
+    ):
+        check_targets([folder], existing)
+
+
+def _check_listed_once(layer: Layer, source: WkwVolume, header: WkwHeader) -> None:
+    """Refuse to change, in place, the files of a mag that another layer lists too: its record would be wrong."""
+    if layer.datasource is None or (header.block_len, header.file_len) == (source.header.block_len, source.header.file_len):
+        return
+    for other in other_layers_with(layer, source.folder):
+        raise ValueError(f"{source.folder}: layer {other} lists this mag too, and says how long its files are; store it anew in another place")
+
+
+def _translated(source: WkwVolume, by: Vec3) -> WkwVolume | TranslatedVolume[WkwVolume]:
+    """Move a mag.
+
+    Raises
+    ------
+    ValueError
+        A voxel would have a negative place.
+    """
+    if not any(by):
+        return source
+    x, y, z = by
+    mag = source.box.mag
+    volume = TranslatedVolume(source, (x // mag.x, y // mag.y, z // mag.z))
+    if min(volume.box.topleft) < 0:
+        raise ValueError(f"{source.folder}: moved by {by}, its box would begin at {volume.box.topleft}; no voxel can lie below 0")
+    return volume
+
+
+def header_of(source: WkwVolume, options: RechunkOptions, box: BoundingBox | None = None) -> WkwHeader:
+    """Choose how a mag is stored: what is not given as it is. Files of a part of a mag are as long as suits its box, where that is given.
+
+    Raises
+    ------
+    ValueError
+        An option makes no sense.
+    """
+    before = source.header
+    block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
+    if options.level is not None and block_type is not BlockType.LZ4HC:
+        raise ValueError(f"level is for LZ4HC, but {source.folder} is to be stored as {block_type.label}")
+    block_len = before.block_len if options.block_len is None else options.block_len
+    file_len = before.file_len if options.file_len is None and box is None else options.file_len
+    if (block_len, file_len) == (before.block_len, before.file_len):
+        return before.with_block_type(block_type)
+    is_as_before = (block_len, file_len) == (before.block_len, None)
+    return new_header(before.dtype, before.num_channels, block_len, file_len, block_type, box or source.box, before.file_len, any_length=is_as_before)
+
+
+def _edit_elsewhere(move: Move, place: Place, box: BoundingBox, header: WkwHeader, options: RechunkOptions) -> LayerEdit | None:
+    """Say what the JSON above another place is to list; a new layer gets what its old one said about itself."""
+    record = move.layer.record
+    edit = edit_for(place, header, box, None if record is None else record.category, keeps_name=place.layer.name == move.layer.name)
+    if edit is None or edit.new_layer is None or record is None:
+        return edit
+    category, _, elements, channels = edit.new_layer
+    taken = record.bounding_box if options.box is None else record.bounding_box.intersection(options.box)
+    wanted = moved(taken, options.translate)  # the box of a coarse mag may be larger
+    before = place.layer.record
+    if before is not None and any(entry.mag != move.mag for entry in before.mags):
+        wanted = before.bounding_box.union(wanted)
+    return replace(edit, new_layer=(category, wanted, elements, channels), attributes=record.attributes)

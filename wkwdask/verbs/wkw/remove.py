@@ -1,0 +1,256 @@
+"""Staging the removal of WKW mags: what a user means, what must not be touched, and what stays."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import MissingError, UnsupportedError
+from wkwdask.formats.record_paths import dataset_around
+from wkwdask.formats.webknossos.dataset import check_datasource_writable, choose_layer, elsewhere, locate, read_datasource
+from wkwdask.formats.webknossos.datasource import FILE_NAME
+from wkwdask.formats.webknossos.layer_edit import MagRemoval
+from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
+from wkwdask.runs.job_folder import JobFolder
+from wkwdask.runs.job_records import check_no_job
+from wkwdask.runs.job_removals import REMOVAL, discard_dead_jobs, find_removals
+from wkwdask.runs.staged import settings_of
+from wkwdask.store.local import count_tree, is_remote, local_path
+from wkwdask.store.locks import locked_file
+from wkwdask.store.owner import Owner
+from wkwdask.verbs.wkw.copy import data_format, other_files
+from wkwdask.verbs.wkw.places import dataset_of, other_layers_with, outside_of, real_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.geometry.mag import Mag
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRemoval:
+    """Mags of one layer that can be removed."""
+
+    layer: Layer
+    """The layer."""
+    mags: tuple[Mag, ...]
+    """The mags."""
+    parent: str
+    """The folder that their folders are in."""
+    folders: tuple[str, ...]
+    """Their folders."""
+    is_whole: bool
+    """Whether the layer's folder goes too, once nothing is in it."""
+    links: tuple[str, ...] = ()
+    """Links that lead to the mags from elsewhere, and lead nowhere then."""
+
+    def start(self) -> JobFolder:
+        """Lock the mags and take them out of sight; what is left is to delete them.
+
+        Raises
+        ------
+        LockedError
+            Another job writes one of them.
+        """
+        owner = Owner.this_process(f"{REMOVAL}{self.layer.folder}")
+        folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [self.layer.dataset_folder])])
+        folder.start("overwrite", settings_of("rm", mags=",".join(map(str, self.mags))))
+        try:
+            folder.remove(self._edit())
+        except BaseException:
+            folder.leave()
+            raise
+        return folder
+
+    def _edit(self) -> MagRemoval | None:
+        if self.layer.dataset_folder is None or self.layer.record is None:
+            return None
+        return MagRemoval(self.layer.dataset_folder, self.layer.name, self.mags)
+
+    def clear(self) -> None:
+        """Remove the layer's folder if nothing is in it, and links that lead nowhere now."""
+        if self.is_whole:
+            discard_dead_jobs(self.parent)
+            remove_if_empty(self.parent)
+        for link in (*self.links, self.layer.folder):
+            if os.path.islink(link) and not os.path.exists(link):
+                os.unlink(link)
+
+    def count(self) -> tuple[int, int]:
+        """Count the files and their bytes."""
+        counts = [count_tree(folder) for folder in self.folders]
+        return sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts)
+
+
+@dataclass(frozen=True, slots=True)
+class Removals:
+    """All that a user means."""
+
+    staged: tuple[StagedRemoval, ...]
+    """The mags, by their layers."""
+    left: tuple[str, ...]
+    """What is beside them and stays."""
+    roots: tuple[str, ...]
+    """Folders of removals that were killed, which are to be deleted first."""
+    dataset: str | None
+    """The dataset, where all of it is meant."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The folders of all mags."""
+        return tuple(folder for staged in self.staged for folder in staged.folders)
+
+    def clear(self) -> None:
+        """Remove the dataset's folder, with a JSON that lists no layer any more, if nothing else is in it."""
+        for root in self.roots:
+            remove_if_empty(os.path.dirname(root))
+        if self.dataset is None:
+            return
+        if os.path.exists(f"{self.dataset}/{FILE_NAME}") and not any(other_files(self.dataset, ())):
+            self._clear_json(self.dataset)
+        remove_if_empty(self.dataset)
+
+    @staticmethod
+    def _clear_json(dataset: str) -> None:
+        path = f"{dataset}/{FILE_NAME}"
+        with locked_file(os.path.realpath(path), f"{REMOVAL}{dataset}"):
+            datasource = read_datasource(dataset)
+            if datasource is not None and not datasource.document.get("dataLayers"):
+                os.unlink(path)
+
+
+def remove_if_empty(folder: str) -> None:
+    """Remove a folder in which there is nothing."""
+    with contextlib.suppress(OSError):
+        if not os.path.islink(folder):
+            os.rmdir(folder)
+
+
+def stage_removals(
+    url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False, allow_external: bool = False
+) -> Removals:
+    """Find out what is to be removed, and make sure that all of it can be.
+
+    Parameters
+    ----------
+    url : str or path
+        A dataset, a layer or a mag.
+    layers : sequence of str, optional
+        The layers of a dataset, by default all that are stored as WKW.
+    mags : sequence of Mag, optional
+        The mags, by default all of each layer.
+    dry_run : bool
+        Leave alone what earlier removals left.
+    allow_external : bool
+        Whether mags may be removed that lie outside of the dataset; the links that lead to them go too.
+
+    Returns
+    -------
+    Removals
+
+    Raises
+    ------
+    LockedError
+        Another job works in a layer that is to go.
+    MissingError
+        There is no such layer or mag, and none is being removed.
+    UnsupportedError
+        A mag is a symbolic link, lies outside of its dataset, is of another format, or holds something else.
+    """
+    path = local_path(url)
+    if os.path.islink(path) and not allow_external:
+        raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")
+    unfinished = [] if dry_run else [_unfinished(folder, allow_external=allow_external) for folder in _parents(path)]
+    roots = tuple(root for found, _ in unfinished for root in found)
+    try:
+        located = locate(path, allow_external=allow_external)
+    except MissingError:
+        real = os.path.join(os.path.realpath(os.path.dirname(path)), os.path.basename(path))
+        if not any(folder in (path, real) or folder.startswith((f"{path}/", f"{real}/")) for _, folders in unfinished for folder in folders):
+            raise
+        return Removals((), (), roots, None)
+    is_dataset = located.mag is None and (not located.layers or located.layers[0].folder != path)
+    staged = [stage for layer in _chosen(located, layers) for stage in _stage(located, layer, mags)]
+    left = [] if mags is not None or located.mag is not None else list(_left(located, staged, whole=is_dataset and layers is None))
+    return Removals(tuple(staged), tuple(left), roots, path if is_dataset and layers is None and mags is None else None)
+
+
+def _parents(path: str) -> list[str]:
+    """List the folders in which jobs that removed a path's mags worked."""
+    folders = [os.path.dirname(path), path]
+    if os.path.exists(f"{path}/{HEADER_NAME}"):
+        return folders[:1]
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        folders += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
+    return folders
+
+
+def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[str]]:
+    """Find what dead jobs left in a folder; one that a link leads to from a dataset is another dataset's."""
+    around = dataset_around(folder)
+    if elsewhere(around, folder) is None:
+        return find_removals(folder)
+    return find_removals(folder, [around]) if allow_external else ([], [])
+
+
+def _chosen(located: Located, layers: Sequence[str] | None) -> list[Layer]:
+    if layers is not None:
+        return [choose_layer(located, name) for name in layers]
+    wkw = [layer for layer in located.layers if data_format(layer) == "wkw"]
+    return wkw or list(located.layers)
+
+
+def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterator[StagedRemoval]:
+    """Group the mags of a layer by the folders that they are in, most often one."""
+    if data_format(layer) != "wkw":
+        raise UnsupportedError(f"{layer.folder}: the layer is stored as {data_format(layer)}, only mags of wkw are removed")
+    there = {mag: folder for mag, folder in layer.mags.items() if not is_remote(folder) and located.mag in (None, mag)}
+    missing = [mag for mag in mags or () if mag not in there]
+    if missing:
+        raise MissingError(f"{located.path}: layer {layer.name} has no mag {missing[0]}; there are {', '.join(map(str, there)) or 'none'}")
+    chosen = {mag: folder for mag, folder in there.items() if mags is None or mag in mags}
+    links = {folder for folder in chosen.values() if os.path.islink(folder)}
+    for mag, folder in chosen.items():
+        _check_removable(layer, folder)
+        chosen[mag] = real_folder(layer, folder)
+        for other in other_layers_with(layer, folder):
+            raise UnsupportedError(f"{folder}: layer {other} lists this mag too; take it off the JSON of one of them first")
+    is_whole = mags is None and located.mag is None
+    for parent in dict.fromkeys(os.path.dirname(folder) for folder in chosen.values()):
+        here = {mag: folder for mag, folder in chosen.items() if os.path.dirname(folder) == parent}
+        if is_whole:
+            check_no_job(parent)
+        yield StagedRemoval(layer, tuple(here), parent, tuple(here.values()), is_whole, tuple(links))
+
+
+def _check_removable(layer: Layer, folder: str) -> None:
+    for changed in (os.path.dirname(folder), layer.dataset_folder or os.path.dirname(folder)):
+        if os.path.isdir(changed) and not os.access(changed, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), changed)
+    if layer.dataset_folder is not None:
+        check_datasource_writable(layer.dataset_folder)
+    real = outside_of(layer, folder)
+    if real is not None and not layer.allow_external:
+        raise UnsupportedError(
+            f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer takes the "
+            "layer off the JSON and leaves its files, allow_external=True deletes them there"
+        )
+    folder = real_folder(layer, folder)
+    if os.path.islink(os.path.dirname(folder)):
+        raise UnsupportedError(f"{os.path.dirname(folder)}: is a symbolic link; remove the link itself, or the layer that it points to")
+    if os.path.islink(folder):
+        raise UnsupportedError(f"{folder}: is a symbolic link; remove the link itself, or the mag that it points to")
+    if os.path.lexists(folder) and not (os.path.isdir(folder) and is_mag(folder)):
+        raise UnsupportedError(f"{folder}: is not a mag, or holds other files too{what_else(folder)}, and is not removed")
+
+
+def _left(located: Located, staged: Sequence[StagedRemoval], *, whole: bool) -> Iterator[str]:
+    """Name what stays in the folders of a layer, or of all layers and their dataset."""
+    for parent in dict.fromkeys(stage.parent for stage in staged):
+        yield from other_files(parent, {os.path.basename(folder) for stage in staged for folder in stage.folders})
+    if whole:
+        yield from other_files(located.path, {os.path.basename(stage.parent) for stage in staged})

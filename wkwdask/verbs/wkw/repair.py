@@ -1,0 +1,400 @@
+"""Staging the repair of WKW mags: from the faults of a check to what is done about each, in a safe order.
+
+Whatever can be decoded is kept byte for byte. What a coarser mag has lost is made anew from the finer one; what a finest mag has lost stays lost, and is
+touched only where the user says so.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from wkwdask.formats.record_paths import job_root
+from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
+from wkwdask.plans.pyramid import plan_pass
+from wkwdask.runs.job import FlatJob, Result
+from wkwdask.runs.job_folder import JobFolder
+from wkwdask.store.owner import Owner
+from wkwdask.store.provenance import read_provenance
+from wkwdask.verbs.compare import HoldsTask
+from wkwdask.verbs.pyramid import RegionTask
+from wkwdask.verbs.repair import CUT, HEADER, QUARANTINE, REBUILD, REWRITE, SALVAGE, Action, Left, RepairOptions, matter, why
+from wkwdask.verbs.verify import RecomputeTask
+from wkwdask.verbs.wkw.dataset_check import header_votes, is_inside
+from wkwdask.verbs.wkw.mend import MendTask, ProbeTask
+from wkwdask.verbs.wkw.repair_json import JsonRepair
+from wkwdask.verbs.wkw.repair_leftovers import LeftoverRepair
+from wkwdask.verbs.wkw.repair_mag import HEADER_KINDS, MagPlan, check_unchanged, repair_mag
+from wkwdask.verbs.wkw.repair_method import MethodTrials
+from wkwdask.verbs.wkw.verify import Made, check_of, files_below, how_made
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from wkwdask.formats.wkw.file_check import WkwCheck
+    from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.faults import Fault
+    from wkwdask.plans.pyramid import Pass
+    from wkwdask.runs.job import Task
+    from wkwdask.verbs.verify import VerifyReport
+    from wkwdask.verbs.wkw.dataset_check import LayerScope, MagScope, Scope
+    from wkwdask.verbs.wkw.verify import StagedVerify
+
+_DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
+_OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its disk mounted?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilding:
+    """How files of a coarser mag are made anew."""
+
+    made: Made
+    """From which mag, by which method."""
+    known_by: str
+    """How that is known, for people."""
+    finer: WkwVolume
+    """What they are made from."""
+    target: WkwTarget
+    """The mag, in its place."""
+    plan: Pass
+    """One level, whose regions are files."""
+    below: dict[Vec3, list[Vec3]]
+    """The files that each file is made from, those that are gone too."""
+
+    def sources(self, shard: Vec3) -> list[str]:
+        """Name the files that a file is made from."""
+        return [self.finer.shard_path(source) for source in self.below.get(shard, ())]
+
+    def task(self, shard: Vec3) -> RegionTask:
+        """Make the task that rebuilds a file."""
+        return RegionTask(self.finer, self.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
+
+
+class StagedRepair:
+    """A repair: what is wrong, what can be saved of it, and what is done.
+
+    Parameters
+    ----------
+    staged : StagedVerify
+        The check.
+    report : VerifyReport
+        What it found, with all blocks decoded.
+    options : RepairOptions
+        What may be done.
+    """
+
+    def __init__(self, staged: StagedVerify, report: VerifyReport, options: RepairOptions) -> None:
+        self.scope: Scope = staged.scope
+        self._options = options
+        self._faults = matter(report.faults)
+        self._by_path: dict[str, list[Fault]] = defaultdict(list)
+        for fault in self._faults:
+            self._by_path[fault.path].append(fault)
+        self._probed: dict[str, tuple[WkwHeader | None, int]] = {}
+        self._trials = MethodTrials()
+        self._saved: set[str] = set()
+        self._salvaged: set[str] = set()
+        self.actions: list[Action] = []
+        self.left: list[Left] = []
+        self.plans: dict[str, list[MagPlan]] = {}
+        self.leftovers = LeftoverRepair(staged.scope, options)
+        self.json = JsonRepair(staged, options)
+
+    # ------------------------------------------------------------------ looking
+
+    def probe_job(self) -> FlatJob:
+        """Make the job that finds out what can be saved of broken files, and how coarser mags were made that do not say so."""
+        tasks: list[Task] = []
+        trials: list[Iterator[Task]] = []
+        errors = {fault.path for fault in self._faults if fault.severity == "error"}
+        for layer in self.scope.layers:
+            for scope in layer.mags:
+                check = check_of(scope, decode=True)
+                broken = self._broken_files(scope)
+                for shard, faults in broken.items():
+                    kinds = frozenset(fault.kind for fault in faults)
+                    if check is not None and not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}:
+                        tasks.append(ProbeTask(check, shard, kinds))
+                made = how_made(layer, scope, self._options.method) if broken else None
+                if made is not None and not made.is_noted and _header_is_good(scope, self._by_path):
+                    trials.append(self._trials.tasks(scope, made, errors))
+        tasks += self.leftovers.probe_tasks(self._faults)
+        return FlatJob(lambda: chain(tasks, *trials), len(tasks) + len(trials), self._take_probe)
+
+    def _take_probe(self, task: Task, result: Result) -> None:
+        if isinstance(task, ProbeTask):
+            self._probed[file_path(task.check.folder, task.shard)] = result.value
+        elif isinstance(task, RecomputeTask):
+            self._trials.take(task, result)
+        elif isinstance(task, HoldsTask):
+            self.leftovers.take_probe(task, is_there=result.value)
+
+    def _broken_files(self, scope: MagScope) -> dict[Vec3, list[Fault]]:
+        """List the files of a mag that something is wrong with."""
+        broken = {}
+        for path, faults in self._by_path.items():
+            named = _DATA_FILE.fullmatch(path[len(scope.folder) + 1 :]) if path.startswith(f"{scope.folder}/") else None
+            serious = [fault for fault in faults if fault.severity == "error" or fault.kind == "file.trailing" or self._rebuilds(fault)]
+            if named is not None and serious:
+                broken[int(named[3]), int(named[2]), int(named[1])] = serious
+        return broken
+
+    def _rebuilds(self, fault: Fault) -> bool:
+        return self._options.rebuild_differing and fault.kind == "pyramid.differs"
+
+    # ------------------------------------------------------------------ planning
+
+    def plan(self) -> None:
+        """Decide what is done about every fault."""
+        handled: set[str] = set()
+        for layer in self.scope.layers:
+            plans = [self._plan_mag(layer, scope, handled) for scope in layer.mags]
+            self.plans[layer.folder] = [plan for plan in plans if not plan.is_empty]
+        for part in (self.leftovers, self.json):
+            handled |= part.plan(self._faults)
+            self.actions += part.actions
+            self.left += part.left
+        known = {id(left.fault) for left in self.left}
+        for fault in self._faults:
+            if fault.path not in handled and id(fault) not in known:
+                self.left.append(Left(fault, _ADVICE.get(fault.kind, "repair does not touch it")))
+
+    def _plan_mag(self, layer: LayerScope, scope: MagScope, handled: set[str]) -> MagPlan:
+        plan = MagPlan(scope)
+        if self._is_elsewhere(scope.folder):
+            for faults in (faults for path, faults in self._by_path.items() if path.startswith(f"{scope.folder}/")):
+                self._leave_elsewhere(scope.folder, faults)
+            return plan
+        self._plan_header(plan, handled)
+        if plan.header is None and not _header_is_good(scope, self._by_path):
+            return plan
+        broken = sorted(self._broken_files(scope).items(), key=lambda item: item[0][::-1])
+        rebuilding = self._rebuilding(layer, scope) if broken else None
+        for shard, faults in broken:
+            if self._is_elsewhere(os.path.dirname(file_path(scope.folder, shard))):
+                self._leave_elsewhere(os.path.dirname(file_path(scope.folder, shard)), faults)
+                continue
+            self._plan_file(rebuilding, plan, shard, faults)
+            plan.kinds[shard] = {fault.kind for fault in faults}
+            handled.add(file_path(scope.folder, shard))
+        for path, faults in self._by_path.items():
+            if path.startswith(f"{scope.folder}/z") and faults[0].kind == "folder.no_folder" and self._options.quarantine:
+                self._set_aside(plan, path, None, faults)
+                handled.add(path)
+        return plan
+
+    def _is_elsewhere(self, folder: str) -> bool:
+        return not self._options.allow_external and not is_inside(self.scope, folder)
+
+    def _leave_elsewhere(self, folder: str, faults: list[Fault]) -> None:
+        advice = f"it lies outside the dataset, at {os.path.realpath(folder)}: allow_external=True mends it there"
+        self.left += [Left(fault, advice) for fault in faults]
+
+    def _plan_header(self, plan: MagPlan, handled: set[str]) -> None:
+        path = f"{plan.scope.folder}/{HEADER_NAME}"
+        faults = [fault for fault in self._by_path.get(path, []) if fault.kind.removeprefix("header.") in HEADER_KINDS]
+        if not faults:
+            return
+        handled.add(path)
+        if plan.scope.header is None:
+            self.left += [Left(fault, "no data file tells what it should say") for fault in faults]
+            return
+        votes = sum(1 for _ in header_votes(plan.scope.folder, plan.scope.listing))
+        plan.header = plan.scope.header.with_block_type(plan.scope.header.block_type)
+        how = "its other values stay" if faults[0].kind == "header.data_offset" else f"as {votes} data files say"
+        self.actions.append(Action(HEADER, path, why(faults), how))
+
+    def _plan_file(self, rebuilding: Rebuilding | None, plan: MagPlan, shard: Vec3, faults: list[Fault]) -> None:
+        scope = plan.scope
+        path = file_path(scope.folder, shard)
+        kinds = {fault.kind for fault in faults}
+        check = check_of(scope, decode=True)
+        out_of_reach = next((kind for kind in _OUT_OF_REACH if kind in kinds), None)
+        if check is None or out_of_reach is not None:
+            if out_of_reach == "file.dangling" and self._options.quarantine:
+                self._set_aside(plan, path, shard, faults)
+            else:
+                self.left += [Left(fault, _OUT_OF_REACH.get(fault.kind, "nothing says what the file should be like")) for fault in faults]
+            return
+        header, num_sound = self._probed.get(path, (None, 0))
+        if header is not None:
+            self._saved.add(path)
+            self._mend(plan, REWRITE, MendTask(check, shard, header, why(faults), salvage=False), faults, _PROOF[header.is_compressed])
+        elif kinds == {"file.trailing"}:
+            self._mend(plan, CUT, MendTask(check, shard, None, why(faults), salvage=False), faults, "all blocks stay as they are")
+        else:
+            rebuilding, doubt = self._sure(scope, rebuilding, path, faults, num_sound)
+            if not self._plan_rebuild(rebuilding, plan, check, shard, faults, num_sound):
+                self._plan_loss(rebuilding, plan, check, shard, faults, num_sound, doubt)
+
+    def _mend(self, plan: MagPlan, verb: str, task: MendTask, faults: list[Fault], how: str) -> None:
+        plan.tasks.append(task)
+        self.actions.append(Action(verb, file_path(plan.scope.folder, task.shard), why(faults), how))
+
+    def _rebuilding(self, layer: LayerScope, scope: MagScope) -> Rebuilding | None:
+        """Find out what files of a coarser mag are made anew from; None where there is no finer mag, or nothing says how."""
+        made = how_made(layer, scope, self._options.method)
+        if made is None or scope.header is None or not _header_is_good(made.finer, self._by_path):
+            return None
+        finer = made.source
+        factor, edge = finer.box.mag.step_to(scope.mag), scope.header.file_len_vx
+        lost = (shard for shard, faults in self._broken_files(made.finer).items() if any(fault.kind == "file.lost" for fault in faults))
+        below = files_below([*made.finer.listing.shards.tolist(), *lost], finer.header.file_len_vx, (edge * factor[0], edge * factor[1], edge * factor[2]))
+        level = read_provenance(scope.folder).get("settings", {}).get("level") or DEFAULT_LEVEL
+        target = WkwTarget(scope.folder, f"{scope.folder}/", scope.header, level, finer.box.in_mag(scope.mag), is_living=True)
+        plan = plan_pass(finer.box, [scope.mag], target.chunk_shape, scope.header.voxel_nbytes, target.shard_shape)
+        return Rebuilding(made, "", finer, target, plan, below)
+
+    def _sure(self, scope: MagScope, rebuilding: Rebuilding | None, path: str, faults: list[Fault], num_sound: int) -> tuple[Rebuilding | None, str]:
+        """Choose the method for one file; None where it is not sure, and why."""
+        if rebuilding is None:
+            return None, ""
+        has_sound = bool(num_sound) and not any(self._rebuilds(fault) for fault in faults)
+        method, reason = self._trials.method_of(scope, path, rebuilding.made, has_sound=has_sound)
+        if method is None:
+            return None, reason
+        return replace(rebuilding, made=replace(rebuilding.made, method=method), known_by=reason), ""
+
+    def _plan_rebuild(self, rebuilding: Rebuilding | None, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int) -> bool:
+        """Rebuild a file of a coarser mag from the finer one, if that is sound."""
+        is_good = self._is_readable if self._options.salvage and not num_sound else self._is_saved  # nothing of its own would be lost
+        if rebuilding is None or not all(map(is_good, rebuilding.sources(shard))):
+            return False
+        path, reason = file_path(plan.scope.folder, shard), why(faults)
+        is_file, how = os.path.isfile(path), f"from mag {rebuilding.made.finer.mag.name}, {rebuilding.known_by}"
+        differs = any(self._rebuilds(fault) for fault in faults)
+        if num_sound and not rebuilding.made.is_noted and not differs:  # what it has is as good as what can be made
+            return self._plan_refill(rebuilding, plan, check, shard, faults, f"{how}; its {num_sound} sound blocks stay; the old one is set aside")
+        if os.path.lexists(path) and (not is_file or not rebuilding.made.is_noted or differs):
+            how += "; the old one is set aside"
+            if is_file:
+                plan.copied_aside.append((path, shard, reason))
+            else:
+                plan.aside.append((path, shard, reason))
+        plan.tasks.append(rebuilding.task(shard))
+        self._saved.add(path)
+        self.actions.append(Action(REBUILD, path, reason, how))
+        return True
+
+    def _plan_refill(self, rebuilding: Rebuilding, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], how: str) -> bool:
+        """Make only the broken blocks of a file anew."""
+        path = file_path(plan.scope.folder, shard)
+        if any(fault.kind == "file.block_type" for fault in self._by_path[path]):  # blocks that are stored otherwise cannot be put between its own
+            return False
+        self._saved.add(path)
+        self._mend(plan, REBUILD, MendTask(check, shard, None, why(faults), salvage=True, remake=rebuilding.task(shard)), faults, how)
+        return True
+
+    def _is_readable(self, path: str) -> bool:
+        """Tell whether a file can be read, or will be, with zeros for what it has lost."""
+        return path in self._salvaged or self._is_saved(path)
+
+    def _is_saved(self, path: str) -> bool:
+        """Tell whether a file is sound, or will be before coarser ones are made of it."""
+        return path in self._saved or not any(fault.severity == "error" for fault in self._by_path.get(path, []))
+
+    def _plan_loss(self, rebuilding: Rebuilding | None, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int, doubt: str) -> None:
+        """Do what can be done about a file that nothing can be made from."""
+        path = file_path(plan.scope.folder, shard)
+        total = check.header.blocks_per_file
+        if any(fault.kind == "pyramid.differs" for fault in faults):
+            self.left += [Left(fault, doubt or "it is not clear how the mag was made: give method=") for fault in faults]
+        elif any(fault.kind == "file.lost" for fault in faults):
+            self.left += [Left(fault, doubt or "bring it back from a backup") for fault in faults]
+        elif self._options.salvage and num_sound:
+            remake, become = None, "ZEROS"
+            if rebuilding is not None and all(map(self._is_readable, rebuilding.sources(shard))):
+                remake, become = rebuilding.task(shard), f"what the mended mag {rebuilding.made.finer.mag.name} gives"
+            how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
+            self._salvaged.add(path)
+            self._mend(plan, SALVAGE, MendTask(check, shard, None, why(faults), salvage=True, remake=remake), faults, how)
+        elif self._options.quarantine:
+            self._set_aside(plan, path, shard, faults)
+        else:
+            can = f"salvage=True keeps {num_sound} of {total} blocks and makes zeros of the others; " if num_sound else ""
+            advice = f"{doubt}; else bring it back" if doubt else "bring it back"
+            advice += f" from a backup; {can}quarantine=True sets the file aside, its place then reads as zeros"
+            self.left += [Left(fault, advice) for fault in faults]
+
+    def _set_aside(self, plan: MagPlan, path: str, shard: Vec3 | None, faults: list[Fault]) -> None:
+        plan.aside.append((path, shard, why(faults)))
+        self.actions.append(Action(QUARANTINE, path, why(faults), "its voxels read as ZEROS from now on"))
+
+    # ------------------------------------------------------------------ doing
+
+    def run(self, run_job: Callable[[FlatJob, str], None]) -> None:
+        """Do what was planned: layer by layer, under the locks of its mags, finest mag first; the JSON comes last.
+
+        Parameters
+        ----------
+        run_job : callable
+            Runs a job.
+
+        Raises
+        ------
+        LockedError
+            A job that is running writes one of the mags.
+        ResumeError
+            An interrupted job that can go on writes one of the mags.
+        """
+        for layer in self.scope.layers:
+            if self.plans.get(layer.folder) or self.leftovers.has_work(layer.folder):
+                self._repair_layer(layer, run_job)
+        if self.scope.path not in {layer.folder for layer in self.scope.layers}:
+            self.leftovers.remove_refused(self.scope.path)
+            self.leftovers.remove_locks(self.scope.path)
+            self.leftovers.remove(self.scope.path)
+        self.json.run()
+
+    def _repair_layer(self, layer: LayerScope, run_job: Callable[[FlatJob, str], None]) -> None:
+        plans = self.plans.get(layer.folder, [])
+        folders = {plan.scope.folder for plan in plans} | self.leftovers.mags(layer.folder) or {scope.folder for scope in layer.mags[:1]}
+        self.leftovers.remove_refused(layer.folder)
+        self.leftovers.remove_locks(layer.folder)
+        owner = Owner.this_process(f"repair of {layer.folder}")
+        hold = JobFolder(layer.folder, owner, sorted(folders), datasets=[self.scope.path] if self._options.allow_external else ())
+        hold.start("update", {"command": "repair"})
+        try:
+            for plan in plans:
+                check_unchanged(plan)
+            self.leftovers.remove(layer.folder)
+            for plan in plans:
+                repair_mag(plan, run_job, job_root(layer.folder, owner.job))
+        finally:
+            hold.discard()
+
+
+def _header_is_good(scope: MagScope, by_path: dict[str, list[Fault]]) -> bool:
+    """Tell whether a mag can be opened, or will be when its header.wkw is mended."""
+    faults = by_path.get(f"{scope.folder}/{HEADER_NAME}", [])
+    return scope.header is not None and not any(fault.kind == "header.unreadable" for fault in faults)
+
+
+_PROOF = {
+    True: "all blocks decode by the mag's header",
+    False: "its size is exactly that of the mag's raw files and not that of its own header; raw blocks have no other proof",
+}
+_ADVICE = {
+    "header.lengths": "rechunk the mag with block_len and file_len of at most 128",
+    "header.unreadable": "make it readable",
+    "file.block_type": "wkwdask compress stores all files of the mag alike",
+    "file.size_changed": "if the change was meant, build_pyramid(update=True) brings coarser mags up to date",
+    "file.outside": "grow the layer's box (grow_box, --grow-box), or remove the file",
+    "folder.unreadable": "make it readable",
+    "folder.dangling": "is its disk mounted?",
+    "folder.no_folder": "quarantine=True sets it aside",
+    "name.unread": "rename it if it is a data file of this mag",
+    "mag.missing": "is its disk mounted? drop_missing=True takes it off the JSON",
+    "mag.twice": "compare the two, and remove one",
+    "job.interrupted": "run the same command again, or remove the folder",
+    "pyramid.differs": "rebuild_differing=True makes such files anew; build_pyramid(update=True) does where wkwdask made the mag",
+    "json.box_smaller": "grow_box=True makes the box larger",
+}

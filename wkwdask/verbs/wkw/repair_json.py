@@ -1,0 +1,202 @@
+"""Mending ``datasource-properties.json`` from the folders and files that are there."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.formats.webknossos.dataset import update_datasource
+from wkwdask.formats.webknossos.datasource import format_datasource, format_segment_id, new_document, sound_parts, without_place
+from wkwdask.formats.webknossos.datasource_edits import with_fields, with_layer, with_mags, without_mags
+from wkwdask.formats.webknossos.layer_views import type_text
+from wkwdask.formats.wkw.mend import set_aside
+from wkwdask.geometry.mag import Mag
+from wkwdask.model.voxel_type import element_class
+from wkwdask.store.json_edit import read_object
+from wkwdask.store.local import publish_bytes
+from wkwdask.store.locks import locked_file
+from wkwdask.verbs.repair import JSON, Action, Left, RepairOptions
+from wkwdask.verbs.wkw.places import default_category
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from wkwdask.model.faults import Fault
+    from wkwdask.verbs.wkw.dataset_check import LayerScope
+    from wkwdask.verbs.wkw.verify import StagedVerify
+
+    Document = dict[str, Any]
+
+
+class JsonRepair:
+    """What is to be changed in the JSON of a dataset.
+
+    Parameters
+    ----------
+    staged : StagedVerify
+        The check.
+    options : RepairOptions
+        What may be done.
+    """
+
+    def __init__(self, staged: StagedVerify, options: RepairOptions) -> None:
+        self._staged = staged
+        self._scope = staged.scope
+        self._options = options
+        self._changes: list[Callable[[Document], Document]] = []
+        self._new: Document | None = None
+        self.actions: list[Action] = []
+        self.left: list[Left] = []
+
+    def plan(self, faults: Iterable[Fault]) -> set[str]:
+        """Decide what is done about the faults that are the JSON's; gives the paths of all that were decided about."""
+        if self._scope.dataset_folder is None:
+            return set()
+        handled: set[str] = set()
+        for fault in faults:
+            if fault.kind in ("json.missing", "json.broken") and self._plan_new(fault):
+                return {self._scope.json_path} | self._unlisted(faults)
+        for layer in self._scope.layers:
+            mine = [fault for fault in faults if self._is_of(fault, layer)]
+            for fault in mine:
+                self._plan_fault(layer, fault, handled)
+        return handled
+
+    @staticmethod
+    def _unlisted(faults: Iterable[Fault]) -> set[str]:
+        return {fault.path for fault in faults if fault.kind in ("layer.unlisted", "mag.unlisted")}
+
+    def _is_of(self, fault: Fault, layer: LayerScope) -> bool:
+        if fault.kind.startswith("json."):
+            return fault.found.startswith((f"layer {layer.name}:", f"layer {layer.name},"))
+        return fault.path == layer.folder or fault.path.startswith(f"{layer.folder}/")
+
+    def _plan_fault(self, layer: LayerScope, fault: Fault, handled: set[str]) -> None:
+        plans = {
+            "json.element_class": self._plan_type, "json.num_channels": self._plan_type, "json.cube_length": self._plan_lengths,
+            "json.largest_id": self._plan_largest, "mag.unlisted": self._plan_mag, "layer.unlisted": self._plan_layer,
+        }  # fmt: skip
+        if fault.kind in plans:
+            handled.add(fault.path)
+            plans[fault.kind](layer, fault)
+        elif fault.kind == "mag.missing" and self._options.drop_missing:
+            handled.add(fault.path)
+            mag = Mag.parse(fault.expected.removeprefix("mag "))
+            self._change(fault, "the mag is taken off", lambda document: without_mags(document, layer.name, [mag]))
+        elif fault.kind == "json.box_smaller" and self._options.grow_box:
+            handled.update({fault.path}, {f"{scope.folder}/z{z}/y{y}/x{x}.wkw" for scope in layer.mags for x, y, z in scope.listing.shards.tolist()})
+            self._plan_box(layer, fault)
+        elif fault.kind == "json.box_smaller":
+            handled.add(fault.path)
+            self.left.append(Left(fault, "grow_box=True makes the box larger"))
+
+    def _change(self, fault: Fault, how: str, change: Callable[[Document], Document]) -> None:
+        self._changes.append(change)
+        self.actions.append(Action(JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how))
+
+    def _plan_type(self, layer: LayerScope, fault: Fault) -> None:
+        headers = {(scope.header.dtype, scope.header.num_channels) for scope in layer.mags if scope.header is not None}
+        there = {scope.mag for scope in layer.mags}
+        if layer.record is not None and not {entry.mag for entry in layer.record.mags} <= there:
+            self.left.append(Left(fault, "not all mags that the JSON lists were looked at"))
+            return
+        if len(headers) != 1:
+            self.left.append(Left(fault, "the mags differ among themselves"))
+            return
+        ((dtype, num_channels),) = headers
+        fields = {"elementClass": element_class(dtype, num_channels), "numChannels": num_channels}
+        self._change(fault, "as the mags say", lambda document: with_fields(document, layer.name, fields))
+
+    def _plan_lengths(self, layer: LayerScope, fault: Fault) -> None:
+        paths = {} if layer.record is None else {entry.mag: entry.path for entry in layer.record.mags}
+        mags = [(scope.mag, paths.get(scope.mag) or self._relative(scope.folder), scope.header.file_len_vx) for scope in layer.mags if scope.header is not None]
+        self._change(fault, "as the mags say", lambda document: with_mags(document, layer.name, mags))
+
+    def _plan_largest(self, layer: LayerScope, fault: Fault) -> None:
+        largest = format_segment_id(int(fault.expected))
+        self._change(fault, f"becomes {fault.expected}", lambda document: with_fields(document, layer.name, {"largestSegmentId": largest}))
+
+    def _plan_mag(self, layer: LayerScope, fault: Fault) -> None:
+        scope = next((scope for scope in layer.mags if scope.folder == fault.path), None)
+        if scope is None or scope.header is None or layer.record is None:
+            self.left.append(Left(fault, "nothing says what its files are like"))
+            return
+        if element_class(scope.header.dtype, scope.header.num_channels) != layer.record.element_class:
+            listed = type_text(layer.record.element_class, layer.record.num_channels)
+            self.left.append(Left(fault, f"its voxels are {scope.header.dtype.name}, the layer's {listed}"))
+            return
+        entry = (scope.mag, self._relative(scope.folder), scope.header.file_len_vx)
+        self._change(fault, f"mag {scope.mag.name} is added", lambda document: with_mags(document, layer.name, [entry]))
+
+    def _plan_layer(self, layer: LayerScope, fault: Fault) -> None:
+        if not any(scope.header is not None for scope in layer.mags):
+            self.left.append(Left(fault, "nothing says what its files are like"))
+            return
+        self._change(fault, "the layer is added", lambda document: self._with_layer(document, layer))
+
+    def _plan_box(self, layer: LayerScope, fault: Fault) -> None:
+        outside = self._staged.grown_box(layer)
+        if outside is None or layer.record is None:
+            return
+        box = layer.record.bounding_box.union(outside)
+        width, height, depth = box.size
+        field = {"topLeft": list(box.topleft), "width": width, "height": height, "depth": depth}
+        self._change(fault, f"the box becomes {box}", lambda document: with_fields(document, layer.name, {"boundingBox": field}))
+
+    def _plan_new(self, fault: Fault) -> bool:
+        """Make a new document of what is there, with all that can be read of the old one; tell whether that settles all there is."""
+        head, kept, others = sound_parts(read_object(self._scope.json_path))
+        size = self._options.voxel_size_nm
+        if "scale" not in head and size is None:
+            self.left.append(Left(fault, "no file says how large a voxel is: give voxel_size= in nanometres"))
+            return True
+        document = {**new_document(os.path.basename(self._scope.path), size or (1.0, 1.0, 1.0)), **head, "dataLayers": kept}
+        known = {entry["name"] for entry in kept}
+        fresh = [layer for layer in self._scope.layers if layer.name not in known and any(scope.header is not None for scope in layer.mags)]
+        before = {entry["name"]: entry for entry in others if isinstance(entry, dict) and isinstance(entry.get("name"), str)}
+        lost = [entry for entry in others if not any(before.get(layer.name) is entry for layer in fresh)]
+        if others and not fresh and "scale" in head:
+            self.left.append(Left(fault, "no file says what the layer should be; its record stays as it is"))
+            return False
+        for layer in fresh:
+            document = self._with_layer(document, layer, without_place(before[layer.name]) if layer.name in before else None)
+        document["dataLayers"] = [*document["dataLayers"], *lost]
+        self._new = document
+        how = f"written anew with layers {', '.join(layer.name for layer in fresh)} from their files" if fresh else "written anew"
+        what = f"; layers {', '.join(sorted(known))} as they were" if known else ""
+        what += "; what is wrong and no file explains is kept" if lost else ""
+        self.actions.append(Action(JSON, self._scope.json_path, f"{fault.kind} ({fault.found})", how + what))
+        return True
+
+    def _with_layer(self, document: Document, layer: LayerScope, before: Document | None = None) -> Document:
+        mags = [scope for scope in layer.mags if scope.header is not None]
+        header = mags[0].header
+        if header is None:
+            return document
+        elements = element_class(header.dtype, header.num_channels)
+        if before is not None:
+            document = {**document, "dataLayers": [*document["dataLayers"], {"category": default_category(header), **before}]}
+        document = with_layer(document, layer.name, default_category(header), self._staged.box_of(layer), elements, header.num_channels)
+        entries = [(scope.mag, self._relative(scope.folder), scope.header.file_len_vx) for scope in mags if scope.header is not None]
+        return with_mags(document, layer.name, entries)
+
+    def _relative(self, folder: str) -> str:
+        return f"./{os.path.relpath(folder, self._scope.dataset_folder)}"
+
+    def run(self) -> None:
+        """Do what was planned; a JSON that cannot be read is set aside."""
+        dataset = self._scope.dataset_folder
+        if dataset is None:
+            return
+        if self._new is not None:
+            with locked_file(os.path.realpath(self._scope.json_path), "repair"):
+                if os.path.lexists(self._scope.json_path):
+                    set_aside(self._scope.json_path, f"{dataset}/.", None, "cannot be read")
+                publish_bytes(self._scope.json_path, format_datasource(self._new).encode())
+        if self._changes:
+            update_datasource(dataset, self._changed)
+
+    def _changed(self, document: Document) -> Document:
+        for change in self._changes:
+            document = change(document)
+        return document

@@ -1,0 +1,190 @@
+"""Clearing away what processes left that have ended."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import FormatError
+from wkwdask.formats.wkw.listing import age_seconds, is_foreign_temporary
+from wkwdask.formats.wkw.volume import WkwVolume
+from wkwdask.geometry.mag import Mag
+from wkwdask.plans.regions import RegionGrid
+from wkwdask.runs.job_records import JobState, job_states
+from wkwdask.store.local import remove_tree
+from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
+from wkwdask.verbs.compare import HoldsTask
+from wkwdask.verbs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
+from wkwdask.verbs.wkw.dataset_check import UNREADABLE_LOCK, LayerScope, MagScope, Scope, is_inside, looks_like_mag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from wkwdask.model.faults import Fault
+
+
+class LeftoverRepair:
+    """What is to be cleared away.
+
+    Parameters
+    ----------
+    scope : Scope
+        What was checked.
+    options : RepairOptions
+        What may be done.
+    """
+
+    def __init__(self, scope: Scope, options: RepairOptions) -> None:
+        self._scope = scope
+        self._options = options
+        self._removed: dict[str, list[str]] = defaultdict(list)
+        self._refused: dict[str, list[str]] = defaultdict(list)
+        self._cleaned: set[str] = set()
+        self._only_copies: set[str] = set()
+        self.actions: list[Action] = []
+        self.left: list[Left] = []
+
+    def plan(self, faults: Sequence[Fault]) -> set[str]:
+        """Decide about what processes left; gives the paths of all that is dealt with."""
+        handled: set[str] = set()
+        for fault in faults:
+            if not self._options.allow_external and not is_inside(self._scope, fault.path):
+                continue
+            if fault.kind == "job.unpublished":
+                self._leftover(FINISH, fault, handled, "its mags are complete")
+            elif fault.kind == "job.refused":
+                self._refused[os.path.dirname(fault.path)].append(fault.path)
+                self._leftover(REMOVE, fault, handled, f"{fault.found}; with all that the job had built")
+            elif fault.kind in ("job.dead", "record.broken"):
+                self._leftover(REMOVE, fault, handled)
+            elif _is_copy(fault) and (not self._options.remove_copies or self._layer_of(fault.path) is None):
+                self.left.append(Left(fault, "look before you remove it; remove_copies=True does, where the layer has every voxel that it holds"))
+            elif _is_copy(fault) and (fault.path in self._only_copies or self._has_errors(fault.path, faults)):
+                self.left.append(Left(fault, "the layer lacks some of what it holds, or is not sound: it may be the only complete copy"))
+            elif fault.kind.startswith("leftover.") and self._may_be_written(fault):
+                self.left.append(Left(fault, f"somebody may still write it: it is removed when it is older than {self._options.older_than_seconds:g} s"))
+            elif fault.kind.startswith("leftover."):
+                self._leftover(REMOVE, fault, handled)
+        return handled
+
+    def probe_tasks(self, faults: Iterable[Fault]) -> Iterator[HoldsTask]:
+        """Give the tasks that find out whether a layer has all that mags hold that were to replace its own."""
+        for fault in faults:
+            layer = self._layer_of(fault.path) if _is_copy(fault) and self._options.remove_copies else None
+            if layer is not None:
+                yield from self._copy_tasks(fault.path, layer)
+
+    def _copy_tasks(self, copy: str, layer: LayerScope) -> Iterator[HoldsTask]:
+        originals = {scope.mag: scope for scope in layer.mags if scope.header is not None}
+        copies = list(_mags_in(copy))
+        for mag, folder in copies:
+            pair = None if mag is None or mag not in originals else _opened(originals[mag], folder)
+            if pair is None:
+                self._only_copies.add(copy)
+                return
+            edge = max(*pair[0].shard_shape, *pair[1].shard_shape)
+            plan = RegionGrid(pair[1].box, (edge,) * 3, (edge,) * 3)
+            yield from (HoldsTask(*pair, plan, region) for region in plan.regions(pair[1].occupied(plan.region_shape)))
+        if not copies:
+            self._only_copies.add(copy)
+
+    def take_probe(self, task: HoldsTask, *, is_there: bool) -> None:
+        """Take note of a copy that holds what its layer has not."""
+        if not is_there:
+            self._only_copies |= {path for path in self._copies() if task.copy.name.startswith(f"{path}/") or task.copy.name == path}
+
+    def _copies(self) -> list[str]:
+        return [fault.path for fault in self._scope.faults if _is_copy(fault)]
+
+    def _layer_of(self, path: str) -> LayerScope | None:
+        return next((layer for layer in self._scope.layers if path.startswith(f"{layer.folder}/")), None)
+
+    def _has_errors(self, path: str, faults: Iterable[Fault]) -> bool:
+        """Tell whether anything of the layer that a path lies in is missing or broken."""
+        layer = self._layer_of(path)
+        folders = [] if layer is None else [layer.folder, *(scope.folder for scope in layer.mags)]
+        return any(fault.severity == "error" and any(fault.path.startswith(f"{folder}/") for folder in folders) for fault in faults)
+
+    def _may_be_written(self, fault: Fault) -> bool:
+        """Tell whether the writer of a left-over may still be alive: that of our own in a mag is not, once the mag's lock is held."""
+        if fault.kind == "leftover.lock" and fault.found != UNREADABLE_LOCK:
+            return False
+        is_known = fault.kind == "leftover.temporary" and not is_foreign_temporary(fault.path) and self._mag_of(fault.path) is not None
+        return not is_known and age_seconds(fault.path) < self._options.older_than_seconds
+
+    def _mag_of(self, path: str) -> str | None:
+        """Name the mag that a file lies in, None where it lies in none."""
+        folders = (scope.folder for layer in self._scope.layers for scope in layer.mags)
+        return next((folder for folder in folders if path.startswith(f"{folder}/")), None)
+
+    def _leftover(self, verb: str, fault: Fault, handled: set[str], how: str = "") -> None:
+        handled.add(fault.path)
+        self.actions.append(Action(verb, fault.path, why([fault]), how))
+        owner = next((layer.folder for layer in self._scope.layers if fault.path.startswith(f"{layer.folder}/")), self._scope.path)
+        self._cleaned.add(owner)
+        if not fault.kind.startswith("job."):  # these are for the job that holds the locks to end
+            self._removed[owner].append(fault.path)
+
+    def has_work(self, folder: str) -> bool:
+        """Tell whether anything is to be done in a layer's folder, or in that of the dataset."""
+        return folder in self._cleaned
+
+    def mags(self, folder: str) -> set[str]:
+        """Name the mags in which something is removed: their locks must be held."""
+        return {mag for mag in map(self._mag_of, self._removed.get(folder, [])) if mag is not None}
+
+    def remove_locks(self, folder: str) -> None:
+        """Remove locks that dead jobs left in a layer: one that cannot be read would keep any job from starting."""
+        locks = [path for path in self._removed.get(folder, []) if is_lock(os.path.basename(path))]
+        if locks:
+            with guarded(folder):
+                for path in locks:
+                    remove_stale_lock(path)
+
+    def remove_refused(self, folder: str) -> None:
+        """Remove the folders of jobs whose records are refused: no other job can start before that."""
+        if self._refused.get(folder):
+            with guarded(folder):
+                refused = {root for root, state in job_states(folder) if state is JobState.REFUSED}
+                for path in refused.intersection(self._refused[folder]):
+                    remove_tree(path)
+
+    def remove(self, folder: str) -> None:
+        """Remove what else is left in a layer or dataset, locks aside."""
+        for path in self._removed.get(folder, []):
+            if not is_lock(os.path.basename(path)):
+                _remove(path)
+
+
+def _is_copy(fault: Fault) -> bool:
+    """Tell whether a left-over may hold a mag of other software."""
+    return fault.kind == "leftover.folder" or (fault.kind == "leftover.temporary" and os.path.isdir(fault.path))
+
+
+def _mags_in(folder: str) -> Iterator[tuple[Mag | None, str]]:
+    """Go through the mags in a left-over folder, None for one whose name is none."""
+    for path, _, _ in os.walk(folder):
+        if looks_like_mag(path):
+            try:
+                yield Mag.parse(os.path.basename(path)), path
+            except ValueError:
+                yield None, path
+
+
+def _opened(original: MagScope, copy: str) -> tuple[WkwVolume, WkwVolume] | None:
+    """Open a mag and a copy of it, both in the copy's extent; None where they cannot be compared."""
+    try:
+        copied = WkwVolume.open(copy, None, original.mag)
+        stored = WkwVolume.open(original.folder, copied.box, original.mag)
+    except (FormatError, OSError):
+        return None
+    is_alike = (stored.dtype, stored.num_channels) == (copied.dtype, copied.num_channels)
+    return (stored, copied) if is_alike else None
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        remove_tree(path)
+    elif os.path.lexists(path):
+        os.unlink(path)

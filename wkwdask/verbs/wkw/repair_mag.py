@@ -1,0 +1,133 @@
+"""Doing what was planned for the files of one mag."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import LockedError
+from wkwdask.formats.wkw.header import WkwHeader, format_header
+from wkwdask.formats.wkw.listing import list_mag
+from wkwdask.formats.wkw.mend import patch_record, recorded_states, set_aside
+from wkwdask.formats.wkw.target import WkwTarget
+from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
+from wkwdask.runs.job import FlatJob, Result
+from wkwdask.store.local import publish_bytes
+from wkwdask.verbs.pyramid import RegionTask
+from wkwdask.verbs.wkw.dataset_check import MagScope, check_header
+from wkwdask.verbs.wkw.mend import MendTask
+from wkwdask.verbs.wkw.verify import check_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.faults import Fault
+    from wkwdask.runs.job import Task
+
+HEADER_KINDS = ("other_block_type", "missing", "short", "magic", "version", "block_type", "voxel_type", "voxel_size", "block_nbytes", "data_offset", "differs")
+"""Kinds of faults, behind ``header.``, that a new header.wkw mends."""
+
+
+@dataclass
+class MagPlan:
+    """What is to be done with the files of one mag."""
+
+    scope: MagScope
+    """The mag."""
+    header: WkwHeader | None = None
+    """What header.wkw is to say, None where it stays."""
+    tasks: list[Task] = field(default_factory=list)
+    """Files that are mended or rebuilt."""
+    aside: list[tuple[str, Vec3 | None, str]] = field(default_factory=list)
+    """What is set aside first: path, index, why."""
+    copied_aside: list[tuple[str, Vec3, str]] = field(default_factory=list)
+    """What is set aside and stays in its place until it is replaced."""
+    kinds: dict[Vec3, set[str]] = field(default_factory=dict)
+    """What is wrong with the files that are dealt with."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return self.header is None and not self.tasks and not self.aside
+
+
+def check_unchanged(plan: MagPlan) -> None:
+    """Make sure, now that nobody else can write the mag, that it is still as it was when it was checked.
+
+    Raises
+    ------
+    LockedError
+        It is not.
+    """
+    scope = plan.scope
+    again: list[Fault] = []
+    header = check_header(scope.folder, list_mag(scope.folder), again)
+    is_same = header == scope.header and (plan.header is None) == (not [fault for fault in again if fault.kind.removeprefix("header.") in HEADER_KINDS])
+    is_same = is_same and all(_is_still(scope, shard, kinds) for shard, kinds in plan.kinds.items())
+    if not is_same:
+        raise LockedError(f"{scope.folder}: was changed since it was checked; start again")
+
+
+def _is_still(scope: MagScope, shard: Vec3, kinds: set[str]) -> bool:
+    """Tell whether what was wrong with a file is so still; one that only differs from a finer mag is made anew from what that is now."""
+    check = check_of(scope, decode=True)
+    if check is None or kinds == {"pyramid.differs"}:
+        return True
+    if not os.path.lexists(file_path(scope.folder, shard)):
+        return "file.lost" in kinds
+    return not kinds.isdisjoint(fault.kind for fault in check.check_shard(shard).faults)
+
+
+def _with_scratch(task: Task, scratch: str) -> Task:
+    """Let a file that is made anew be written in the job's folder first; one that only gives blocks stays there."""
+    if isinstance(task, MendTask) and task.remake is not None:
+        return replace(task, remake=_written_to(task.remake, f"{scratch}/spare-{task.remake.plan.levels[0].box.mag}", scratch))
+    return _written_to(task, None, scratch) if isinstance(task, RegionTask) else task
+
+
+def _written_to(task: RegionTask, folder: str | None, scratch: str) -> RegionTask:
+    if folder is not None:
+        os.makedirs(folder, exist_ok=True)
+    targets = (replace(target, folder=folder or target.folder, parts_folder=scratch) for target in task.targets if isinstance(target, WkwTarget))
+    return replace(task, targets=tuple(targets))
+
+
+def repair_mag(plan: MagPlan, run_job: Callable[[FlatJob, str], None], scratch: str) -> None:
+    """Do what was planned for one mag, under its lock: header.wkw first, then what is set aside, then the files.
+
+    Parameters
+    ----------
+    plan : MagPlan
+        What to do.
+    run_job : callable
+        Runs a job.
+    scratch : str
+        The folder of the job that holds the lock.
+    """
+    folder = plan.scope.folder
+    if plan.header is not None:
+        publish_bytes(f"{folder}/{HEADER_NAME}", format_header(plan.header))
+    changed = {task.region if isinstance(task, RegionTask) else task.shard for task in plan.tasks if isinstance(task, (RegionTask, MendTask))}
+    changed |= {shard for _, shard, _ in plan.aside if shard is not None}
+    states = recorded_states(folder, (shard for shard in changed if "file.lost" not in plan.kinds.get(shard, ())))
+    patch_record(folder, dict.fromkeys(states, (0, 0)))  # a repair that is killed leaves no record of files that are others now
+    for path, shard, why in plan.aside:
+        set_aside(path, folder, shard, why)
+        if shard is not None:
+            states[shard] = (0, 0)
+    for path, shard, why in plan.copied_aside:
+        set_aside(path, folder, shard, why, keep=True)
+
+    def take(task: Task, result: Result) -> None:
+        if isinstance(task, RegionTask):
+            states.update({receipt.shard: (receipt.nbytes, receipt.mtime_ns, receipt.sources) for _, receipt in result.receipts})
+        else:
+            states[result.value[0]] = result.value[1]
+
+    tasks = [_with_scratch(task, scratch) for task in plan.tasks]
+    try:
+        run_job(FlatJob(lambda: iter(tasks), len(tasks), take), f"repairing {folder}")
+    finally:
+        patch_record(folder, states)

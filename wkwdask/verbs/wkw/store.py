@@ -1,0 +1,94 @@
+"""Staging a WKW mag that holds the voxels of a volume of another format, block by block, at the same places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wkwdask.errors import BoundsError
+from wkwdask.runs.staged import StagedMags, check_existing
+from wkwdask.verbs.content import EXISTING
+from wkwdask.verbs.rechunk import Copy, StagedRechunk, stage_copied
+from wkwdask.verbs.wkw.convert import COMMAND, convert_settings, placed
+from wkwdask.verbs.wkw.places import place_of
+from wkwdask.verbs.wkw.write import WkwEncoding, check_category, staged_target
+
+if TYPE_CHECKING:
+    from wkwdask.model.volume import Volume
+    from wkwdask.store.owner import Owner
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How the mags of a layer are stored."""
+
+    encoding: WkwEncoding
+    """Blocks, files and compression."""
+    category: str
+    """What a new layer is."""
+    voxel_size_nm: tuple[float, float, float] | None
+    """Edge lengths of a voxel of mag 1 [nm]; None where nobody knows."""
+    allow_external: bool = False
+    """Whether links may lead out of the dataset."""
+
+
+def check_not_below_zero(source: Volume) -> None:
+    """Make sure that WKW has a place for all voxels of a volume.
+
+    Raises
+    ------
+    BoundsError
+        It begins below 0.
+    """
+    if min(source.box.topleft) < 0:
+        raise BoundsError(
+            f"{source.name}: begins at voxel {source.box.topleft}, and no voxel of WKW can lie below 0: move it with offset=, or leave that "
+            "part out with bounding_box="
+        )
+
+
+def stage_store(copy: Copy, url: str, options: StoreOptions, existing: str, workers: int) -> StagedRechunk:
+    """Check and lay out the making of one mag, or find the interrupted job that is to go on.
+
+    Parameters
+    ----------
+    copy : Copy
+        What goes there.
+    url : str
+        The mag's folder.
+    options : StoreOptions
+        How it is stored.
+    existing : str
+        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    workers : int
+        How many tasks run at once.
+
+    Returns
+    -------
+    StagedRechunk
+
+    Raises
+    ------
+    BoundsError
+        The volume begins below 0, where WKW has no voxels.
+    ResumeError
+        Another job that writes the mag was interrupted.
+    ValueError
+        An option makes no sense, or the layer has another type.
+    """
+    check_existing(existing, EXISTING)
+    check_category(options.category)
+    source = copy.source
+    box = source.box
+    check_not_below_zero(source)
+    header = options.encoding.header(source.dtype, source.num_channels, box)
+    place = place_of(url, allow_external=options.allow_external)
+    settings = convert_settings(place, header, box, options.encoding.level) | copy.input
+    place, edit = placed(place, header, box, options.category, None, options.voxel_size_nm)
+    parent = place.layer.folder
+
+    def lay_out(owner: Owner) -> StagedMags:
+        target = staged_target(owner, parent, header, options.encoding.level, box)
+        return StagedMags(owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing)
+
+    return stage_copied(copy, COMMAND, parent, place.folder, settings, existing, workers, lay_out)

@@ -1,0 +1,146 @@
+"""The write job: an array in memory becomes one mag, part by part, without dask."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.runs.job import Result
+from wkwdask.runs.parts import Gathering
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.receipts import Receipt
+    from wkwdask.model.volume import Target
+    from wkwdask.runs.job import Task
+
+PART_NBYTES = 128 << 20
+
+
+def part_of(target: Target, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | None]:
+    """Give the shard that a part lies in, and the part's name, which a part that is a whole shard does not have."""
+    shard_shape = target.shard_shape
+    shard = (part[0] * part_shape[0] // shard_shape[0], part[1] * part_shape[1] // shard_shape[1], part[2] * part_shape[2] // shard_shape[2])
+    return shard, None if part_shape == shard_shape else part
+
+
+def encode_part(target: Target, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3) -> Receipt:
+    """Encode the voxels of one part and store them.
+
+    Parameters
+    ----------
+    target : Target
+        The mag.
+    part : tuple of 3 int
+        Index of the part on the grid of parts.
+    part_shape : tuple of 3 int
+        Its shape [voxels].
+    voxels : ndarray, shape (c, x, y, z)
+        All voxels of the part that lie in the target's box.
+    topleft : tuple of 3 int
+        Absolute voxel of element 0.
+
+    Returns
+    -------
+    Receipt
+        That of the shard, where the part is all of it.
+    """
+    shard, name = part_of(target, part, part_shape)
+    writer = target.open_part(shard, part if target.merges else name)
+    try:
+        writer.append(voxels, topleft)
+        receipt = writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+    if name is None and target.merges:
+        receipt = target.join_shard(shard, [receipt])
+        target.remove_parts(shard)
+    return receipt
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeTask:
+    """Encode one part of an array in memory."""
+
+    target: Target
+    """The mag."""
+    part: Vec3
+    """Index of the part."""
+    part_shape: Vec3
+    """Its shape [voxels]."""
+    voxels: npt.NDArray[Any]
+    """Its voxels, shape (c, x, y, z)."""
+    topleft: Vec3
+    """Absolute voxel of element 0."""
+
+    @property
+    def name(self) -> str:
+        """What an error calls the task."""
+        return f"part {self.part} of mag {self.target.box.mag}"
+
+    @property
+    def key(self) -> str:
+        """What a journal calls the task."""
+        return "part {},{},{}".format(*self.part)
+
+    def run(self) -> Result:
+        """Encode and store the part."""
+        return Result(((0, encode_part(self.target, self.part, self.part_shape, self.voxels, self.topleft)),), nbytes_in=self.voxels.nbytes)
+
+
+class WriteJob:
+    """Write an array to one mag.
+
+    Parameters
+    ----------
+    target : Target
+        The mag; its box is that of the array.
+    array : ndarray, shape (c, x, y, z)
+        The voxels.
+    take : callable
+        Gets the receipt of each shard.
+    done : set of (int, int, int)
+        Shards that are left out.
+    """
+
+    def __init__(self, target: Target, array: npt.NDArray[Any], take: Callable[[Receipt], None], done: Collection[Vec3] = ()) -> None:
+        self._target = target
+        self._array = array
+        self._take = take
+        self._part_shape = target.part_shape(PART_NBYTES)
+        self._gathering = Gathering([target])
+        self._shards = [shard for shard in cells(target.box, target.shard_shape) if shard not in done]
+        num_joins = len(self._shards) if self._part_shape != target.shard_shape else 0
+        self.num_tasks = sum(self._num_parts(0, shard) for shard in self._shards) + num_joins
+
+    def _num_parts(self, level: int, shard: Vec3) -> int:
+        return num_parts(self._target.box, shard, self._target.shard_shape, self._part_shape)
+
+    def tasks(self) -> Iterator[Task]:
+        """Give the parts, those of one file together."""
+        target, box = self._target, self._target.box
+        for shard in self._shards:
+            inside = cell_box(shard, target.shard_shape, box).intersection(box)
+            for part in cells(inside, self._part_shape):
+                here = cell_box(part, self._part_shape, box).intersection(box)
+                corner = tuple(slice(a - t, b - t) for a, b, t in zip(here.topleft, here.bottomright, box.topleft, strict=True))
+                yield EncodeTask(target, part, self._part_shape, self._array[(slice(None), *corner)], here.topleft)
+
+    def receive(self, task: Task, result: Result) -> Iterable[Task]:
+        """Take a receipt; give the join of a file whose parts are all there."""
+        for _, receipt in result.receipts:
+            if receipt.part is None:
+                self._take(receipt)
+        return self._gathering.take(task, result, self._num_parts)
+
+
+def num_parts(box: BoundingBox, shard: Vec3, shard_shape: Vec3, part_shape: Vec3) -> int:
+    """Count the parts of a shard that a box touches."""
+    return sum(1 for _ in cells(cell_box(shard, shard_shape, box).intersection(box), part_shape))

@@ -1,0 +1,175 @@
+"""xarray's engines: what all have in common, and ``"n5"`` and ``"ngff"``: arrays as lazy variables with coordinates in nanometers, and trees of their mags."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import xarray as xr
+from xarray.backends import BackendEntrypoint
+
+from wkwdask.formats.keyed_layer import mag_or_key
+from wkwdask.formats.n5.layer import PREFIX as N5_PREFIX
+from wkwdask.formats.n5.layer import is_n5, is_named_n5
+from wkwdask.formats.opening import find, open_stored
+from wkwdask.formats.zarr.layer import PREFIX as ZARR_PREFIX
+from wkwdask.formats.zarr.layer import is_named_zarr
+from wkwdask.xarray.variables import node_of, open_part, open_variables, without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wkwdask.api.options import MagLike
+    from wkwdask.formats.leveled import Level, LeveledLayer
+    from wkwdask.geometry.bounding_box import BoundingBox
+
+
+class GroupsBackend(BackendEntrypoint):
+    """What all engines have in common: the groups that they find are a tree, too."""
+
+    supports_groups: ClassVar[bool] = True
+
+    @staticmethod
+    def named(url: str | os.PathLike[str]) -> str | os.PathLike[str]:
+        """Say of what the engine was given which format it is, where its path may not tell."""
+        return url
+
+    def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
+        """Open all that a path holds as a tree: one node per layer, where it holds several, and one leaf per mag.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A dataset, layer or mag in WKW, a precomputed volume or a scale of one, or a container, group or array of N5 or Zarr.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+
+        Returns
+        -------
+        xarray.DataTree
+
+        Raises
+        ------
+        MissingError
+            There is no such dataset, layer or mag.
+        FormatError
+            The record of it is broken.
+        """
+        return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
+
+
+class LayersBackend(GroupsBackend):
+    """What the engines of formats that hold several layers have in common."""
+
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "layer", "mag", "bounding_box")
+
+    def open_dataset(  # type: ignore[override]
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        layer: str | None = None,
+        mag: MagLike | None = None,
+        bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+    ) -> xr.Dataset:
+        """Open one mag of a layer as a lazy variable that is named after the layer.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A dataset, layer or mag in WKW, or a container, group or array of N5 or Zarr.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+        layer : str, optional
+            The layer; may be omitted where there is one.
+        mag : Mag, str, int or sequence of 3 int, optional
+            The mag, or the name of an array such as ``"s1"``; by default that of the path, else the finest that has files.
+        bounding_box : BoundingBox, str or sequence, optional
+            Part of the layer: x, y, z, width, height, depth [voxels of mag 1].
+
+        Returns
+        -------
+        xarray.Dataset
+            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates.
+
+        Raises
+        ------
+        MissingError
+            There is no such dataset, layer or mag.
+        BoundsError
+            The bounding box reaches outside the layer.
+        FormatError
+            A record or header is broken.
+        ValueError
+            Several layers could be meant.
+        """
+        return without(open_part(*open_stored(self.named(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
+
+
+class ArraysBackend(LayersBackend):
+    """What the engines ``"n5"`` and ``"ngff"`` have in common."""
+
+    def open_groups_as_dict(  # type: ignore[override]
+        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+    ) -> dict[str, xr.Dataset]:
+        """Open a container or layer as groups, one for each array: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
+        layers: Any = find(self.named(filename_or_obj)).layers
+        groups = {"/": xr.Dataset(attrs={} if len(layers) > 1 else _arrays_attrs(layers[0]))}
+        for layer in layers:
+            node = node_of(layer.name) if len(layers) > 1 else ""
+            if node:
+                groups[node] = xr.Dataset(attrs=_arrays_attrs(layer))
+            for level in layer.levels:
+                if layer.key in (None, level.key):
+                    key = level.mag.name if level.mag is not None and level.volume is not None else ""
+                    name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{node_of(level.key)}"
+                    groups[name] = without(_level_or_problem(layer, level), drop_variables)
+        return groups
+
+
+class N5Backend(ArraysBackend):
+    """The engine ``"n5"``."""
+
+    description: ClassVar[str] = "N5 containers, groups and datasets, local and remote"
+
+    @staticmethod
+    def named(url: str | os.PathLike[str]) -> str:
+        """Say of what the engine was given that it is N5."""
+        text = os.fspath(url)
+        return text if is_named_n5(text) else f"{N5_PREFIX}{text}"
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a path or URL is N5: by its prefix, or a local folder by its ``attributes.json``."""
+        return is_n5(filename_or_obj)
+
+
+class NgffBackend(ArraysBackend):
+    """The engine ``"ngff"``: OME-NGFF images with all their resolutions, and other Zarr arrays."""
+
+    description: ClassVar[str] = "OME-NGFF (OME-Zarr) images with their resolutions, local and remote"
+
+    @staticmethod
+    def named(url: str | os.PathLike[str]) -> str:
+        """Say of what the engine was given that it is Zarr."""
+        text = os.fspath(url)
+        return text if is_named_zarr(text) else f"{ZARR_PREFIX}{text}"
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a URL says that it is Zarr; what does not is left to the engine ``"zarr"``."""
+        return is_named_zarr(filename_or_obj)
+
+
+def _arrays_attrs(layer: LeveledLayer) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"layer": layer.name, "data_format": layer.format}
+    if layer.category is not None:
+        attrs["category"] = layer.category
+    if layer.voxel_size_nm is not None:
+        attrs["voxel_size_nm"] = layer.voxel_size_nm
+    return attrs
+
+
+def _level_or_problem(layer: LeveledLayer, level: Level) -> xr.Dataset:
+    if level.volume is None:
+        return xr.Dataset(attrs={"key": level.key, "problem": level.problem})
+    volume = level.open()
+    return open_variables(layer, volume, volume.box)

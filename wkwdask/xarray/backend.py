@@ -1,0 +1,183 @@
+"""xarray's engines ``"wkw"``, ``"precomputed"``, ``"n5"`` and ``"ngff"``: a mag as a lazy variable with coordinates in nanometers, and a tree of mags.
+
+xarray imports this module with every other engine, so that it is light; it also registers the accessor ``.wkw``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import xarray as xr
+
+import wkwdask.xarray.accessor  # noqa: F401  # registers .wkw
+from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
+from wkwdask.formats.keyed_layer import mag_or_key
+from wkwdask.formats.opening import open_stored
+from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
+from wkwdask.formats.webknossos.dataset import locate, read_datasource
+from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
+from wkwdask.formats.webknossos.datasource import FILE_NAME
+from wkwdask.formats.wkw.volume import HEADER_NAME
+from wkwdask.store.local import is_remote, local_path
+from wkwdask.xarray.arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend
+from wkwdask.xarray.variables import node_of, open_part, open_variables, without
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from wkwdask.api.options import MagLike
+    from wkwdask.formats.opening import AnyLayer
+    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.geometry.mag import Mag
+
+__all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
+
+
+class WkwBackend(LayersBackend):
+    """The engine ``"wkw"``."""
+
+    description: ClassVar[str] = "webKNOSSOS-wrap (WKW) layers and WEBKNOSSOS datasets"
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a path is a mag, a layer or a dataset with at least one layer in WKW."""
+        if not isinstance(filename_or_obj, (str, os.PathLike)) or not os.fspath(filename_or_obj) or is_remote(os.fspath(filename_or_obj)):
+            return False
+        path = local_path(filename_or_obj)
+        if not os.path.isdir(path):
+            return False
+        try:
+            datasource = read_datasource(path)
+        except CorruptError:
+            return True  # ours, and opening it says what is wrong
+        if datasource is not None and (datasource.layers or datasource.odd):
+            return bool(datasource.odd) or any(record.data_format == "wkw" for record in datasource.layers)
+        with os.scandir(path) as entries:
+            return any(entry.name == HEADER_NAME or os.path.isfile(f"{entry.path}/{HEADER_NAME}") for entry in entries)
+
+    def open_groups_as_dict(  # type: ignore[override]
+        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+    ) -> dict[str, xr.Dataset]:
+        """Open a dataset or a layer as groups, as in the tree.
+
+        Layers and mags that cannot be opened are groups without variables, whose attribute ``problem`` says why.
+        """
+        located = locate(filename_or_obj)
+        groups = {"/": xr.Dataset(attrs=_dataset_attrs(located))}
+        is_layer = len(located.layers) == 1 and not os.path.isfile(f"{located.path}/{FILE_NAME}")
+        for layer in located.layers:
+            node = "" if is_layer else node_of(layer.name)
+            groups[node or "/"] = xr.Dataset(attrs={**groups["/"].attrs, **_layer_attrs(layer)} if is_layer else _layer_attrs(layer))
+            for mag in layer.mags:
+                if located.mag in (None, mag):
+                    groups[f"{node}/{mag.name}"] = without(_open_or_explain(layer, mag), drop_variables)
+        groups.update({node_of(odd.name): xr.Dataset(attrs={"layer": odd.name, "problem": odd.problem}) for odd in located.odd})
+        return groups
+
+
+class PrecomputedBackend(GroupsBackend):
+    """The engine ``"precomputed"``."""
+
+    description: ClassVar[str] = "Neuroglancer precomputed volumes, local and remote"
+    open_dataset_parameters: ClassVar[tuple[str, ...]] = ("filename_or_obj", "drop_variables", "mag", "bounding_box", "chunk_size")
+
+    @staticmethod
+    def named(url: str | os.PathLike[str]) -> str:
+        """Say of what the engine was given that it is a precomputed volume."""
+        text = os.fspath(url)
+        return text if is_named_precomputed(text) else f"{PREFIX}{text}"
+
+    def guess_can_open(self, filename_or_obj: Any) -> bool:
+        """Tell whether a path or URL is a precomputed volume: by its prefix, or a local folder by its ``info``."""
+        return is_precomputed(filename_or_obj)
+
+    def open_dataset(  # type: ignore[override]
+        self,
+        filename_or_obj: str | os.PathLike[str],
+        *,
+        drop_variables: str | Iterable[str] | None = None,
+        mag: MagLike | None = None,
+        bounding_box: BoundingBox | str | Sequence[Any] | None = None,
+        chunk_size: Sequence[int] | None = None,
+    ) -> xr.Dataset:
+        """Open one scale as a lazy variable that is named after the volume's folder.
+
+        Parameters
+        ----------
+        filename_or_obj : str or path
+            A volume, with or without ``precomputed://``, or the folder of one of its scales.
+        drop_variables : str or iterable of str, optional
+            Variables to leave out.
+        mag : Mag, str, int or sequence of 3 int, optional
+            The mag, or the key of a scale; by default that of the path, else the finest that has files.
+        bounding_box : BoundingBox, str or sequence, optional
+            Part of the volume: x, y, z, width, height, depth [voxels of mag 1].
+        chunk_size : sequence of 3 int, optional
+            Which of several chunk sizes is read [voxels].
+
+        Returns
+        -------
+        xarray.Dataset
+            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates [nm].
+
+        Raises
+        ------
+        MissingError
+            There is no such volume or scale.
+        BoundsError
+            The bounding box reaches outside the volume.
+        FormatError
+            ``info`` is broken.
+        """
+        layer, volume = open_stored(self.named(filename_or_obj), None, mag_or_key(mag), chunk_size)
+        return without(open_part(layer, volume, bounding_box), drop_variables)
+
+    def open_groups_as_dict(  # type: ignore[override]
+        self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
+    ) -> dict[str, xr.Dataset]:
+        """Open a volume as groups, one for each scale: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
+        layer = open_precomputed_layer(self.named(filename_or_obj))
+        attrs: dict[str, Any] = {"layer": layer.name, "category": layer.category, "data_format": "neuroglancerPrecomputed"}
+        if layer.voxel_size_nm is not None:
+            attrs["voxel_size_nm"] = layer.voxel_size_nm
+        groups = {"/": xr.Dataset(attrs=attrs)}
+        for scale in layer.info.scales:
+            if layer.key in (None, scale.key):
+                mag = layer.mag_of(scale)
+                name = node_of(scale.key) if mag is None or f"/{mag.name}" in groups else f"/{mag.name}"
+                volume = layer.open_scale(scale)
+                groups[name] = without(open_variables(layer, volume, volume.box), drop_variables)
+        groups.update({node_of(odd.key): xr.Dataset(attrs={"key": odd.key, "problem": odd.problem}) for odd in layer.info.odd if layer.key in (None, odd.key)})
+        return groups
+
+
+def _open_or_explain(layer: Layer, mag: Mag) -> xr.Dataset:
+    try:
+        opened: AnyLayer = arrays_of(layer) if is_arrays_layer(layer) else layer
+        volume = opened.volume(mag)
+    except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
+        return xr.Dataset(attrs={"mag": mag.name, "problem": str(error)})
+    return open_variables(opened, volume, volume.box)
+
+
+def _dataset_attrs(located: Located) -> dict[str, Any]:
+    sources = [layer.datasource for layer in located.layers if layer.datasource is not None]
+    if not sources:
+        return {}
+    attrs: dict[str, Any] = {"name": sources[0].name}
+    if sources[0].voxel_size_nm is not None:
+        attrs["voxel_size_nm"] = sources[0].voxel_size_nm
+    return attrs
+
+
+def _layer_attrs(layer: Layer) -> dict[str, Any]:
+    if layer.record is None:
+        return {"layer": layer.name}
+    box = layer.record.bounding_box
+    return {
+        "layer": layer.name,
+        "category": layer.record.category,
+        "data_format": layer.record.data_format,
+        "bounding_box": (*box.topleft, *box.size),
+    }
