@@ -149,7 +149,7 @@ def test_cached_code_serves_a_second_process(tmp_path):
     _run(WORK, tmp_path, WKWDASK_CACHE_DIR=str(cache))
     kept = {file: file.stat().st_mtime_ns for file in cache.rglob("*.nbc")}
     assert kept
-    hits = "from wkwdask.kernels import blocks_compiled\ncell = blocks_compiled.encode_from.__closure__\n"
+    hits = "from wkwdask.kernels.blocks import batch_compiled\ncell = batch_compiled.encode_from.__closure__\n"
     hits += "stats = [c.cell_contents.stats for c in cell if hasattr(c.cell_contents, 'stats')][0]\nassert stats.cache_hits and not stats.cache_misses, stats\n"
     _run(WORK + hits, tmp_path, WKWDASK_CACHE_DIR=str(cache))
     assert {file: file.stat().st_mtime_ns for file in cache.rglob("*.nbc")} == kept
@@ -205,4 +205,4 @@ def test_python_lz4_without_the_symbols(tmp_path):
     """The same where the extension module does not export them."""
     hide = "import ctypes\nclass Library:\n    def __init__(self, *arguments): pass\nctypes.CDLL = Library\n"
     check = "import sys\nassert blocks._compiled() is None\nassert 'wkwdask.kernels.blocks.batch_compiled' not in sys.modules\n"
-    _run("from wkwdask.kernels import lz4_symbols\n" + hide + WORK + check, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
+    _run("from wkwdask.kernels.blocks import lz4_symbols\n" + hide + WORK + check, tmp_path, WKWDASK_CACHE_DIR=str(tmp_path / "cache"))
