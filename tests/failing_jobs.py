@@ -51,6 +51,11 @@ class Work:
     """Whether it is a first task, or one that follows."""
 
     @property
+    def spec(self):
+        """What it is called with."""
+        return self
+
+    @property
     def name(self):
         """What an error calls it."""
         return f"{self.group} {self.number}"

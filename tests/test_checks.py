@@ -555,7 +555,7 @@ def test_an_interrupted_repair_goes_on(dataset, sound, tmp_path, num_done):
     run_task, left = job_module.run_task, [num_done]
 
     def stopping(task):
-        if type(task).__name__ in ("MendTask", "RegionTask"):
+        if type(task.spec).__name__ in ("MendSpec", "RegionSpec"):
             left[0] -= 1
             if left[0] < 0:
                 raise KeyboardInterrupt
@@ -714,7 +714,7 @@ def test_tasks_and_results_are_picklable(dataset, monkeypatch):
     seen = set()
 
     def elsewhere(task):
-        seen.add(type(task).__name__)
+        seen.add(type(task.spec).__name__)
         return pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(task)).run()))
 
     monkeypatch.setattr(job_module, "run_task", elsewhere)
@@ -722,7 +722,7 @@ def test_tasks_and_results_are_picklable(dataset, monkeypatch):
     assert wkwdask.repair(dataset, salvage=True).is_sound
     assert wkwdask.diff(dataset, dataset).equal
     wkwdask.write_manifest(dataset)
-    assert seen == {"CheckTask", "RecomputeTask", "ProbeTask", "MendTask", "RegionTask", "CompareTask", "HashTask"}
+    assert seen == {"CheckSpec", "RecomputeSpec", "ProbeSpec", "MendSpec", "RegionSpec", "CompareSpec", "HashSpec"}
     assert wkwdask.verify(dataset).is_sound
 
 

@@ -22,7 +22,7 @@ from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, Locke
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids import components, wkw_components
-from wkwdask.ids.components import FacesTask, LabelTask
+from wkwdask.ids.components import FacesSpec, LabelSpec
 from wkwdask.kernels.labels.components import label_brick
 from wkwdask.plans import components as plans
 
@@ -206,8 +206,8 @@ def test_absent_files_are_background(dataset):
     labels[180:, 190:, 20:] = 7
     wkwdask.write(dataset / "seg" / "1", (0, 0, 0), labels, **SMALL)
     tasks = []
-    run = LabelTask.run
-    with mock.patch.object(LabelTask, "run", lambda task: tasks.append(task.region) or run(task)):
+    run = LabelSpec.run
+    with mock.patch.object(LabelSpec, "run", lambda task: tasks.append(task.region) or run(task)):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     assert_same_components(result(dataset / "cc" / "1"), of_labels(labels, 26))
     assert len(tasks) == 3 * 2 * 2 + 2 * 2 * 2  # regions of 16 voxels that touch a file, of 13 * 13 * 3
@@ -292,7 +292,7 @@ def test_a_cluster(dataset):
 def test_tasks_stay_small(dataset):
     wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
     staged = wkw_components.stage_components(dataset / "seg" / "1", dataset / "cc" / "1", wkw_components.ComponentsOptions(), "error", 2)
-    for task in (LabelTask(staged.labelling, (0, 0, 0)), FacesTask(staged.labelling, (0, 0, 0)), *staged.job().tasks()):
+    for task in (LabelSpec(staged.labelling, (0, 0, 0)).task(), FacesSpec(staged.labelling, (0, 0, 0)).task(), *staged.job().tasks()):
         assert len(pickle.dumps(task)) < 3000
 
 

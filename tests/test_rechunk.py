@@ -224,7 +224,7 @@ def test_interrupted(dataset, tmp_path, options, in_place):
 
 
 def test_a_task_says_what_it_is_about(dataset, monkeypatch):
-    monkeypatch.setattr(splice_module.SpliceTask, "states", lambda self: 1 / 0)
+    monkeypatch.setattr(splice_module.SpliceSpec, "states", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError) as raised:
         wkwdask.rechunk(dataset / "cells" / "1", file_len=4)
     assert any("region (0, 0, 0) of" in note for note in raised.value.__notes__)

@@ -77,20 +77,20 @@ class PretendedTask:
 
     def run(self) -> Result:
         """Give what the task would give."""
-        return result_of(self.task)
+        return result_of(self.task.spec)
 
 
-def result_of(task: Any) -> Result:
+def result_of(spec: Any) -> Result:
     """Say what a task would give back if all voxels were there: a region or another task that writes ``targets``, or a join, which has one ``target``."""
-    if hasattr(task, "target"):
-        return Result(((task.level, _stored(merge_receipts(task.shard, task.parts), None)),))
+    if hasattr(spec, "target"):
+        return Result(((spec.level, _stored(merge_receipts(spec.shard, spec.parts), None)),))
     receipts = []
-    for number, (level, target) in enumerate(zip(task.plan.levels, task.targets, strict=True)):
-        region = cell_box(task.region, level.region_shape, level.box).intersection(level.box)
-        part = None if task.plan.writes_whole(number, target.shard_shape) else task.region
+    for number, (level, target) in enumerate(zip(spec.plan.levels, spec.targets, strict=True)):
+        region = cell_box(spec.region, level.region_shape, level.box).intersection(level.box)
+        part = None if spec.plan.writes_whole(number, target.shard_shape) else spec.region
         for shard in cells(region, target.shard_shape):
             box = cell_box(shard, target.shard_shape, region).intersection(region)
-            receipts.append((task.first_level + number, _stored(Receipt(shard, box, voxels=box.volume, minimum=0, maximum=255, nonzero=box), part)))
+            receipts.append((spec.first_level + number, _stored(Receipt(shard, box, voxels=box.volume, minimum=0, maximum=255, nonzero=box), part)))
     return Result(tuple(receipts), _DIGEST)
 
 
@@ -138,7 +138,7 @@ class PretendedJob:
     def receive(self, task: PretendedTask, result: Result) -> Iterable[PretendedTask]:
         """Hand a result on."""
         self.num_received += 1
-        return self._pretended(self._job.receive(task.task, result))
+        return self._pretended(self._job.receive(spec.task, result))
 
     def _pretended(self, tasks: Iterable[Any]) -> Iterator[PretendedTask]:
         for task in tasks:

@@ -14,6 +14,11 @@ class IdleTask:
     number: int
 
     @property
+    def spec(self):
+        """What it is called with."""
+        return self
+
+    @property
     def name(self):
         """What an error calls it."""
         return f"idle task {self.number}"

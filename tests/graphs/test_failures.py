@@ -198,6 +198,7 @@ class Bare:
     """A task of this process."""
 
     def __init__(self, number, action):
+        self.spec = self
         self.name = self.key = str(number)
         self.action = action
 

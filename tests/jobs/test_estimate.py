@@ -24,7 +24,7 @@ from wkwdask.formats.webknossos.datasource import format_datasource, new_documen
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.runs import job as job_module
 from wkwdask.verbs.estimate import space_problems
-from wkwdask.verbs.pyramid import RegionTask
+from wkwdask.verbs.pyramid import RegionSpec
 from wkwdask.verbs.wkw import mags as wkw_mags
 
 OPTIONS = {"block_len": 4, "file_len": 4, "compression": "lz4"}
@@ -54,7 +54,7 @@ def counted():
     run_task = job_module.run_task
 
     def count(task):
-        kinds[type(task) is RegionTask] += 1
+        kinds[type(task.spec) is RegionSpec] += 1
         return run_task(task)
 
     with pytest.MonkeyPatch.context() as patch:

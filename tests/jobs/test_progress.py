@@ -52,6 +52,7 @@ class Slow:
     def __init__(self, number, ready):
         self.name = self.key = f"slow {number}"
         self.number, self.ready = number, ready
+        self.spec = self
 
     def run(self):
         until = time.monotonic() + 5

@@ -27,7 +27,7 @@ from wkwdask.plans.pyramid import plan_passes
 from wkwdask.runs.job import run_serially
 from wkwdask.runs.journaled import JournaledJob
 from wkwdask.streams import pyramid as stream_module
-from wkwdask.verbs.pyramid import PyramidJob, RegionTask
+from wkwdask.verbs.pyramid import PyramidJob, RegionSpec
 from wkwdask.verbs.wkw.mags import presence
 
 _names = count()
@@ -187,7 +187,7 @@ def _check_files(case, watched):
         assert [name for name in store_of(target.folder).names() if name.startswith("part")] == []
     first = 0
     for plan in case.passes:
-        regions = [task.region for task in watched.tasks_run if isinstance(task, RegionTask) and task.first_level == first]
+        regions = [task.spec.region for task in watched.tasks_run if isinstance(task.spec, RegionSpec) and task.spec.first_level == first]
         source = case.source if first == 0 else case.targets[first - 1].as_volume()
         files = [index for index in cells(source.box, source.shard_shape) if source.shard_exists(index)]
         touched = {
@@ -265,11 +265,11 @@ def test_the_next_pass_starts_when_its_source_is_complete(monkeypatch):
     watched = Watched(case.job())
     run_serially(watched)
     first = len(case.passes[0].levels)
-    passes = [task.first_level for task in watched.tasks_run if isinstance(task, RegionTask)]
+    passes = [task.spec.first_level for task in watched.tasks_run if isinstance(task.spec, RegionSpec)]
     assert passes == sorted(passes)
     assert set(passes) == {0, first} if len(case.passes) == 2 else {0, first} <= set(passes)
-    last_join = max(n for n, task in enumerate(watched.tasks_run) if not isinstance(task, RegionTask) and task.level == first - 1)
-    assert all(n > last_join for n, task in enumerate(watched.tasks_run) if isinstance(task, RegionTask) and task.first_level)
+    last_join = max(n for n, task in enumerate(watched.tasks_run) if not isinstance(task.spec, RegionSpec) and task.spec.level == first - 1)
+    assert all(n > last_join for n, task in enumerate(watched.tasks_run) if isinstance(task.spec, RegionSpec) and task.spec.first_level)
 
 
 def test_num_tasks_is_an_upper_bound_from_the_start(monkeypatch):
@@ -293,11 +293,11 @@ def test_names_of_tasks():
     case = _case(BoundingBox((0, 0, 0), (40, 40, 40)), ["2", "4"])
     watched = Watched(case.job())
     run_serially(watched)
-    assert {task.name for task in watched.tasks_run if isinstance(task, RegionTask)} == {
+    assert {task.name for task in watched.tasks_run if isinstance(task.spec, RegionSpec)} == {
         f"region {region} of {case.source.name}" for region in cells(case.targets[0].box, case.passes[0].levels[0].region_shape)
     }
     for task in watched.tasks_run:
-        if not isinstance(task, RegionTask):
+        if not isinstance(task.spec, RegionSpec):
             assert task.name == f"file {task.shard} of mag {case.mags[task.level]}"
 
 

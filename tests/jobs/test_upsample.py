@@ -20,7 +20,7 @@ from wkwdask.model.states import digest
 from wkwdask.plans import upsample as plans
 from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.runs.job import run_serially
-from wkwdask.verbs.upsample import UpsampleJob, UpsampleTask, is_current
+from wkwdask.verbs.upsample import UpsampleJob, UpsampleSpec, is_current
 
 SOURCE = Mag(4, 4, 2)
 MAGS = (Mag(1, 1, 1), Mag(2, 1, 2))
@@ -140,8 +140,8 @@ def test_what_is_empty_costs_nothing(array):
     source = make_source("empty-source", array, shard_shape=(8, 8, 8), chunk_shape=(4, 4, 4))
     job = make_job("empty", source, (MAGS[0],), regions=(32, 32, 16))
     tasks = list(job.tasks())
-    shares = [task.plan.source_of(task.plan.region_box(task.region)) for task in tasks]
-    all_shares = [task.source_of(task.region_box(region)) for task in [tasks[0].plan] for region in cells(task.box, task.region_shape)]
+    shares = [task.spec.plan.source_of(task.spec.plan.region_box(task.spec.region)) for task in tasks]
+    all_shares = [task.source_of(task.region_box(region)) for task in [tasks[0].spec.plan] for region in cells(task.box, task.region_shape)]
     assert set(shares) == {share for share in all_shares if any(source.shard_exists(index) for index in cells(share, source.shard_shape))}
     assert 0 < len(shares) <= len(all_shares) / 2
     run_serially(job)
@@ -235,6 +235,6 @@ def test_a_source_that_has_changed_is_seen(array, source_shard):
 
 def test_a_task_says_what_it_works_on(array):
     (task, *_) = make_job("named", make_source("named-source", array)).tasks()
-    assert isinstance(task, UpsampleTask)
+    assert isinstance(task.spec, UpsampleSpec)
     assert task.name.startswith("region (")
     assert "of mag 1, made from memory:named-source" in task.name

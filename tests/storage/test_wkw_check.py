@@ -25,7 +25,7 @@ from wkwdask.formats.wkw.volume import file_path
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.faults import KINDS
 from wkwdask.verbs.wkw.dataset_check import look_at
-from wkwdask.verbs.wkw.mend import ProbeTask
+from wkwdask.verbs.wkw.mend import ProbeSpec
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 SHARD = (2, 0, 1)
@@ -116,7 +116,7 @@ def test_a_damaged_header_is_proven_by_the_blocks(tmp_path_factory, data):
     kinds = frozenset(fault.kind for fault in errors(check.check_shard(SHARD)))
     if not kinds:
         return
-    new, _ = ProbeTask(check, SHARD, kinds).run().value
+    new, _ = ProbeSpec(check, SHARD, kinds).task().run().value
     if new is not None:
         mend_file(check, SHARD, new, "why", salvage=False)
         assert errors(check.check_shard(SHARD)) == []

@@ -19,7 +19,7 @@ from wkwdask.graphs.planning import export_only_planned, only_planned
 from wkwdask.graphs.runners import run_job
 from wkwdask.graphs.write import finished, shard_receipts, write_shards
 from wkwdask.ids.components import faces_job, label_job, number, tabulate
-from wkwdask.runs.job import FlatJob, Result, is_given_up, kept_trace
+from wkwdask.runs.job import FlatJob, Result, Task, is_given_up, kept_trace
 from wkwdask.runs.job_removals import end_removal
 from wkwdask.runs.journaled import entry_of
 from wkwdask.runs.progress import Progress
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from wkwdask.model.receipts import Receipt
     from wkwdask.runs.journaled import ResumableJob
     from wkwdask.runs.staged import StagedMags
-    from wkwdask.verbs.apply import Application, TrialTask
+    from wkwdask.verbs.apply import Application
     from wkwdask.verbs.foreign_import import StagedImport
     from wkwdask.verbs.pyramid import PyramidJob, StagedPyramid
     from wkwdask.verbs.rechunk import StagedRechunk
@@ -267,7 +267,7 @@ def existing_of_call(stages: Sequence[Callable[[str], StagedRechunk]], existing:
     return existing
 
 
-def try_function(trial: TrialTask) -> None:
+def try_function(trial: Task) -> None:
     """Call a function once where the tasks of a job will call it; in a batch job, only its signature is checked.
 
     Raises
@@ -279,9 +279,9 @@ def try_function(trial: TrialTask) -> None:
     ValueError
         Its result has another shape.
     """
-    name = function_name(trial.application.function)
-    check_signature(trial.application.function, len(trial.application.sources))
-    if current_batch() is not None or trial.application.plan.box.is_empty:
+    name = function_name(trial.spec.application.function)
+    check_signature(trial.spec.application.function, len(trial.spec.application.sources))
+    if current_batch() is not None or trial.spec.application.plan.box.is_empty:
         return
     try:
         run_job(FlatJob(lambda: iter((trial,)), 1, lambda *_: None), f"trying {name}")

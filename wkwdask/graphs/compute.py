@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from socket import gethostname
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ import numpy as np
 from wkwdask.graphs.pause_watch import PauseWatch
 from wkwdask.graphs.runners import active_client, num_workers
 from wkwdask.model.receipts import Receipt
-from wkwdask.runs.job import FlatJob, Result, give_up
+from wkwdask.runs.job import FlatJob, Result, Task, give_up
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.tolerant import Failed, Tolerance, TolerantJob
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     import dask.array as da
 
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.runs.job import Task
 
 _LOOK_SECONDS = 5.0
 
@@ -119,7 +117,7 @@ def _compute_on_client(graphs: Sequence[da.Array], client: Any, progress: Progre
 
 def _hand_on(job: TolerantJob, future: Any) -> None:
     """Hand on what a task of a graph gave, or its error; the cluster itself has tried as often as it was told to."""
-    task = _GraphTask(str(future.key))
+    task = Task(str(future.key), str(future.key), _run_by_the_cluster, None)
     if future.status != "error":
         job.receive(task, Result((), value=list(future.result().ravel())))
         future.release()
@@ -129,21 +127,8 @@ def _hand_on(job: TolerantJob, future: Any) -> None:
     job.fail(task, Failed(error, gethostname()))
 
 
-@dataclass(frozen=True, slots=True)
-class _GraphTask:
-    """A task that a cluster runs by itself."""
-
-    key: str
-    """What the cluster calls it."""
-
-    @property
-    def name(self) -> str:
-        """What an error calls it."""
-        return self.key
-
-    def run(self) -> Result:
-        """Nothing is run here."""
-        raise NotImplementedError
+def _run_by_the_cluster(spec: None) -> Result:
+    raise NotImplementedError
 
 
 def _as_ended(futures: Sequence[Any], client: Any) -> Iterator[Any]:

@@ -30,7 +30,7 @@ from wkwdask.ids.faces import (
     write_pairs,
 )
 from wkwdask.kernels.labels.components import Sets, add_to_roots, label_brick, pairs_of_faces, unique_pairs
-from wkwdask.runs.job import Result, voxel_nbytes
+from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import source_changed
 from wkwdask.store.local import make_folders_below
 from wkwdask.verbs.apply import Application
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
-    from wkwdask.runs.job import Task
     from wkwdask.verbs.apply import Stored
 
     Nodes = tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]]
@@ -182,7 +181,7 @@ class Labelling:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelTask:
+class LabelSpec:
     """Label the bricks of a region, and keep what they leave."""
 
     labelling: Labelling
@@ -190,15 +189,9 @@ class LabelTask:
     region: Vec3
     """Which region."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"{self.labelling.plan.region_box(self.region)}, labelled"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "label {},{},{}".format(*self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"{self.labelling.plan.region_box(self.region)}, labelled", "label {},{},{}".format(*self.region), LabelSpec.run, self)
 
     def run(self) -> Result:
         """Label all bricks."""
@@ -220,7 +213,7 @@ class ScratchJob:
         Tells whether what a task left at an earlier start is there and still good.
     """
 
-    def __init__(self, tasks: Sequence[Task], is_there: Callable[[Any, Result], bool]) -> None:
+    def __init__(self, tasks: Sequence[Task], is_there: Callable[[Task, Result], bool]) -> None:
         self._tasks = tasks
         self._is_there = is_there
         self.num_tasks = len(tasks)
@@ -244,15 +237,15 @@ def label_job(labelling: Labelling) -> ScratchJob:
     Its tasks refuse to go on, with a :class:`ResumeError`, where the source has changed since an earlier start.
     """
 
-    def is_there(task: LabelTask, result: Result) -> bool:
-        if labelling.states(task.region) != result.sources:
-            raise source_changed(task, labelling.source.shard_states(labelling.plan.region_box(task.region)), labelling.source)
+    def is_there(task: Task, result: Result) -> bool:
+        if labelling.states(task.spec.region) != result.sources:
+            raise source_changed(task, labelling.source.shard_states(labelling.plan.region_box(task.spec.region)), labelling.source)
         try:
-            return bool(FacesFile(faces_path(labelling.folder, task.region)).sources == result.sources)
+            return bool(FacesFile(faces_path(labelling.folder, task.spec.region)).sources == result.sources)
         except (CorruptError, FileNotFoundError):
             return False
 
-    return ScratchJob([LabelTask(labelling, region) for region in labelling.regions()], is_there)
+    return ScratchJob([LabelSpec(labelling, region).task() for region in labelling.regions()], is_there)
 
 
 # ------------------------------------------------------------------------------------------------ join
@@ -307,7 +300,7 @@ class _Planes:
 
 
 @dataclass(frozen=True, slots=True)
-class FacesTask:
+class FacesSpec:
     """Pair the components of the bricks of a region with those beyond their upper faces."""
 
     labelling: Labelling
@@ -315,15 +308,9 @@ class FacesTask:
     region: Vec3
     """Which region."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"{self.labelling.plan.region_box(self.region)}, joined across faces"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "faces {},{},{}".format(*self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"{self.labelling.plan.region_box(self.region)}, joined across faces", "faces {},{},{}".format(*self.region), FacesSpec.run, self)
 
     def run(self) -> Result:
         """Pair, and keep the pairs."""
@@ -344,14 +331,14 @@ class FacesTask:
 def faces_job(labelling: Labelling) -> ScratchJob:
     """Make the job that pairs components across faces."""
 
-    def is_there(task: FacesTask, result: Result) -> bool:
+    def is_there(task: Task, result: Result) -> bool:
         try:
-            read_pairs(labelling.folder, task.region)
+            read_pairs(labelling.folder, task.spec.region)
         except (CorruptError, FileNotFoundError):
             return False
         return True
 
-    return ScratchJob([FacesTask(labelling, region) for region in labelling.regions()], is_there)
+    return ScratchJob([FacesSpec(labelling, region).task() for region in labelling.regions()], is_there)
 
 
 def tabulate(labelling: Labelling) -> BrickTable:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from wkwdask.runs.job import Result
+from wkwdask.runs.job import Result, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
-    from wkwdask.runs.job import Task
 
 
 class Findings(Protocol):
@@ -53,7 +52,7 @@ class Survey(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyTask:
+class SurveySpec:
     """Look at one region."""
 
     survey: Survey
@@ -63,15 +62,9 @@ class SurveyTask:
     number: int
     """Its place in the order of all."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"{self.survey.plan.region_box(self.region)} of {self.survey.name}"
-
-    @property
-    def key(self) -> str:
-        """What a journal would call the task."""
-        return "survey {},{},{}".format(*self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"{self.survey.plan.region_box(self.region)} of {self.survey.name}", "survey {},{},{}".format(*self.region), SurveySpec.run, self)
 
     def run(self) -> Result:
         """Look at all bricks of the region; the value of the result is what was found."""
@@ -100,14 +93,14 @@ class SurveyJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions that have to be looked at."""
-        return (SurveyTask(self._survey, region, number) for number, region in enumerate(self._survey.plan.regions(self._occupied)))
+        return (SurveySpec(self._survey, region, number).task() for number, region in enumerate(self._survey.plan.regions(self._occupied)))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take what a task found."""
         if self._survey.is_exact:
             self.findings.take(result.value)
-        elif isinstance(task, SurveyTask):
-            self._waiting[task.number] = result.value
+        elif isinstance(task.spec, SurveySpec):
+            self._waiting[task.spec.number] = result.value
         while self._next in self._waiting:
             self.findings.take(self._waiting.pop(self._next))
             self._next += 1

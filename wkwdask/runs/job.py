@@ -35,19 +35,22 @@ class Result:
     """How long it took; 0 where nobody measured."""
 
 
-class Task(Protocol):
+@dataclass(frozen=True, slots=True)
+class Task:
     """One piece of work: picklable, and safe to run twice or in two places at once."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task; unique in its job."""
+    name: str
+    """What an error calls it."""
+    key: str
+    """What a journal calls it; unique in its job."""
+    function: Callable[[Any], Result]
+    """What does the work; a function of a module."""
+    spec: Any
+    """What it is called with; small to pickle."""
 
     def run(self) -> Result:
         """Do the work and give a small result."""
+        return self.function(self.spec)
 
 
 class Job(Protocol):
@@ -74,10 +77,10 @@ class FlatJob:
     num_tasks : int
         How many there are.
     take : callable
-        Takes each task and its result.
+        Takes the spec of each task, and its result.
     """
 
-    def __init__(self, tasks: Callable[[], Iterator[Task]], num_tasks: int, take: Callable[[Task, Result], None]) -> None:
+    def __init__(self, tasks: Callable[[], Iterator[Task]], num_tasks: int, take: Callable[[Any, Result], None]) -> None:
         self._tasks = tasks
         self._take = take
         self.num_tasks = num_tasks
@@ -88,7 +91,7 @@ class FlatJob:
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Hand on a result."""
-        self._take(task, result)
+        self._take(task.spec, result)
         return ()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from wkwdask.errors import ResumeError
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.states import describe
-from wkwdask.runs.job import Result
+from wkwdask.runs.job import Result, Task
 from wkwdask.runs.tally import ShardTally
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.states import States
     from wkwdask.model.volume import PartWriter, Target, Volume
-    from wkwdask.runs.job import Task
 
 
 _GATHERED_NBYTES = 32 << 20  # of all shards that are open at once
@@ -104,7 +103,7 @@ class BrickWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinTask:
+class JoinSpec:
     """Join the parts of one file."""
 
     target: Target
@@ -116,15 +115,9 @@ class JoinTask:
     parts: tuple[Receipt, ...]
     """All its parts."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"file {self.shard} of mag {self.target.box.mag}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return join_key(self.level, self.shard)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"file {self.shard} of mag {self.target.box.mag}", join_key(self.level, self.shard), JoinSpec.run, self)
 
     def run(self) -> Result:
         """Join, and give the receipt of the file."""
@@ -150,7 +143,7 @@ class Gathering:
         self.tallies = [ShardTally(target, 0) for target in targets]
         self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}
 
-    def take(self, task: Task, result: Result, num_parts: Callable[[int, Vec3], int]) -> list[JoinTask]:
+    def take(self, task: Task, result: Result, num_parts: Callable[[int, Vec3], int]) -> list[Task]:
         """Take the result of a task.
 
         Parameters
@@ -164,12 +157,12 @@ class Gathering:
 
         Returns
         -------
-        list of JoinTask
+        list of Task
             The joins whose parts are all there now, the last target first.
         """
-        if isinstance(task, JoinTask):
-            task.target.remove_parts(task.shard)
-        joins: list[JoinTask] = []
+        if isinstance(task.spec, JoinSpec):
+            task.spec.target.remove_parts(task.spec.shard)
+        joins: list[Task] = []
         for level, receipt in result.receipts:
             if receipt.part is None:
                 self.tallies[level].add(receipt)
@@ -177,7 +170,7 @@ class Gathering:
             parts = self._parts.setdefault((level, receipt.shard), [])
             parts.append(receipt)
             if len(parts) == num_parts(level, receipt.shard):
-                joins.insert(0, JoinTask(self.targets[level], level, receipt.shard, tuple(self._parts.pop((level, receipt.shard)))))
+                joins.insert(0, JoinSpec(self.targets[level], level, receipt.shard, tuple(self._parts.pop((level, receipt.shard)))).task())
         return joins
 
     def is_there(self, result: Result, known: Callable[[str], Result | None]) -> bool:

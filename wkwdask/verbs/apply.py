@@ -14,7 +14,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, mark_cells
 from wkwdask.model.states import add_digests, digest
 from wkwdask.plans.cells import cell_map, marked_cells
-from wkwdask.runs.job import Result, give_up, voxel_nbytes
+from wkwdask.runs.job import Result, Task, give_up, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, source_changed
 from wkwdask.runs.report import counted
 from wkwdask.verbs.aligned import read_aligned, read_mask
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Target, Volume
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
-    from wkwdask.runs.job import Task
 
 _LASTING_ERRORS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, RecursionError, SyntaxError, TypeError,
@@ -267,7 +266,7 @@ def _checked(result: Any, box: BoundingBox, target: Stored, function: Callable[.
 
 
 @dataclass(frozen=True, slots=True)
-class ApplyTask:
+class ApplySpec:
     """Make one region of the target."""
 
     application: Making
@@ -277,15 +276,9 @@ class ApplyTask:
     region: Vec3
     """Which region."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"{self.application.plan.region_box(self.region)}, {self.application.title}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "region {},{},{}".format(*self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"{self.application.plan.region_box(self.region)}, {self.application.title}", "region {},{},{}".format(*self.region), ApplySpec.run, self)
 
     def run(self) -> Result:
         """Compute and write all bricks of the region.
@@ -333,7 +326,7 @@ class ApplyJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions that are computed."""
-        return (ApplyTask(self._application, self._target, region) for region in self._application.plan.regions(self._occupied))
+        return (ApplySpec(self._application, self._target, region).task() for region in self._application.plan.regions(self._occupied))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take receipts; give the joins whose parts are all there."""
@@ -350,14 +343,14 @@ class ApplyJob:
         ResumeError
             A source has changed since.
         """
-        if isinstance(task, ApplyTask) and self._application.states(task.region) != result.sources:
+        if isinstance(task.spec, ApplySpec) and self._application.states(task.spec.region) != result.sources:
             first = self._application.sources[0]
-            raise source_changed(task, first.shard_states(self._application.plan.region_box(task.region).in_mag(first.box.mag)), first)
+            raise source_changed(task, first.shard_states(self._application.plan.region_box(task.spec.region).in_mag(first.box.mag)), first)
         return self._gathering.is_there(result, known)
 
 
 @dataclass(frozen=True, slots=True)
-class TrialTask:
+class TrialSpec:
     """Call the function once and keep nothing, to find mistakes before a job begins."""
 
     application: Application
@@ -367,15 +360,9 @@ class TrialTask:
     block_shape: Vec3
     """Size of the box that is tried [voxels]."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"the trial of {function_name(self.application.function)}"
-
-    @property
-    def key(self) -> str:
-        """What a journal would call the task."""
-        return "trial"
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"the trial of {function_name(self.application.function)}", "trial", TrialSpec.run, self)
 
     def run(self) -> Result:
         """Call the function for the block in the middle; where it fails, the brick around it decides, since the function may need as much."""
@@ -401,7 +388,7 @@ class TrialTask:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceTask:
+class ReduceSpec:
     """Reduce one region to a value."""
 
     application: Application
@@ -413,15 +400,14 @@ class ReduceTask:
     number: int
     """Its place in the order in which values are combined."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"{self.application.plan.region_box(self.region)}, reduced by {function_name(self.application.function)}"
-
-    @property
-    def key(self) -> str:
-        """What a journal would call the task."""
-        return "reduce {},{},{}".format(*self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(
+            f"{self.application.plan.region_box(self.region)}, reduced by {function_name(self.application.function)}",
+            "reduce {},{},{}".format(*self.region),
+            ReduceSpec.run,
+            self,
+        )
 
     def run(self) -> Result:
         """Compute all bricks of the region and combine what they give.
@@ -465,12 +451,12 @@ class ReduceJob:
     def tasks(self) -> Iterator[Task]:
         """Give the regions that are computed."""
         regions = self._application.plan.regions(self._occupied)
-        return (ReduceTask(self._application, self._combine, region, number) for number, region in enumerate(regions))
+        return (ReduceSpec(self._application, self._combine, region, number).task() for number, region in enumerate(regions))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take a value."""
-        if isinstance(task, ReduceTask):
-            self._waiting[task.number] = result.value
+        if isinstance(task.spec, ReduceSpec):
+            self._waiting[task.spec.number] = result.value
         while self._next in self._waiting:
             found = self._waiting.pop(self._next)
             self._next += 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.runs.job import Result
+from wkwdask.runs.job import Result, Task
 from wkwdask.runs.parts import Gathering
 from wkwdask.runs.scratch import read_piece
 from wkwdask.verbs.write import encode_part, num_parts, part_of
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Target
-    from wkwdask.runs.job import Task
     from wkwdask.runs.scratch import Piece
 
 
 @dataclass(frozen=True, slots=True)
-class AssembleTask:
+class AssembleSpec:
     """Put one part together and encode it."""
 
     target: Target
@@ -36,15 +35,9 @@ class AssembleTask:
     pieces: tuple[Piece, ...]
     """What of it is not zero."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"part {self.part} of mag {self.target.box.mag}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "part {},{},{}".format(*self.part)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"part {self.part} of mag {self.target.box.mag}", "part {},{},{}".format(*self.part), AssembleSpec.run, self)
 
     def run(self) -> Result:
         """Read the pieces, encode the part and store it."""
@@ -88,7 +81,7 @@ class AssembleJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give all parts."""
-        return (AssembleTask(self._target, part, self._part_shape, tuple(self._pieces.get(part, ()))) for part in self._parts)
+        return (AssembleSpec(self._target, part, self._part_shape, tuple(self._pieces.get(part, ()))).task() for part in self._parts)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take receipts; give the joins whose parts are all there."""

@@ -12,7 +12,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.states import digest
 from wkwdask.plans.cells import in_either
-from wkwdask.runs.job import Result, voxel_nbytes
+from wkwdask.runs.job import Result, Task, voxel_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
-    from wkwdask.runs.job import Task
 
 _BRICK_NBYTES = 16 << 20
 _LISTED = 10
@@ -110,7 +109,7 @@ def _bits(first: np.generic, second: np.generic) -> tuple[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class CompareTask:
+class CompareSpec:
     """Compare one region."""
 
     first: Volume
@@ -122,15 +121,9 @@ class CompareTask:
     region: Vec3
     """Which region."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"comparison of region {self.region}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "compare {},{},{}".format(*self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"comparison of region {self.region}", "compare {},{},{}".format(*self.region), CompareSpec.run, self)
 
     def run(self) -> Result:
         """Read both, piece by piece; the value of the result is what differs."""
@@ -149,7 +142,7 @@ class CompareTask:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldsTask:
+class HoldsSpec:
     """Find out whether a volume has all that a copy holds that is not zero, in one region."""
 
     volume: Volume
@@ -161,15 +154,9 @@ class HoldsTask:
     region: Vec3
     """Which region."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"comparison of region {self.region} of {self.copy.name}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "holds {} {},{},{}".format(self.copy.name, *self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"comparison of region {self.region} of {self.copy.name}", "holds {} {},{},{}".format(self.copy.name, *self.region), HoldsSpec.run, self)
 
     def run(self) -> Result:
         """Read both, chunk layer by chunk layer; the value tells whether all is there: what cannot be read may be."""
@@ -189,21 +176,16 @@ class HoldsTask:
 
 
 @dataclass(frozen=True, slots=True)
-class EqualTask:
+class EqualSpec:
     """Make sure that one region is equal; the result is small enough for a journal."""
 
-    compare: CompareTask
+    compare: CompareSpec
     """What is compared."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return self.compare.name
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return self.compare.key
+    def task(self) -> Task:
+        """Give the task."""
+        compare = self.compare.task()
+        return Task(compare.name, compare.key, EqualSpec.run, self)
 
     def run(self) -> Result:
         """Compare; the digest is that of the files of the copy.
@@ -240,9 +222,9 @@ class CompareJob:
         self.num_tasks = int(self._occupied.sum())
         self.found = Differences()
 
-    def tasks(self) -> Iterator[CompareTask]:
+    def tasks(self) -> Iterator[Task]:
         """Give the regions of which one of the two has a file."""
-        return (CompareTask(self._first, self._second, self._plan, region) for region in self._plan.regions(self._occupied))
+        return (CompareSpec(self._first, self._second, self._plan, region).task() for region in self._plan.regions(self._occupied))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Add up what differs."""
@@ -265,7 +247,7 @@ class EqualJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions of which one of the two has a file."""
-        return (EqualTask(task) for task in self._job.tasks())
+        return (EqualSpec(task.spec).task() for task in self._job.tasks())
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Nothing follows."""
@@ -273,7 +255,7 @@ class EqualJob:
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
         """Tell whether the copy's files are those that were compared."""
-        return isinstance(task, EqualTask) and task.digest() == result.sources
+        return isinstance(task.spec, EqualSpec) and task.spec.digest() == result.sources
 
 
 def check_equal(first: Volume, second: Volume, found: Differences) -> None:

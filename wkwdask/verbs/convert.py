@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from wkwdask.model.volume import Volume
-from wkwdask.verbs.upsample import UpsampleJob, UpsampleTask
+from wkwdask.runs.job import Task
+from wkwdask.verbs.upsample import UpsampleJob, UpsampleSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Target
     from wkwdask.plans.slabs import Slabs
-    from wkwdask.runs.job import Result, Task
+    from wkwdask.runs.job import Result
 
 
 class Source(Volume, Protocol):
@@ -32,7 +33,7 @@ class Source(Volume, Protocol):
         """Decode each piece once, even where readings are smaller; what is not read yet waits in a file without a name in a folder."""
 
 
-class ConvertTask(UpsampleTask):
+class ConvertSpec(UpsampleSpec):
     """Make one region of a mag, and decode each piece of the source once."""
 
     __slots__ = ()
@@ -49,7 +50,7 @@ class ConvertTask(UpsampleTask):
             With the receipt of each file or part.
         """
         with self.source.held(self.plan.reading_shape, self.target.folder) as source:
-            return UpsampleTask(source, self.plan, self.target, self.level, self.region).run()
+            return UpsampleSpec(source, self.plan, self.target, self.level, self.region).run()
 
 
 class ConvertJob(UpsampleJob):
@@ -72,5 +73,6 @@ class ConvertJob(UpsampleJob):
     def tasks(self) -> Iterator[Task]:
         """Give the regions, each with its part of the source."""
         for task in super().tasks():
-            assert isinstance(task, UpsampleTask)
-            yield ConvertTask(self._foreign.cropped(self._plan.region_box(task.region)), self._plan, self._target, task.level, task.region)
+            region = task.spec.region
+            spec = ConvertSpec(self._foreign.cropped(self._plan.region_box(region)), self._plan, self._target, task.spec.level, region)
+            yield Task(task.name, task.key, ConvertSpec.run, spec)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.states import digest
-from wkwdask.runs.job import Result, voxel_nbytes
+from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import source_changed
 
 if TYPE_CHECKING:
@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from wkwdask.formats.pictures.exported import Output
     from wkwdask.model.states import States
     from wkwdask.model.volume import Volume
-    from wkwdask.runs.job import Task
 
 
 @dataclass(frozen=True, slots=True)
-class ExportTask:
+class ExportSpec:
     """Write one cell."""
 
     source: Volume
@@ -31,15 +30,9 @@ class ExportTask:
     box: BoundingBox
     """The cell, without what lies outside the box."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"export of {self.box} of {self.source.name}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "export {},{},{}".format(*self.box.topleft)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"export of {self.box} of {self.source.name}", "export {},{},{}".format(*self.box.topleft), ExportSpec.run, self)
 
     def states(self) -> States:
         """Look at the files that are read."""
@@ -77,7 +70,7 @@ class ExportJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give all cells."""
-        return (ExportTask(self._source, self._output, box) for box in self._boxes())
+        return (ExportSpec(self._source, self._output, box).task() for box in self._boxes())
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take note of nothing: what is written is in its place."""
@@ -93,8 +86,8 @@ class ExportJob:
             The source has changed since.
         """
         del known
-        if isinstance(task, ExportTask):
-            states = task.states()
+        if isinstance(task.spec, ExportSpec):
+            states = task.spec.states()
             if digest(states) != result.sources:
                 raise source_changed(task, states, self._source)
         return True

@@ -7,21 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.manifest import MANIFEST_NAME, format_manifest
 from wkwdask.runs.hashes import hash_file, hashed_files, read_manifest
-from wkwdask.runs.job import FlatJob, Result
+from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.report import format_nbytes
 from wkwdask.store.local import publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wkwdask.runs.job import Task
 
 _GROUP = 64  # files of one task
 _SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
-class HashTask:
+class HashSpec:
     """Hash a group of files."""
 
     root: str
@@ -29,15 +28,9 @@ class HashTask:
     paths: tuple[str, ...]
     """Files below it."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"hashes of {len(self.paths)} files of {self.root} from {self.paths[0]} on"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return f"hash {self.paths[0]}"
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"hashes of {len(self.paths)} files of {self.root} from {self.paths[0]} on", f"hash {self.paths[0]}", HashSpec.run, self)
 
     def run(self) -> Result:
         """Read the files; the value is (path, hash, bytes) of each that is there."""
@@ -109,7 +102,7 @@ class Hashes:
         self.others = [path for path, is_regular in listed if not is_regular]
 
         def tasks() -> Iterator[Task]:
-            return (HashTask(self.root, tuple(paths[first : first + _GROUP])) for first in range(0, len(paths), _GROUP))
+            return (HashSpec(self.root, tuple(paths[first : first + _GROUP])).task() for first in range(0, len(paths), _GROUP))
 
         return FlatJob(tasks, -(-len(paths) // _GROUP), self._take)
 

@@ -13,7 +13,7 @@ from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.model.translated import moved, shifted, unshifted
 from wkwdask.model.volume import ChunkedVolume
-from wkwdask.runs.job import Result, voxel_nbytes
+from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.streams.pyramid import PyramidStream
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from wkwdask.model.volume import Target, Volume
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
-    from wkwdask.runs.job import Task
     from wkwdask.runs.staged import StagedMags
     from wkwdask.streams.pyramid import Brick
 
@@ -79,7 +78,7 @@ class StagedPyramid(ABC):
 
 
 @dataclass(frozen=True, slots=True)
-class RegionTask:
+class RegionSpec:
     """Stream one region of a pass."""
 
     source: Volume
@@ -97,15 +96,9 @@ class RegionTask:
     first_level: int = 0
     """Index in the whole pyramid of the first mag of the pass."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"region {self.region} of {self.source.name}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "region {} {},{},{}".format(self.first_level, *self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"region {self.region} of {self.source.name}", "region {} {},{},{}".format(self.first_level, *self.region), RegionSpec.run, self)
 
     def states(self) -> States:
         """Look at the files that are read."""
@@ -256,7 +249,7 @@ class PyramidJob:
             self.tallies[first + level].expected = int(plan.occupied_shards(level, self._target(p, level).shard_shape, occupied).sum())
         self._num_started += sum(self.tallies[first + level].expected for level in self._joined_levels(p))
         targets = self.targets[first : first + len(plan.levels)]
-        return (RegionTask(source, plan, targets, self._method, self._ignore_zero, region, first) for region in plan.regions(occupied))
+        return (RegionSpec(source, plan, targets, self._method, self._ignore_zero, region, first).task() for region in plan.regions(occupied))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take receipts; give the joins whose parts are all there, and the next pass as soon as the mag that it reads is complete."""
@@ -277,10 +270,10 @@ class PyramidJob:
         ResumeError
             The source has changed since.
         """
-        if isinstance(task, RegionTask):
-            states = task.states()
+        if isinstance(task.spec, RegionSpec):
+            states = task.spec.states()
             if digest(states) != result.sources:
-                if task.first_level:
+                if task.spec.first_level:
                     return False
                 raise source_changed(task, states, self.source)
         return self._gathering.is_there(result, known)

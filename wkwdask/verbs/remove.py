@@ -7,34 +7,27 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wkwdask.runs.job import Result
+from wkwdask.runs.job import Result, Task
 from wkwdask.store.local import delete_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from wkwdask.runs.job import Task
 
 _FOLDERS_PER_TASK = 16
 _DEPTH = 3  # mag, z and y in the folder of a job
 
 
 @dataclass(frozen=True, slots=True)
-class RemoveTask:
+class RemoveSpec:
     """Delete some folders."""
 
     folders: tuple[str, ...]
     """The folders."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"deletion of {self.folders[0]}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return f"delete {self.folders[0]}"
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"deletion of {self.folders[0]}", f"delete {self.folders[0]}", RemoveSpec.run, self)
 
     def run(self) -> Result:
         """Delete them; what is gone already is fine.
@@ -67,7 +60,7 @@ class RemoveJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give groups of folders."""
-        return (RemoveTask(group) for group in self._groups)
+        return (RemoveSpec(group).task() for group in self._groups)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Count what was deleted."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.geometry.grid import cells
 from wkwdask.model.states import States, digest, grouped_digests
-from wkwdask.runs.job import Result, voxel_nbytes
+from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import Gathering, source_changed
 
 if TYPE_CHECKING:
@@ -16,11 +16,10 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Spliceable, Volume
     from wkwdask.plans.regions import RegionGrid
-    from wkwdask.runs.job import Task
 
 
 @dataclass(frozen=True, slots=True)
-class SpliceTask:
+class SpliceSpec:
     """Make the files of one region."""
 
     source: Volume
@@ -32,15 +31,9 @@ class SpliceTask:
     region: Vec3
     """Which region."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"region {self.region} of {self.source.name}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "splice {},{},{}".format(*self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"region {self.region} of {self.source.name}", "splice {},{},{}".format(*self.region), SpliceSpec.run, self)
 
     def states(self) -> States:
         """Look at the files that are read."""
@@ -88,7 +81,7 @@ class SpliceJob:
 
     def tasks(self) -> Iterator[Task]:
         """Give the regions that touch a stored file."""
-        return (SpliceTask(self._source, self._target, self._plan, region) for region in self._plan.regions(self._occupied))
+        return (SpliceSpec(self._source, self._target, self._plan, region).task() for region in self._plan.regions(self._occupied))
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take receipts."""
@@ -102,8 +95,8 @@ class SpliceJob:
         ResumeError
             The source has changed since.
         """
-        if isinstance(task, SpliceTask):
-            states = task.states()
+        if isinstance(task.spec, SpliceSpec):
+            states = task.spec.states()
             if digest(states) != result.sources:
                 raise source_changed(task, states, self._source)
         return self._gathering.is_there(result, known)

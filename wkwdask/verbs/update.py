@@ -15,7 +15,7 @@ from wkwdask.plans.pyramid import plan_pass
 from wkwdask.plans.regions import morton_order
 from wkwdask.runs.tally import ShardTally
 from wkwdask.store.records import RECORD_COLUMNS, write_record
-from wkwdask.verbs.pyramid import RegionTask
+from wkwdask.verbs.pyramid import RegionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -149,7 +149,7 @@ class UpdateJob:
         finer, target = mag.finer, mag.target
         voxel_nbytes = target.dtype.itemsize * target.num_channels
         plan = plan_pass(finer.box, [target.box.mag], target.chunk_shape, voxel_nbytes, target.shard_shape)
-        return (RegionTask(finer, plan, (target,), mag.method, mag.ignore_zero, shard, self._level) for shard in shards)
+        return (RegionSpec(finer, plan, (target,), mag.method, mag.ignore_zero, shard, self._level).task() for shard in shards)
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take the receipts of a shard; after the last one of a mag, go on with the next mag."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_box
 from wkwdask.model.states import States, digest, grouped_digests
-from wkwdask.runs.job import Result, voxel_nbytes
+from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
 from wkwdask.streams.upsample import UpsampleStream
 
@@ -22,11 +22,10 @@ if TYPE_CHECKING:
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Target, Volume
     from wkwdask.plans.upsample import Upsampling
-    from wkwdask.runs.job import Task
 
 
 @dataclass(frozen=True, slots=True)
-class UpsampleTask:
+class UpsampleSpec:
     """Make one region of a finer mag."""
 
     source: Volume
@@ -40,15 +39,14 @@ class UpsampleTask:
     region: Vec3
     """Which region."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"region {self.region} of mag {self.target.box.mag}, made from {self.source.name}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "region {} {},{},{}".format(self.level, *self.region)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(
+            f"region {self.region} of mag {self.target.box.mag}, made from {self.source.name}",
+            "region {} {},{},{}".format(self.level, *self.region),
+            UpsampleSpec.run,
+            self,
+        )
 
     def states(self) -> States:
         """Look at the files that are read."""
@@ -125,7 +123,7 @@ class UpsampleJob:
         """Give the regions, mag by mag."""
         for level, (target, plan, occupied) in enumerate(zip(self._gathering.targets, self._plans, self._occupied, strict=True)):
             for region in plan.regions(occupied):
-                yield UpsampleTask(self._source, plan, target, level, region)
+                yield UpsampleSpec(self._source, plan, target, level, region).task()
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take receipts; give the joins whose parts are all there."""
@@ -144,8 +142,8 @@ class UpsampleJob:
         ResumeError
             The source has changed since.
         """
-        if isinstance(task, UpsampleTask):
-            states = task.states()
+        if isinstance(task.spec, UpsampleSpec):
+            states = task.spec.states()
             if digest(states) != result.sources:
                 raise source_changed(task, states, self._source)
         return self._gathering.is_there(result, known)

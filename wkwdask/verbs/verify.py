@@ -10,7 +10,7 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault
-from wkwdask.runs.job import Result
+from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.compare import Differences, find_differences
@@ -50,7 +50,7 @@ class Check(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class CheckTask:
+class CheckSpec:
     """Check a group of files."""
 
     check: Check
@@ -60,15 +60,14 @@ class CheckTask:
     nbytes: tuple[int, ...]
     """The size that each had when it was written, 0 where nobody knows."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"check of {len(self.shards)} files of {self.check.folder} from {self.shards[0]} on"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "check {} {},{},{}".format(self.check.folder, *self.shards[0])
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(
+            f"check of {len(self.shards)} files of {self.check.folder} from {self.shards[0]} on",
+            "check {} {},{},{}".format(self.check.folder, *self.shards[0]),
+            CheckSpec.run,
+            self,
+        )
 
     def run(self) -> Result:
         """Read the files; the value of the result is what was found."""
@@ -76,7 +75,7 @@ class CheckTask:
 
 
 @dataclass(frozen=True, slots=True)
-class RecomputeTask:
+class RecomputeSpec:
     """Compute a shard of a coarser mag anew and compare it with what is stored."""
 
     finer: Volume
@@ -94,15 +93,14 @@ class RecomputeTask:
     check: Check | None = None
     """How a broken one is read: chunks of it that cannot be are passed over."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"comparison of {self.coarser.shard_path(self.shard)} with mag {self.finer.box.mag}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "recompute {} {},{},{}".format(self.coarser.name, *self.shard)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(
+            f"comparison of {self.coarser.shard_path(self.shard)} with mag {self.finer.box.mag}",
+            "recompute {} {},{},{}".format(self.coarser.name, *self.shard),
+            RecomputeSpec.run,
+            self,
+        )
 
     def run(self) -> Result:
         """Stream the finer mag; the value of the result is what differs."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.runs.job import Result
+from wkwdask.runs.job import Result, Task
 from wkwdask.runs.parts import Gathering
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Target
-    from wkwdask.runs.job import Task
 
 PART_NBYTES = 128 << 20
 
@@ -66,7 +65,7 @@ def encode_part(target: Target, part: Vec3, part_shape: Vec3, voxels: npt.NDArra
 
 
 @dataclass(frozen=True, slots=True)
-class EncodeTask:
+class EncodeSpec:
     """Encode one part of an array in memory."""
 
     target: Target
@@ -80,15 +79,9 @@ class EncodeTask:
     topleft: Vec3
     """Absolute voxel of element 0."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"part {self.part} of mag {self.target.box.mag}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return "part {},{},{}".format(*self.part)
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"part {self.part} of mag {self.target.box.mag}", "part {},{},{}".format(*self.part), EncodeSpec.run, self)
 
     def run(self) -> Result:
         """Encode and store the part."""
@@ -131,7 +124,7 @@ class WriteJob:
             for part in cells(inside, self._part_shape):
                 here = cell_box(part, self._part_shape, box).intersection(box)
                 corner = tuple(slice(a - t, b - t) for a, b, t in zip(here.topleft, here.bottomright, box.topleft, strict=True))
-                yield EncodeTask(target, part, self._part_shape, self._array[(slice(None), *corner)], here.topleft)
+                yield EncodeSpec(target, part, self._part_shape, self._array[(slice(None), *corner)], here.topleft).task()
 
     def receive(self, task: Task, result: Result) -> Iterable[Task]:
         """Take a receipt; give the join of a file whose parts are all there."""

@@ -13,7 +13,7 @@ from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo
 from wkwdask.formats.precomputed.layer import PrecomputedLayer, location_of, open_precomputed_layer
 from wkwdask.formats.wkw.file_check import Findings
 from wkwdask.model.faults import Fault
-from wkwdask.runs.job import FlatJob, Result
+from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.verbs.verify import MagFindings, VerifyReport, sorted_faults
 
 if TYPE_CHECKING:
@@ -22,14 +22,13 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.formats.precomputed.volume import PrecomputedVolume
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.runs.job import Task
 
 _GROUP_NBYTES = 256 << 20  # voxels of the chunks of one task
 _LARGEST_GROUP = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class PrecomputedCheckTask:
+class PrecomputedCheckSpec:
     """Check a group of chunks that are files, or some shards."""
 
     check: PrecomputedCheck
@@ -39,16 +38,15 @@ class PrecomputedCheckTask:
     shards: tuple[int, ...] = ()
     """Which shards."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"check of {len(self.chunks) or len(self.shards)} files of {self.check.folder}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
+    def task(self) -> Task:
+        """Give the task."""
         first = self.shards[0] if self.shards else self.chunks[0]
-        return f"check {self.check.folder} {first}"
+        return Task(
+            f"check of {len(self.chunks) or len(self.shards)} files of {self.check.folder}",
+            f"check {self.check.folder} {first}",
+            PrecomputedCheckSpec.run,
+            self,
+        )
 
     def run(self) -> Result:
         """Read the files; the value of the result is what was found."""
@@ -132,25 +130,24 @@ class StagedPrecomputedVerify:
         groups = [(scope, list(self._groups(scope))) for scope in self._scopes]
         return FlatJob(lambda: (task for _, tasks in groups for task in tasks), sum(len(tasks) for _, tasks in groups), self._take)
 
-    def _groups(self, scope: _ScaleScope) -> Iterator[PrecomputedCheckTask]:
+    def _groups(self, scope: _ScaleScope) -> Iterator[Task]:
         volume, listing = scope.volume, scope.listing
         check = PrecomputedCheck(volume, self._decode, self._decode and volume.dtype.kind in "iu" and volume.dtype.itemsize >= 4)
         x, y, z = volume.chunk_shape
         chunk_nbytes = x * y * z * volume.num_channels * volume.dtype.itemsize
         step = max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // chunk_nbytes))
         for first in range(0, len(listing.chunks), step):
-            yield PrecomputedCheckTask(check, chunks=listing.chunks[first : first + step])
+            yield PrecomputedCheckSpec(check, chunks=listing.chunks[first : first + step]).task()
         cells = volume.scale.shard_cells
         step = 1 if cells is None else max(1, min(_LARGEST_GROUP, _GROUP_NBYTES // (chunk_nbytes * cells[0] * cells[1] * cells[2])))
         for first in range(0, len(listing.shards), step):
-            yield PrecomputedCheckTask(check, shards=listing.shards[first : first + step])
+            yield PrecomputedCheckSpec(check, shards=listing.shards[first : first + step]).task()
 
-    def _take(self, task: Task, result: Result) -> None:
-        if isinstance(task, PrecomputedCheckTask):
-            findings: Findings = result.value
-            self._faults += findings.faults
-            key = _key(task.check.volume)
-            self._found[key] = self._found.get(key, Findings()) + replace(findings, faults=())
+    def _take(self, spec: PrecomputedCheckSpec, result: Result) -> None:
+        findings: Findings = result.value
+        self._faults += findings.faults
+        key = _key(spec.check.volume)
+        self._found[key] = self._found.get(key, Findings()) + replace(findings, faults=())
 
     def pyramid_job(self) -> FlatJob:
         """Make a job without tasks: nothing says how scales were made."""

@@ -19,7 +19,7 @@ from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.store.owner import Owner
 from wkwdask.verbs.aligned import is_finer
-from wkwdask.verbs.apply import Application, ApplyJob, TrialTask, function_name
+from wkwdask.verbs.apply import Application, ApplyJob, TrialSpec, function_name
 from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.wkw.mags import box_setting, source_token
 from wkwdask.verbs.wkw.places import edit_for, place_of
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.volume import Volume
+    from wkwdask.runs.job import Task
 
 _COMMAND = "apply"
 
@@ -139,9 +140,7 @@ def make_application(
     return Application(function, volumes, plan, options.halo, mask, where, options.skips_empty, 1 + options.retries)
 
 
-def trial_of(
-    function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions
-) -> TrialTask:
+def trial_of(function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions) -> Task:
     """Lay out one call of a function before anything is planned.
 
     Raises
@@ -153,7 +152,7 @@ def trial_of(
     mag = volumes[0].box.mag if target is None else place_of(target, allow_external=options.allow_external).mag
     header = header_for(volumes[0], options, volumes[0].box.in_mag(mag))
     application = make_application(function, volumes, mask, options, header, mag, 1)
-    return TrialTask(application, None if target is None else header, (header.block_len,) * 3)
+    return TrialSpec(application, None if target is None else header, (header.block_len,) * 3).task()
 
 
 def header_for(first: Volume, options: ApplyOptions, box: BoundingBox) -> WkwHeader:

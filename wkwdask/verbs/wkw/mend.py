@@ -10,21 +10,21 @@ from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, parse_header
 from wkwdask.formats.wkw.mend import mend_file
 from wkwdask.formats.wkw.volume import file_path
-from wkwdask.runs.job import Result
+from wkwdask.runs.job import Result, Task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wkwdask.formats.wkw.file_check import WkwCheck
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.verbs.pyramid import RegionTask
+    from wkwdask.verbs.pyramid import RegionSpec
 
 _DAMAGED_HEADERS = {f"file.{name}" for name in ("magic", "version", "bad_block_type", "bad_voxel_type", "bad_voxel_size", "block_nbytes", "data_offset")}
 _OTHER_HEADERS = {f"file.{name}" for name in ("block_len", "file_len", "voxel_type", "channels")}
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeTask:
+class ProbeSpec:
     """Find out what can be saved of a broken file; changes nothing."""
 
     check: WkwCheck
@@ -34,15 +34,9 @@ class ProbeTask:
     kinds: frozenset[str]
     """What is wrong with it."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"probe of {file_path(self.check.folder, self.shard)}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return f"probe {file_path(self.check.folder, self.shard)}"
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"probe of {file_path(self.check.folder, self.shard)}", f"probe {file_path(self.check.folder, self.shard)}", ProbeSpec.run, self)
 
     def run(self) -> Result:
         """Decode all blocks; the value is a header by which the file is whole or None, and how many blocks can be decoded by its own."""
@@ -89,7 +83,7 @@ def _own_header(path: str) -> WkwHeader | None:
 
 
 @dataclass(frozen=True, slots=True)
-class MendTask:
+class MendSpec:
     """Write a file anew from its blocks that can be decoded."""
 
     check: WkwCheck
@@ -102,18 +96,12 @@ class MendTask:
     """What is wrong with it."""
     salvage: bool
     """Whether broken blocks are replaced."""
-    remake: RegionTask | None = None
+    remake: RegionSpec | None = None
     """Makes the file anew elsewhere, which gives the broken blocks; else they become zeros."""
 
-    @property
-    def name(self) -> str:
-        """What an error calls the task."""
-        return f"mending of {file_path(self.check.folder, self.shard)}"
-
-    @property
-    def key(self) -> str:
-        """What a journal calls the task."""
-        return f"mend {file_path(self.check.folder, self.shard)}"
+    def task(self) -> Task:
+        """Give the task."""
+        return Task(f"mending of {file_path(self.check.folder, self.shard)}", f"mend {file_path(self.check.folder, self.shard)}", MendSpec.run, self)
 
     def run(self) -> Result:
         """Do it, and check the new file; the value is its index, size and time.

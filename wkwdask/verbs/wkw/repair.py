@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
@@ -22,12 +22,12 @@ from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import read_provenance
-from wkwdask.verbs.compare import HoldsTask
-from wkwdask.verbs.pyramid import RegionTask
+from wkwdask.verbs.compare import HoldsSpec
+from wkwdask.verbs.pyramid import RegionSpec
 from wkwdask.verbs.repair import CUT, HEADER, QUARANTINE, REBUILD, REWRITE, SALVAGE, Action, Left, RepairOptions, matter, why
-from wkwdask.verbs.verify import RecomputeTask
+from wkwdask.verbs.verify import RecomputeSpec
 from wkwdask.verbs.wkw.dataset_check import header_votes, is_inside
-from wkwdask.verbs.wkw.mend import MendTask, ProbeTask
+from wkwdask.verbs.wkw.mend import MendSpec, ProbeSpec
 from wkwdask.verbs.wkw.repair_json import JsonRepair
 from wkwdask.verbs.wkw.repair_leftovers import LeftoverRepair
 from wkwdask.verbs.wkw.repair_mag import HEADER_KINDS, MagPlan, check_unchanged, repair_mag
@@ -73,9 +73,9 @@ class Rebuilding:
         """Name the files that a file is made from."""
         return [self.finer.shard_path(source) for source in self.below.get(shard, ())]
 
-    def task(self, shard: Vec3) -> RegionTask:
-        """Make the task that rebuilds a file."""
-        return RegionTask(self.finer, self.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
+    def spec(self, shard: Vec3) -> RegionSpec:
+        """Say how a file is rebuilt."""
+        return RegionSpec(self.finer, self.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
 
 
 class StagedRepair:
@@ -122,20 +122,20 @@ class StagedRepair:
                 for shard, faults in broken.items():
                     kinds = frozenset(fault.kind for fault in faults)
                     if check is not None and not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}:
-                        tasks.append(ProbeTask(check, shard, kinds))
+                        tasks.append(ProbeSpec(check, shard, kinds).task())
                 made = how_made(layer, scope, self._options.method) if broken else None
                 if made is not None and not made.is_noted and _header_is_good(scope, self._by_path):
-                    trials.append(self._trials.tasks(scope, made, errors))
+                    trials.append(spec.task() for spec in self._trials.specs(scope, made, errors))
         tasks += self.leftovers.probe_tasks(self._faults)
         return FlatJob(lambda: chain(tasks, *trials), len(tasks) + len(trials), self._take_probe)
 
-    def _take_probe(self, task: Task, result: Result) -> None:
-        if isinstance(task, ProbeTask):
-            self._probed[file_path(task.check.folder, task.shard)] = result.value
-        elif isinstance(task, RecomputeTask):
-            self._trials.take(task, result)
-        elif isinstance(task, HoldsTask):
-            self.leftovers.take_probe(task, is_there=result.value)
+    def _take_probe(self, spec: Any, result: Result) -> None:
+        if isinstance(spec, ProbeSpec):
+            self._probed[file_path(spec.check.folder, spec.shard)] = result.value
+        elif isinstance(spec, RecomputeSpec):
+            self._trials.take(spec, result)
+        elif isinstance(spec, HoldsSpec):
+            self.leftovers.take_probe(spec, is_there=result.value)
 
     def _broken_files(self, scope: MagScope) -> dict[Vec3, list[Fault]]:
         """List the files of a mag that something is wrong with."""
@@ -227,17 +227,17 @@ class StagedRepair:
         header, num_sound = self._probed.get(path, (None, 0))
         if header is not None:
             self._saved.add(path)
-            self._mend(plan, REWRITE, MendTask(check, shard, header, why(faults), salvage=False), faults, _PROOF[header.is_compressed])
+            self._mend(plan, REWRITE, MendSpec(check, shard, header, why(faults), salvage=False), faults, _PROOF[header.is_compressed])
         elif kinds == {"file.trailing"}:
-            self._mend(plan, CUT, MendTask(check, shard, None, why(faults), salvage=False), faults, "all blocks stay as they are")
+            self._mend(plan, CUT, MendSpec(check, shard, None, why(faults), salvage=False), faults, "all blocks stay as they are")
         else:
             rebuilding, doubt = self._sure(scope, rebuilding, path, faults, num_sound)
             if not self._plan_rebuild(rebuilding, plan, check, shard, faults, num_sound):
                 self._plan_loss(rebuilding, plan, check, shard, faults, num_sound, doubt)
 
-    def _mend(self, plan: MagPlan, verb: str, task: MendTask, faults: list[Fault], how: str) -> None:
-        plan.tasks.append(task)
-        self.actions.append(Action(verb, file_path(plan.scope.folder, task.shard), why(faults), how))
+    def _mend(self, plan: MagPlan, verb: str, spec: MendSpec, faults: list[Fault], how: str) -> None:
+        plan.specs.append(spec)
+        self.actions.append(Action(verb, file_path(plan.scope.folder, spec.shard), why(faults), how))
 
     def _rebuilding(self, layer: LayerScope, scope: MagScope) -> Rebuilding | None:
         """Find out what files of a coarser mag are made anew from; None where there is no finer mag, or nothing says how."""
@@ -279,7 +279,7 @@ class StagedRepair:
                 plan.copied_aside.append((path, shard, reason))
             else:
                 plan.aside.append((path, shard, reason))
-        plan.tasks.append(rebuilding.task(shard))
+        plan.specs.append(rebuilding.spec(shard))
         self._saved.add(path)
         self.actions.append(Action(REBUILD, path, reason, how))
         return True
@@ -290,7 +290,7 @@ class StagedRepair:
         if any(fault.kind == "file.block_type" for fault in self._by_path[path]):  # blocks that are stored otherwise cannot be put between its own
             return False
         self._saved.add(path)
-        self._mend(plan, REBUILD, MendTask(check, shard, None, why(faults), salvage=True, remake=rebuilding.task(shard)), faults, how)
+        self._mend(plan, REBUILD, MendSpec(check, shard, None, why(faults), salvage=True, remake=rebuilding.spec(shard)), faults, how)
         return True
 
     def _is_readable(self, path: str) -> bool:
@@ -312,10 +312,10 @@ class StagedRepair:
         elif self._options.salvage and num_sound:
             remake, become = None, "ZEROS"
             if rebuilding is not None and all(map(self._is_readable, rebuilding.sources(shard))):
-                remake, become = rebuilding.task(shard), f"what the mended mag {rebuilding.made.finer.mag.name} gives"
+                remake, become = rebuilding.spec(shard), f"what the mended mag {rebuilding.made.finer.mag.name} gives"
             how = f"{total - num_sound} of {total} blocks become {become}, the other {num_sound} stay; the old file is set aside"
             self._salvaged.add(path)
-            self._mend(plan, SALVAGE, MendTask(check, shard, None, why(faults), salvage=True, remake=remake), faults, how)
+            self._mend(plan, SALVAGE, MendSpec(check, shard, None, why(faults), salvage=True, remake=remake), faults, how)
         elif self._options.quarantine:
             self._set_aside(plan, path, shard, faults)
         else:

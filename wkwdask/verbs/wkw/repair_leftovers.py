@@ -14,7 +14,7 @@ from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_records import JobState, job_states
 from wkwdask.store.local import remove_tree
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
-from wkwdask.verbs.compare import HoldsTask
+from wkwdask.verbs.compare import HoldsSpec
 from wkwdask.verbs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
 from wkwdask.verbs.wkw.dataset_check import UNREADABLE_LOCK, LayerScope, MagScope, Scope, is_inside, looks_like_mag
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from wkwdask.model.faults import Fault
+    from wkwdask.runs.job import Task
 
 
 class LeftoverRepair:
@@ -68,14 +69,14 @@ class LeftoverRepair:
                 self._leftover(REMOVE, fault, handled)
         return handled
 
-    def probe_tasks(self, faults: Iterable[Fault]) -> Iterator[HoldsTask]:
+    def probe_tasks(self, faults: Iterable[Fault]) -> Iterator[Task]:
         """Give the tasks that find out whether a layer has all that mags hold that were to replace its own."""
         for fault in faults:
             layer = self._layer_of(fault.path) if _is_copy(fault) and self._options.remove_copies else None
             if layer is not None:
                 yield from self._copy_tasks(fault.path, layer)
 
-    def _copy_tasks(self, copy: str, layer: LayerScope) -> Iterator[HoldsTask]:
+    def _copy_tasks(self, copy: str, layer: LayerScope) -> Iterator[Task]:
         originals = {scope.mag: scope for scope in layer.mags if scope.header is not None}
         copies = list(_mags_in(copy))
         for mag, folder in copies:
@@ -85,14 +86,14 @@ class LeftoverRepair:
                 return
             edge = max(*pair[0].shard_shape, *pair[1].shard_shape)
             plan = RegionGrid(pair[1].box, (edge,) * 3, (edge,) * 3)
-            yield from (HoldsTask(*pair, plan, region) for region in plan.regions(pair[1].occupied(plan.region_shape)))
+            yield from (HoldsSpec(*pair, plan, region).task() for region in plan.regions(pair[1].occupied(plan.region_shape)))
         if not copies:
             self._only_copies.add(copy)
 
-    def take_probe(self, task: HoldsTask, *, is_there: bool) -> None:
+    def take_probe(self, spec: HoldsSpec, *, is_there: bool) -> None:
         """Take note of a copy that holds what its layer has not."""
         if not is_there:
-            self._only_copies |= {path for path in self._copies() if task.copy.name.startswith(f"{path}/") or task.copy.name == path}
+            self._only_copies |= {path for path in self._copies() if spec.copy.name.startswith(f"{path}/") or spec.copy.name == path}
 
     def _copies(self) -> list[str]:
         return [fault.path for fault in self._scope.faults if _is_copy(fault)]

@@ -14,9 +14,8 @@ from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.store.local import publish_bytes
-from wkwdask.verbs.pyramid import RegionTask
+from wkwdask.verbs.pyramid import RegionSpec
 from wkwdask.verbs.wkw.dataset_check import MagScope, check_header
-from wkwdask.verbs.wkw.mend import MendTask
 from wkwdask.verbs.wkw.verify import check_of
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.faults import Fault
-    from wkwdask.runs.job import Task
+    from wkwdask.verbs.wkw.mend import MendSpec
 
 HEADER_KINDS = ("other_block_type", "missing", "short", "magic", "version", "block_type", "voxel_type", "voxel_size", "block_nbytes", "data_offset", "differs")
 """Kinds of faults, behind ``header.``, that a new header.wkw mends."""
@@ -38,7 +37,7 @@ class MagPlan:
     """The mag."""
     header: WkwHeader | None = None
     """What header.wkw is to say, None where it stays."""
-    tasks: list[Task] = field(default_factory=list)
+    specs: list[RegionSpec | MendSpec] = field(default_factory=list)
     """Files that are mended or rebuilt."""
     aside: list[tuple[str, Vec3 | None, str]] = field(default_factory=list)
     """What is set aside first: path, index, why."""
@@ -50,7 +49,7 @@ class MagPlan:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to do."""
-        return self.header is None and not self.tasks and not self.aside
+        return self.header is None and not self.specs and not self.aside
 
 
 def check_unchanged(plan: MagPlan) -> None:
@@ -80,18 +79,19 @@ def _is_still(scope: MagScope, shard: Vec3, kinds: set[str]) -> bool:
     return not kinds.isdisjoint(fault.kind for fault in check.check_shard(shard).faults)
 
 
-def _with_scratch(task: Task, scratch: str) -> Task:
+def _with_scratch(spec: RegionSpec | MendSpec, scratch: str) -> RegionSpec | MendSpec:
     """Let a file that is made anew be written in the job's folder first; one that only gives blocks stays there."""
-    if isinstance(task, MendTask) and task.remake is not None:
-        return replace(task, remake=_written_to(task.remake, f"{scratch}/spare-{task.remake.plan.levels[0].box.mag}", scratch))
-    return _written_to(task, None, scratch) if isinstance(task, RegionTask) else task
+    if isinstance(spec, RegionSpec):
+        return _written_to(spec, None, scratch)
+    remake = spec.remake
+    return spec if remake is None else replace(spec, remake=_written_to(remake, f"{scratch}/spare-{remake.plan.levels[0].box.mag}", scratch))
 
 
-def _written_to(task: RegionTask, folder: str | None, scratch: str) -> RegionTask:
+def _written_to(spec: RegionSpec, folder: str | None, scratch: str) -> RegionSpec:
     if folder is not None:
         os.makedirs(folder, exist_ok=True)
-    targets = (replace(target, folder=folder or target.folder, parts_folder=scratch) for target in task.targets if isinstance(target, WkwTarget))
-    return replace(task, targets=tuple(targets))
+    targets = (replace(target, folder=folder or target.folder, parts_folder=scratch) for target in spec.targets if isinstance(target, WkwTarget))
+    return replace(spec, targets=tuple(targets))
 
 
 def repair_mag(plan: MagPlan, run_job: Callable[[FlatJob, str], None], scratch: str) -> None:
@@ -109,7 +109,7 @@ def repair_mag(plan: MagPlan, run_job: Callable[[FlatJob, str], None], scratch: 
     folder = plan.scope.folder
     if plan.header is not None:
         publish_bytes(f"{folder}/{HEADER_NAME}", format_header(plan.header))
-    changed = {task.region if isinstance(task, RegionTask) else task.shard for task in plan.tasks if isinstance(task, (RegionTask, MendTask))}
+    changed = {spec.region if isinstance(spec, RegionSpec) else spec.shard for spec in plan.specs}
     changed |= {shard for _, shard, _ in plan.aside if shard is not None}
     states = recorded_states(folder, (shard for shard in changed if "file.lost" not in plan.kinds.get(shard, ())))
     patch_record(folder, dict.fromkeys(states, (0, 0)))  # a repair that is killed leaves no record of files that are others now
@@ -120,13 +120,13 @@ def repair_mag(plan: MagPlan, run_job: Callable[[FlatJob, str], None], scratch: 
     for path, shard, why in plan.copied_aside:
         set_aside(path, folder, shard, why, keep=True)
 
-    def take(task: Task, result: Result) -> None:
-        if isinstance(task, RegionTask):
+    def take(spec: RegionSpec | MendSpec, result: Result) -> None:
+        if isinstance(spec, RegionSpec):
             states.update({receipt.shard: (receipt.nbytes, receipt.mtime_ns, receipt.sources) for _, receipt in result.receipts})
         else:
             states[result.value[0]] = result.value[1]
 
-    tasks = [_with_scratch(task, scratch) for task in plan.tasks]
+    tasks = [_with_scratch(spec, scratch).task() for spec in plan.specs]
     try:
         run_job(FlatJob(lambda: iter(tasks), len(tasks), take), f"repairing {folder}")
     finally:

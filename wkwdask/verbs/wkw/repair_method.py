@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from wkwdask.formats.wkw.volume import file_path
 from wkwdask.kernels.window.reduce import METHODS
-from wkwdask.verbs.wkw.verify import Made, check_of, recompute_tasks
+from wkwdask.verbs.wkw.verify import Made, check_of, recompute_specs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from wkwdask.runs.job import Result
-    from wkwdask.verbs.verify import RecomputeTask
+    from wkwdask.verbs.verify import RecomputeSpec
     from wkwdask.verbs.wkw.dataset_check import MagScope
 
 _TRIED = 32  # intact files of a mag at most: the search ends with the first ones that tell the methods apart
@@ -31,7 +31,7 @@ class MethodTrials:
         self._compared: dict[str, int] = defaultdict(int)
         self._broken: set[str] = set()
 
-    def tasks(self, scope: MagScope, made: Made, broken: set[str]) -> Iterator[RecomputeTask]:
+    def specs(self, scope: MagScope, made: Made, broken: set[str]) -> Iterator[RecomputeSpec]:
         """Give the trials of a mag: of the sound blocks of its broken files, then of intact files until only one method is left.
 
         Parameters
@@ -45,25 +45,25 @@ class MethodTrials:
         """
         stored = {file_path(scope.folder, (x, y, z)) for x, y, z in scope.listing.shards.tolist()}
         self._broken |= stored & broken
-        tasks = [task for task in recompute_tasks(scope, made, broken - stored) if task.coarser.shard_path(task.shard) in stored]
+        specs = [spec for spec in recompute_specs(scope, made, broken - stored) if spec.coarser.shard_path(spec.shard) in stored]
         check = check_of(scope, decode=True)
-        for task in (task for task in tasks if os.path.isfile(path := task.coarser.shard_path(task.shard)) and path in broken):
-            yield from (replace(task, method=method, check=check) for method in ((made.method,) if made.is_known else METHODS))
+        for spec in (spec for spec in specs if os.path.isfile(path := spec.coarser.shard_path(spec.shard)) and path in broken):
+            yield from (replace(spec, method=method, check=check) for method in ((made.method,) if made.is_known else METHODS))
         if made.is_known:
             return
-        for task in _telling([task for task in tasks if task.coarser.shard_path(task.shard) not in broken]):
+        for spec in _telling([spec for spec in specs if spec.coarser.shard_path(spec.shard) not in broken]):
             left = sorted(self._fits[scope.folder])
             if len(left) < 2:
                 return
-            yield from (replace(task, method=method) for method in left)
+            yield from (replace(spec, method=method) for method in left)
 
-    def take(self, task: RecomputeTask, result: Result) -> None:
+    def take(self, spec: RecomputeSpec, result: Result) -> None:
         """Take note of what a trial gave."""
-        path = task.coarser.shard_path(task.shard)
-        fits = self._own[path] if path in self._broken else self._fits[task.coarser.name]
+        path = spec.coarser.shard_path(spec.shard)
+        fits = self._own[path] if path in self._broken else self._fits[spec.coarser.name]
         self._compared[path] = max(self._compared[path], result.value.compared)
         if result.value.different:
-            fits.discard(task.method)
+            fits.discard(spec.method)
 
     def method_of(self, scope: MagScope, path: str, made: Made, *, has_sound: bool) -> tuple[str | None, str]:
         """Choose the method by which a file is made anew.
@@ -101,16 +101,16 @@ class MethodTrials:
         return None, "no method gives the intact files of the mag: give method= if you know it"
 
 
-def _telling(tasks: Sequence[RecomputeTask]) -> list[RecomputeTask]:
+def _telling(specs: Sequence[RecomputeSpec]) -> list[RecomputeSpec]:
     """Choose files that are likely to tell methods apart: the largest ones, in turn with some from all over the mag."""
-    largest = sorted(tasks, key=_nbytes, reverse=True)[:_TRIED]
-    spread = tasks[:: max(1, len(tasks) // _TRIED)]
-    mixed = {task.shard: task for task in chain.from_iterable(zip_longest(largest, spread)) if task is not None}
+    largest = sorted(specs, key=_nbytes, reverse=True)[:_TRIED]
+    spread = specs[:: max(1, len(specs) // _TRIED)]
+    mixed = {spec.shard: spec for spec in chain.from_iterable(zip_longest(largest, spread)) if spec is not None}
     return list(mixed.values())[:_TRIED]
 
 
-def _nbytes(task: RecomputeTask) -> int:
+def _nbytes(spec: RecomputeSpec) -> int:
     try:
-        return os.stat(task.coarser.shard_path(task.shard)).st_size
+        return os.stat(spec.coarser.shard_path(spec.shard)).st_size
     except OSError:
         return 0

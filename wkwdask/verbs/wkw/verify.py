@@ -22,7 +22,7 @@ from wkwdask.model.translated import moved
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.runs.job import FlatJob
 from wkwdask.store.provenance import read_making, read_provenance
-from wkwdask.verbs.verify import CheckTask, MagFindings, RecomputeTask, VerifyReport, outside_fault, sorted_faults
+from wkwdask.verbs.verify import CheckSpec, MagFindings, RecomputeSpec, VerifyReport, outside_fault, sorted_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -104,16 +104,15 @@ class StagedVerify:
                 step, sizes = group_len(check), _recorded_sizes(scope)
                 for first in range(0, len(scope.listing.shards), step):
                     shards = tuple((x, y, z) for x, y, z in scope.listing.shards[first : first + step].tolist())
-                    yield CheckTask(check, shards, tuple(sizes.get(shard, 0) for shard in shards))
+                    yield CheckSpec(check, shards, tuple(sizes.get(shard, 0) for shard in shards)).task()
 
         return FlatJob(tasks, sum(-(-len(scope.listing.shards) // group_len(check)) for scope, check in checks), self._take_findings)
 
-    def _take_findings(self, task: Task, result: Result) -> None:
-        if isinstance(task, CheckTask):
-            findings: Findings = result.value
-            self._faults += findings.faults
-            folder = task.check.folder
-            self._found[folder] = self._found.get(folder, Findings()) + replace(findings, faults=())
+    def _take_findings(self, spec: CheckSpec, result: Result) -> None:
+        findings: Findings = result.value
+        self._faults += findings.faults
+        folder = spec.check.folder
+        self._found[folder] = self._found.get(folder, Findings()) + replace(findings, faults=())
 
     def pyramid_job(self) -> FlatJob:
         """Make the job that compares coarser mags with finer ones; to be made when the files have been read: broken ones are left out."""
@@ -127,20 +126,19 @@ class StagedVerify:
                     continue
                 if made.is_noted:
                     self._says_how.add(scope.folder)
-                tasks += [task for task in recompute_tasks(scope, made, broken) if is_sampled(scope.folder, task.shard, self._pyramid)]
+                tasks += [spec.task() for spec in recompute_specs(scope, made, broken) if is_sampled(scope.folder, spec.shard, self._pyramid)]
         return FlatJob(lambda: iter(tasks), len(tasks), self._take_differences)
 
-    def _take_differences(self, task: Task, result: Result) -> None:
-        if isinstance(task, RecomputeTask):
-            folder = task.coarser.name
-            self._compared[folder] = self._compared.get(folder, 0) + 1
-            found = result.value
-            if found.different:
-                one = found.listed[0]
-                what = f"{found.different:,} of {found.compared:,} voxels differ, the first is {one.second} in channel {one.channel}"
-                expected = f"{one.first}, the {task.method} of mag {task.finer.box.mag}"
-                graver = ERROR if folder in self._says_how else ""  # by its own word the mag is another one; else the method may be
-                self._faults.append(Fault("pyramid.differs", task.coarser.shard_path(task.shard), what, expected, voxel=one.voxel, graver=graver))
+    def _take_differences(self, spec: RecomputeSpec, result: Result) -> None:
+        folder = spec.coarser.name
+        self._compared[folder] = self._compared.get(folder, 0) + 1
+        found = result.value
+        if found.different:
+            one = found.listed[0]
+            what = f"{found.different:,} of {found.compared:,} voxels differ, the first is {one.second} in channel {one.channel}"
+            expected = f"{one.first}, the {spec.method} of mag {spec.finer.box.mag}"
+            graver = ERROR if folder in self._says_how else ""  # by its own word the mag is another one; else the method may be
+            self._faults.append(Fault("pyramid.differs", spec.coarser.shard_path(spec.shard), what, expected, voxel=one.voxel, graver=graver))
 
     def report(self) -> VerifyReport:
         """Say what was found."""
@@ -278,7 +276,7 @@ def volume_of(scope: MagScope) -> WkwVolume:
     return WkwVolume(scope.folder, scope.header, extent)
 
 
-def recompute_tasks(scope: MagScope, made: Made, broken: set[str]) -> Iterator[RecomputeTask]:
+def recompute_specs(scope: MagScope, made: Made, broken: set[str]) -> Iterator[RecomputeSpec]:
     """Give a task for each file of a coarser mag that is there, or should be since a finer one is; files that are broken, or made from such, are left out."""
     finer = made.source
     coarser = replace(volume_of(scope), box=finer.box.in_mag(scope.mag))
@@ -292,7 +290,7 @@ def recompute_tasks(scope: MagScope, made: Made, broken: set[str]) -> Iterator[R
     for shard in sorted(stored | set(below), key=lambda shard: shard[::-1]):
         sources = (finer.shard_path(index) for index in below.get(shard, ()))
         if all(n in r for n, r in zip(shard, touched, strict=True)) and broken.isdisjoint((coarser.shard_path(shard), *sources)):
-            yield RecomputeTask(finer, coarser, plan, made.method, made.ignore_zero, shard)
+            yield RecomputeSpec(finer, coarser, plan, made.method, made.ignore_zero, shard)
 
 
 def files_below(shards: Iterable[Sequence[int]], edge: int, footprint: Vec3) -> dict[Vec3, list[Vec3]]:
