@@ -138,7 +138,7 @@ class PretendedJob:
     def receive(self, task: PretendedTask, result: Result) -> Iterable[PretendedTask]:
         """Hand a result on."""
         self.num_received += 1
-        return self._pretended(self._job.receive(spec.task, result))
+        return self._pretended(self._job.receive(task.task, result))
 
     def _pretended(self, tasks: Iterable[Any]) -> Iterator[PretendedTask]:
         for task in tasks:
