@@ -11,6 +11,9 @@ from unittest import mock
 
 from wkwdask import cli
 
+COMMAND = cli.cli
+"""What click knows of the command."""
+
 
 def run_here(*arguments):
     """Give the exit code and what is printed, as ``subprocess.run`` does."""

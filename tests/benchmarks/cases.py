@@ -69,7 +69,7 @@ def _box_options(data: Data, layer: str, edge: int, count: int) -> dict:
 
 def _read_boxes(data: Data, layer: str, edge: int, count: int) -> Race:
     options = _box_options(data, layer, edge, count)
-    units = (Unit("wkwdask", "ours.Read", options), Unit("wkw", "reference.Read", options), Unit("wkwdask, opened once", "ours.ReadOpened", options))
+    units = (Unit("wkwdask", "ours.Read", options), Unit("wkw", "reference.Read", options), Unit("wkwdask, opened once", "compute.ReadOpened", options))
     work = f"read {LABELS[layer]}, {count} boxes of {options['edge']}^3"
     return Race(f"read/{layer}/box{edge}", work, units, (Faster(0, 1, 1.0), Faster(2, 1)))
 

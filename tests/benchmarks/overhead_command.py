@@ -17,17 +17,12 @@ import distributed
 import psutil
 from faults.cluster_processes import ClusterProcesses
 from faults.drivers import CASES, ENVIRONMENT, Undisturbed, without_flushing
-from faults.idle_tasks import IdleJob
+from faults.idle_tasks import num_journaled, run_idle, write_round
 from faults.slurm_workers import SlurmWorkers
 from faults.trees import contents
 from private_slurm import private_slurm
 
 import wkwdask
-from wkwdask.graphs.runners import run_job
-from wkwdask.plans.batch_size import ArraySize
-from wkwdask.runs.batch_file import Batch, Round, write_batch
-from wkwdask.runs.journal import read_journal
-from wkwdask.runs.shares import write_shares
 
 from .failure_drivers import allocation_pyramid, array_pyramid
 from .failure_stage import Stage, quiet_logs
@@ -112,9 +107,7 @@ def main(tasks: int = 2000, many: int = 100_000) -> int:
 
 
 def _run(tasks: int) -> None:
-    job = IdleJob(tasks)
-    run_job(job, "idle")
-    job.check()
+    run_idle(tasks)
 
 
 def _row(name: str, workers: int, tasks: int, work: Callable[[], None], scheduler: int | None = None) -> None:
@@ -154,14 +147,10 @@ def _print_memory(runner: str, many: int, took: float, memory: Memory) -> None:
 
 def _on_array(slurm: Any, here: Path, tasks: int) -> None:
     """Let the elements of an array run tasks, as a submitted job does; the joins and checks of the job after it are that of the job, not the runner's."""
-    from distributed.protocol.pickle import dumps
-
     root = here / f"array-{tasks}"
     root.mkdir()
     started = time.perf_counter()
-    write_shares(f"{root}/round-0.tasks", IdleJob(tasks).tasks(), max(1, min(1000, tasks // _ELEMENTS)), dumps)
-    batch = Batch(("idle",), str(root), "", str(root), ArraySize(_ELEMENTS), (), (Round("0", "0", tasks, _ELEMENTS, 0, time.time()),))
-    write_batch(str(root), batch)
+    write_round(str(root), tasks, _ELEMENTS)
     written = time.perf_counter() - started
     script = root / "element.sh"
     script.write_text(f"#!/bin/bash\nexec {sys.executable} -m wkwdask batch-element {root} 0\n")
@@ -181,7 +170,7 @@ def _on_array(slurm: Any, here: Path, tasks: int) -> None:
         while slurm.jobs():
             time.sleep(0.1)
     took = time.perf_counter() - started
-    lines = sum(1 for _ in read_journal(str(root)))
+    lines = num_journaled(str(root))
     if lines != tasks:
         raise RuntimeError(f"array {job}: {lines} of {tasks} tasks: {(root / '0.log').read_text()[-500:]}")
     _print_memory(f"array of {_ELEMENTS} elements ({written:.1f} s to write the shares; with the start of Python)", tasks, took, memory)

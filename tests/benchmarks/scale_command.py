@@ -54,9 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("WKWDASK_PROGRESS", "off")
     from distributed import Client
 
-    from wkwdask.graphs.runners import num_workers, run_job
-
-    from .scale_job import PretendedJob
+    from .scale_job import PretendedJob, num_workers, run_job
 
     with (
         tempfile.TemporaryDirectory(prefix="wkwdask-scale-") as folder,

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from wkwdask import BoundingBox, Mag
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import WkwVolume
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.geometry.mag import Mag
+from wkwdask.graphs.runners import num_workers, run_job
 from wkwdask.model.receipts import Receipt, merge_receipts
 from wkwdask.plans.pyramid import plan_passes
-from wkwdask.runs.job import Result
+from wkwdask.runs.job import Result, run_serially
 from wkwdask.runs.journal import Journal
 from wkwdask.runs.journaled import JournaledJob
 from wkwdask.runs.tally import ladder_records
@@ -30,6 +30,8 @@ from wkwdask.verbs.pyramid import PyramidJob
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+__all__ = ["PretendedJob", "num_workers", "run_job", "run_serially"]
 
 FILE_VX = 1024
 _BLOCK_LEN = 32

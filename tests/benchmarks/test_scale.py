@@ -8,10 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from wkwdask.runs.job import run_serially
-
 from .scale_command import Cluster, Sight, Watch
-from .scale_job import PretendedJob
+from .scale_job import PretendedJob, run_serially
 
 
 @pytest.mark.parametrize(("files_per_edge", "workers"), [(1, 1), (3, 2), (4, 64)])

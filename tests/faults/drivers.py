@@ -9,6 +9,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,8 +31,9 @@ from wkwdask.plans import apply, upsample
 from wkwdask.plans import pyramid as plans
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs import job as jobs
-from wkwdask.runs import journal
+from wkwdask.runs import job_folder, journal
 from wkwdask.store import local
+from wkwdask.store.owner import Owner
 from wkwdask.verbs import foreign_import
 from wkwdask.verbs.wkw import rechunk as wkw_rechunk
 
@@ -186,6 +188,15 @@ def logged_run_task(log, seconds, task):
 
 
 @contextlib.contextmanager
+def tasks_run_by(run):
+    """Let a function run every task that this process runs or submits."""
+    before, jobs.run_task = jobs.run_task, run
+    try:
+        yield
+    finally:
+        jobs.run_task = before
+
+
 def stopping(log, num_tasks, error):
     """Let tasks be written down, and an error come in place of the next one after so many."""
     left = num_tasks
@@ -197,12 +208,46 @@ def stopping(log, num_tasks, error):
             raise error
         return logged_run_task(log, 0, task)
 
-    before = jobs.run_task
-    jobs.run_task = stopped
-    try:
-        yield
-    finally:
-        jobs.run_task = before
+    return tasks_run_by(stopped)
+
+
+def ending_while_folders_are_removed(name, code):
+    """From now on, end the process with an exit code when the folder of a job is cleared away and one of its entries is gone."""
+
+    def remove(folder):
+        path = f"{folder}/{name}"
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif os.path.exists(path):
+            os.unlink(path)
+        os._exit(code)
+
+    job_folder.remove_tree = remove
+
+
+def this_owner(command):
+    """Give the record of a lock that this process holds."""
+    return asdict(Owner.this_process(command))
+
+
+def look_often(monkeypatch):
+    """Let a client look at its workers often."""
+    monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
+
+
+def late_after(seconds, monkeypatch):
+    """Let tasks on a cluster be late after so many seconds; gives a list to which the workers that each new task may go to are added, None for any."""
+    submitted = []
+    submit = client_run.ClientRun._submit
+
+    def noted(self, tasks, **where):
+        chosen = where or self._workers.away_from()
+        submitted.extend([chosen.get("workers")] * len(tasks))
+        return submit(self, tasks, **chosen)
+
+    monkeypatch.setattr(client_run, "_LATE_SECONDS", seconds)
+    monkeypatch.setattr(client_run.ClientRun, "_submit", noted)
+    return submitted
 
 
 def write_down(log, text):
@@ -211,15 +256,9 @@ def write_down(log, text):
         file.write(f"{text}\n".encode())
 
 
-@contextlib.contextmanager
 def logged(log, seconds=0.0):
     """Let every task that this process runs or submits be written down."""
-    before = jobs.run_task
-    jobs.run_task = partial(logged_run_task, str(log), seconds)
-    try:
-        yield
-    finally:
-        jobs.run_task = before
+    return tasks_run_by(partial(logged_run_task, str(log), seconds))
 
 
 def kept_tasks(monkeypatch):

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
+from wkwdask.graphs.runners import run_job
+from wkwdask.plans.batch_size import ArraySize
+from wkwdask.runs.batch_file import Batch, Round, write_batch
 from wkwdask.runs.job import FlatJob, Result
+from wkwdask.runs.journal import read_journal
+from wkwdask.runs.shares import write_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,3 +53,23 @@ class IdleJob(FlatJob):
     def check(self):
         """Make sure that every task came back once."""
         assert self.sum == self.num_tasks * (self.num_tasks + 1) // 2, self.sum
+
+
+def run_idle(num_tasks):
+    """Run so many tasks by whatever dask is set to."""
+    job = IdleJob(num_tasks)
+    run_job(job, "idle")
+    job.check()
+
+
+def write_round(root, num_tasks, elements):
+    """Write what the elements of an array read, in the folder of a job."""
+    from distributed.protocol.pickle import dumps
+
+    write_shares(f"{root}/round-0.tasks", IdleJob(num_tasks).tasks(), max(1, min(1000, num_tasks // elements)), dumps)
+    write_batch(root, Batch(("idle",), root, "", root, ArraySize(elements), (), (Round("0", "0", num_tasks, elements, 0, time.time()),)))
+
+
+def num_journaled(root):
+    """Count the tasks that journals say are finished."""
+    return sum(1 for _ in read_journal(root))

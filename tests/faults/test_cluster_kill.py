@@ -13,11 +13,10 @@ import distributed
 import numpy as np
 import pytest
 from faults.cluster_processes import ClusterProcesses
-from faults.drivers import KILLS, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, logged, num_ended, runs, wait_until
+from faults.drivers import KILLS, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, late_after, logged, look_often, num_ended, runs, wait_until
 from faults.works import Meanwhile, num_repeated
 
 from wkwdask.errors import TaskFailedError
-from wkwdask.graphs import client_run
 
 pytestmark = pytest.mark.faults
 
@@ -33,7 +32,7 @@ def known(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """Nobody waits long for what is gone."""
-    monkeypatch.setattr(client_run, "_POLL_SECONDS", 0.2)
+    look_often(monkeypatch)
     with dask.config.set({"distributed.comm.timeouts.connect": "2s", "distributed.scheduler.allowed-failures": 20}):
         yield
 
@@ -202,7 +201,7 @@ def test_worker_killed_during_an_update(tmp_path, known, cluster):
 
 def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment, monkeypatch):
     """Its task runs somewhere else; when it comes back to life the job is over, and it changes nothing."""
-    monkeypatch.setattr(client_run, "_LATE_SECONDS", 1.5)
+    late_after(1.5, monkeypatch)
     folder = known.start(tmp_path / "ds")
     log = str(tmp_path / "log")
     victim = cluster.workers[0]
@@ -219,16 +218,7 @@ def test_worker_stopped_for_the_rest_of_the_job(tmp_path, known, cluster, moment
 
 def test_stopped_worker_gets_no_more_tasks(tmp_path, known, cluster, monkeypatch):
     """Tasks that follow from one that was late are not late on the same worker again, one after the other."""
-    monkeypatch.setattr(client_run, "_LATE_SECONDS", 1.5)
-    submitted = []
-    submit = client_run.ClientRun._submit
-
-    def noted(self, tasks, **where):
-        chosen = where or self._workers.away_from()
-        submitted.extend([chosen.get("workers")] * len(tasks))
-        return submit(self, tasks, **chosen)
-
-    monkeypatch.setattr(client_run.ClientRun, "_submit", noted)
+    submitted = late_after(1.5, monkeypatch)
     folder, log = known.start(tmp_path / "ds"), str(tmp_path / "log")
     with connected(cluster) as client:
         pids = client.run(os.getpid)

@@ -14,7 +14,7 @@ from faults.drivers import imports_of, rechunks_of, regions_of
 from faults.trees import contents, differences, leftovers, make_dataset
 
 import wkwdask
-from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask import Sharding
 
 pytestmark = pytest.mark.faults
 

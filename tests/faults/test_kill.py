@@ -24,8 +24,8 @@ from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, m
 from PIL import Image
 
 import wkwdask
+from wkwdask import Sharding
 from wkwdask.errors import ExistsError, MissingError, ReplacedError
-from wkwdask.formats.precomputed.sharding import Sharding
 
 pytestmark = pytest.mark.faults
 

@@ -11,8 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import replace
 
 import dask
 import numpy as np
@@ -22,6 +21,7 @@ from faults.drivers import (
     KILLS,
     Driver,
     Undisturbed,
+    ending_while_folders_are_removed,
     job_folders,
     journaled,
     kept_tasks,
@@ -31,15 +31,14 @@ from faults.drivers import (
     num_running,
     regions_of,
     runs,
+    tasks_run_by,
+    this_owner,
     wait_until,
 )
 from faults.trees import contents, differences, leftovers
 
 import wkwdask
 from wkwdask.errors import ExistsError, LockedError, WkwDaskError
-from wkwdask.runs import job as jobs
-from wkwdask.runs import job_folder
-from wkwdask.store import owner
 
 pytestmark = [
     pytest.mark.faults,
@@ -375,7 +374,7 @@ def test_killed_while_the_folder_was_cleared_away(tmp_path, undisturbed, first, 
         old = contents(folder)
 
         def overwrite():
-            job_folder.remove_tree = partial(remove_and_end, first)
+            ending_while_folders_are_removed(first, 9)
             known.case.build(folder, compression="raw", method="max", existing="overwrite")
 
         assert forked(overwrite) == 9
@@ -398,16 +397,6 @@ def forked(function):
     return child.exitcode
 
 
-def remove_and_end(name, folder):
-    """Begin to remove the folder of a job with one of its entries."""
-    path = f"{folder}/{name}"
-    if os.path.isdir(path):
-        shutil.rmtree(path)
-    elif os.path.exists(path):
-        os.unlink(path)
-    os._exit(9)
-
-
 # ----------------------------------------------------------------------------- who is alive
 
 
@@ -422,7 +411,7 @@ def held_by(folder, **changes):
 
 def living():
     """Fields of an owner that is this process."""
-    me = asdict(owner.Owner.this_process("the other job"))
+    me = this_owner("the other job")
     return {name: me[name] for name in ("command", "pid", "process_start", "since")}
 
 
@@ -508,7 +497,7 @@ def test_several_go_on_at_once(tmp_path, undisturbed):
 
 
 @pytest.mark.parametrize("case", list(CASES))
-def test_every_task_runs_twice(tmp_path, undisturbed, monkeypatch, case):
+def test_every_task_runs_twice(tmp_path, undisturbed, case):
     """As a cluster may do: at once, and late, when what it made was used already."""
     known = undisturbed(case)
     folder = known.start(tmp_path / "ds")
@@ -525,8 +514,7 @@ def test_every_task_runs_twice(tmp_path, undisturbed, monkeypatch, case):
         earlier.append(task)
         return second
 
-    with dask.config.set(scheduler="synchronous"), monkeypatch.context() as patched:
-        patched.setattr(jobs, "run_task", run_twice)
+    with dask.config.set(scheduler="synchronous"), tasks_run_by(run_twice):
         known.case.build(folder)
     known.check(folder)
     known.check_records(folder)

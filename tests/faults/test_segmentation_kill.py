@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import dask
 import numpy as np
 import pytest
 from faults.drivers import journaled, killed_at, logged, regions_of, runs
 from faults.trees import contents, differences, lay_out, leftovers, make_dataset
+from limits import small_bricks
 
 import wkwdask
-from wkwdask.plans import apply, components
 
 pytestmark = pytest.mark.faults
 
@@ -20,7 +18,7 @@ SHAPE = (64, 64, 32)
 
 def small():
     """Let there be many tasks."""
-    return mock.patch.multiple(components, BRICK_NBYTES=16**3 * 8), mock.patch.multiple(apply, BRICK_NBYTES=16**3 * 8), regions_of(32)
+    return *small_bricks(16), regions_of(32)
 
 
 def find_components(folder):

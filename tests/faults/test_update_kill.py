@@ -10,11 +10,10 @@ import time
 import dask
 import numpy as np
 import pytest
-from faults.drivers import CASES, KILLS, kept_tasks, killed_at, logged, runs
+from faults.drivers import CASES, KILLS, kept_tasks, killed_at, logged, runs, tasks_run_by
 from faults.trees import contents, differences, leftovers, states
 
 import wkwdask
-from wkwdask.runs import job as jobs
 
 pytestmark = [
     pytest.mark.faults,
@@ -149,7 +148,7 @@ def test_update_killed_again_and_again(tmp_path, built):
     check_after(folder, after)
 
 
-def test_every_task_runs_twice(tmp_path, edited, monkeypatch):
+def test_every_task_runs_twice(tmp_path, edited):
     folder, _, after = edited
     here = copied(folder, tmp_path / "ds")
 
@@ -157,8 +156,8 @@ def test_every_task_runs_twice(tmp_path, edited, monkeypatch):
         task.run()
         return task.run()
 
-    monkeypatch.setattr(jobs, "run_task", run_twice)
-    check_after(here, after)
+    with tasks_run_by(run_twice):
+        check_after(here, after)
 
 
 def test_a_task_runs_after_the_end(tmp_path, edited, monkeypatch):
@@ -192,16 +191,15 @@ def test_no_more_is_made_again_than_was_in_the_mag(tmp_path, edited):
     tasks = list(runs(log))
     assert len({task.split()[1] for task in tasks}) == len(CASE.mags)
 
+    here = copied(folder, tmp_path / "ds")
+
     def stop_in_the_last(task):
         if task.key.split()[1] == str(len(CASE.mags) - 1):
             os._exit(7)
         return task.run()
 
-    here = copied(folder, tmp_path / "ds")
-
     def stopped():
-        jobs.run_task = stop_in_the_last
-        with dask.config.set(scheduler="synchronous"):
+        with dask.config.set(scheduler="synchronous"), tasks_run_by(stop_in_the_last):
             update(here)
 
     child = multiprocessing.get_context("fork").Process(target=stopped)

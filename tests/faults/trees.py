@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
+import wkwdask
 
 JSON_NAME = "datasource-properties.json"
 # what may stay in a dataset beside the data: provenance and record of a mag
@@ -15,8 +15,7 @@ HARMLESS = (".wkwdask.json", ".wkwdask-files.npy", ".wkwdask-progress.jsonl")
 
 def make_dataset(folder, voxel_size):
     """A dataset without layers."""
-    folder.mkdir(parents=True)
-    (folder / JSON_NAME).write_text(format_datasource(new_document("ds", voxel_size)))
+    wkwdask.create_dataset(folder, voxel_size, name="ds")
     return folder
 
 
@@ -37,7 +36,7 @@ def lay_out(files, folder):
         if isinstance(content, bytes):
             path.write_bytes(content)
         else:
-            path.write_text(format_datasource(content))
+            path.write_text(json.dumps(content, indent=4))
     return folder
 
 

@@ -132,14 +132,13 @@ def error_of(output):
 
 def slow_command():
     """Be the command ``wkwdask`` whose tasks are slow and written down, as two variables of the environment say: for elements of arrays."""
+    from command_line import COMMAND
     from faults.drivers import regions_of
-
-    from wkwdask.cli import cli
 
     if GREEDY_VARIABLE in os.environ:
         threading.Thread(target=_be_greedy, args=(os.environ[GREEDY_VARIABLE],), daemon=True).start()
     with regions_of(REGION), logged(os.environ[LOG_VARIABLE], float(os.environ[SECONDS_VARIABLE])):
-        cli.main(sys.argv[1:], prog_name="wkwdask")
+        COMMAND.main(sys.argv[1:], prog_name="wkwdask")
 
 
 def _be_greedy(path):

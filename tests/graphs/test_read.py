@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_volume import make_volume, store_of
 
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask import BoundingBox
 from wkwdask.graphs.read import BoxReader, open_array
 
 TOPLEFT = (21, 3, 9)

@@ -15,11 +15,10 @@ from local_cluster import local_cluster
 from memory_volume import CHUNK_SHAPE, SHARD_SHAPE, MemoryTarget, make_volume, read_whole, store_of
 
 import wkwdask
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, TaskFailedError
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
-from wkwdask.geometry.mag import Mag
 from wkwdask.graphs import client_run, runners, write
 from wkwdask.graphs.compute import compute_receipts
 from wkwdask.graphs.read import open_array

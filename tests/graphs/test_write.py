@@ -22,11 +22,11 @@ from hypothesis import strategies as st
 from memory_volume import MemoryTarget, read_whole, store_of
 
 import wkwdask
+from wkwdask import BoundingBox
 from wkwdask.errors import ExistsError, LockedError
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.formats.wkw.volume import WkwVolume
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import borders, cells
 from wkwdask.graphs import write
 from wkwdask.graphs.compute import compute_receipts

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 import wkwdask
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask import BoundingBox
 from wkwdask.graphs.runners import run_job
 from wkwdask.model.receipts import Receipt
 from wkwdask.runs import job_lines

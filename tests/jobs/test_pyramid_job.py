@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from memory_volume import MemoryTarget, make_volume, read_whole, store_of
 from strategies import vectors
 
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import ResumeError
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range, cells
-from wkwdask.geometry.mag import Mag
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.plans.pyramid import plan_passes
 from wkwdask.runs.job import run_serially

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 from memory_volume import MemoryTarget
 from strategies import damaged, vectors
 
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, IncompleteWriteError
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.geometry.mag import Mag
 from wkwdask.model.receipts import Receipt
 from wkwdask.model.states import digest
 from wkwdask.runs.tally import ShardTally, ladder_records, tally_of

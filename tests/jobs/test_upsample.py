@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from memory_volume import MemoryTarget, MemoryVolume, make_volume, read_whole, store_of
 from strategies import vectors, voxel_array
 
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask import BoundingBox, Mag
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.geometry.mag import Mag
 from wkwdask.graphs import runners
 from wkwdask.model.states import digest
 from wkwdask.plans import upsample as plans

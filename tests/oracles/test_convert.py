@@ -10,6 +10,7 @@ import warnings
 import dask
 import numpy as np
 import pytest
+from limits import small_exports, small_readings
 from PIL import Image
 
 import wkwdask
@@ -113,16 +114,14 @@ def test_tiffs_of_bits(tmp_path):
 
 
 @pytest.mark.parametrize("options", [{"tile": (16, 16)}, {"rowsperstrip": 8, "compression": "zlib"}, {}])
-def test_large_tiffs_are_read_in_parts(tmp_path, monkeypatch, options):
+def test_large_tiffs_are_read_in_parts(tmp_path, options):
     """Tiles, strips and rows that a task needs, and no others."""
-    from wkwdask.plans import slabs
-
     array = voxels("uint16", (21, 70, 90))
     (tmp_path / "s").mkdir()
     for z, section in enumerate(array):
         tifffile.imwrite(tmp_path / "s" / f"{z}.tif", section, **options)
-    monkeypatch.setattr(slabs, "READING_NBYTES", 2 * 8 * 90 * 20)
-    np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], array)
+    with small_readings(2 * 8 * 90 * 20):
+        np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], array)
 
 
 def test_tiffs_of_several_sections_each(tmp_path):
@@ -473,11 +472,7 @@ def _described(folder, array):
 
 @pytest.mark.parametrize(("dtype", "channels"), [("uint8", 1), ("uint8", 3), ("uint16", 2), ("float32", 1), ("uint64", 1)])
 @pytest.mark.parametrize("limit", [1 << 30, 4000])  # of what is held in memory
-def test_export(tmp_path, monkeypatch, dtype, channels, limit):
-    from wkwdask.formats.pictures import exported
-
-    monkeypatch.setattr(exported, "SLAB_NBYTES", limit)
-    monkeypatch.setattr(exported, "_STRETCH_NBYTES", limit)
+def test_export(tmp_path, dtype, channels, limit):
     array = voxels(dtype, (channels, 11, 40, 61))
     source = reference(tmp_path, array)
     expected = array[0] if channels == 1 else array
@@ -485,8 +480,9 @@ def test_export(tmp_path, monkeypatch, dtype, channels, limit):
     if dtype == "uint64":
         with pytest.raises(UnsupportedError, match=r"OME-TIFF has no uint64: cast it"):
             wkwdask.convert(source, targets.pop("a.ome.tiff"))
-    for target in targets.values():
-        wkwdask.convert(source, target)
+    with small_exports(limit):
+        for target in targets.values():
+            wkwdask.convert(source, target)
     np.testing.assert_array_equal(np.load(targets["a.npy"]), expected)
     np.testing.assert_array_equal(zarr.open_array(str(targets["a.zarr"]), mode="r")[...], expected)
     for name in {"a.tif", "a.ome.tiff"} & set(targets):

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
 import test_datasource_documents as documents
 
 import wkwdask
-from wkwdask.formats.webknossos.datasource import FILE_NAME, largest_segment_id, parse_datasource
-from wkwdask.formats.webknossos.layer_views import dtype_of, mappings_of
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of image readers that are not installed
@@ -134,20 +133,24 @@ def structured(document):
 
 
 @pytest.mark.parametrize("name", sorted(set(documents.DOCUMENTS) - REFUSED))
-def test_documents(name):
+def test_documents(tmp_path, name):
     """It reads the same out of every kind of document as we do."""
     text = documents.DOCUMENTS[name]
-    theirs, ours = structured(json.loads(text)), parse_datasource(text, FILE_NAME)
+    (tmp_path / "datasource-properties.json").write_text(text)
+    theirs, ours = structured(json.loads(text)), wkwdask.open_dataset(tmp_path)
     np.testing.assert_allclose(theirs.scale.to_nanometer(), ours.voxel_size_nm)
     assert len(theirs.data_layers) == len(ours.layers)
-    for layer, mine in zip(theirs.data_layers, ours.layers, strict=True):
+    for layer, mine in zip(theirs.data_layers, ours.layers.values(), strict=True):
         assert (layer.name, layer.category, layer.data_format.value) == (mine.name, mine.category, mine.data_format)
         assert (tuple(layer.bounding_box.topleft_xyz), tuple(layer.bounding_box.size_xyz)) == (mine.bounding_box.topleft, mine.bounding_box.size)
-        assert np.dtype(layer.dtype) == dtype_of(mine.element_class, mine.num_channels)
-        assert sorted((tuple(mag.mag.to_list()), mag.path) for mag in layer.mags) == sorted((mag.mag.factors, mag.path) for mag in mine.mags)
+        assert np.dtype(layer.dtype) == mine.dtype
+        assert sorted(tuple(mag.mag.to_list()) for mag in layer.mags) == sorted(mag.factors for mag in mine.mags)
+        for mag in layer.mags:
+            folder = mine[mag.mag.to_list()].folder
+            assert mag.path in (None, folder) or tmp_path / mag.path == Path(folder)
         if layer.category == "segmentation":
-            assert layer.largest_segment_id == largest_segment_id(mine.attributes)
-            assert tuple(layer.mappings) == mappings_of(mine.entry)
+            assert layer.largest_segment_id == mine.largest_segment_id
+            assert tuple(layer.mappings) == mine.mappings
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import warnings
@@ -13,7 +12,6 @@ import pytest
 from annotations import write_annotation
 
 import wkwdask
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 
 wkw = pytest.importorskip("wkw", reason="the oracle wkw 1.1.24 is not installed")
 with warnings.catch_warnings():
@@ -40,13 +38,10 @@ def _in_this_thread():
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    dataset = wkwdask.create_dataset(folder, (11.24, 11.24, 28))
     array = np.random.default_rng(0).integers(0, 9, SHAPE).astype(np.uint32)
     wkwdask.to_wkw(array, folder / "seg" / "1", file_len=2, category="segmentation")
-    document = json.loads((folder / FILE_NAME).read_text())
-    document["dataLayers"][0]["largestSegmentId"] = 8
-    (folder / FILE_NAME).write_text(format_datasource(document))
+    dataset.refreshed().set_largest_segment_id("seg", 8)
     return folder
 
 

@@ -16,7 +16,7 @@ from neuroglancer_client import missing, reading
 from PIL import Image
 
 import wkwdask
-from wkwdask.formats.precomputed.sharding import Sharding
+from wkwdask import Sharding
 
 SHAPE = (41, 37, 26)
 CHUNK = (16, 24, 16)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limits import small_regions
 from strategies import vectors
 
 import wkwdask
-from wkwdask.geometry.mag import Mag
-from wkwdask.plans import pyramid as plan_module
+from wkwdask import Mag
 
 ts = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
 
@@ -54,9 +54,7 @@ def test_pyramids(tmp_path_factory, volume, mags, method, region_vx):
     folder = tmp_path_factory.mktemp("volume") / "v"
     voxels = blobs(shape, dtype, seed)
     wkwdask.to_precomputed(voxels, folder, type=kind, voxel_size=(4, 4, 40), offset=offset, chunk_size=chunk, sharded=sharded)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "_REGION_VX", region_vx)
-        patch.setattr(plan_module, "_SMALLEST_REGION_VX", min(region_vx, 128))
+    with small_regions(region_vx):
         wkwdask.build_pyramid(folder, mags=mags, method=method or "default")
     finest, *coarser = scales_of(folder)
     assert len(coarser) == len(mags)

@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import wkwdask
-from wkwdask.formats.precomputed.choose_sharding import choose_sharding
-from wkwdask.formats.precomputed.sharding import Sharding
-from wkwdask.geometry import compressed_morton
+from wkwdask import Sharding, choose_sharding
 
 SHAPE = (50, 33, 21)
 CHUNK = (16, 16, 8)
@@ -75,7 +73,7 @@ def write(array, folder, **options):
 def sharding_of(size, chunk, within=4, **options):
     """Shards of a few chunks, in several minishards."""
     grid = tuple(-(-n // edge) for n, edge in zip(size, chunk, strict=True))
-    total = len(compressed_morton.bit_axes(grid))
+    total = sum((n - 1).bit_length() for n in grid)
     preshift = min(within // 2, total)
     minishard = min(within - preshift, total - preshift)
     return Sharding(preshift, minishard, total - preshift - minishard, **options)

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 
 import wkwdask
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
-from wkwdask.kernels.window.reduce import reduce_windows
 
 ts = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
 
@@ -59,8 +57,7 @@ def random_voxels(dtype, shape, seed):
 
 def make_dataset(folder, voxel_size, array, offset, *, block_len=8, file_len=2, layer="layer"):
     """A dataset of one layer with its finest mag."""
-    folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("test", voxel_size)))
+    wkwdask.create_dataset(folder, voxel_size)
     wkwdask.to_wkw(array, folder / layer / "1", offset=offset, block_len=block_len, file_len=file_len, compression="lz4", category="color")
 
 
@@ -122,12 +119,12 @@ def test_jumps(tmp_path, mags, factors, method):
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("factor", [(4, 4, 1), (4, 4, 4), (2, 2, 16), (1, 1, 2), (2, 1, 1), (1, 2, 2), (16, 8, 4)])
-def test_whole_windows(factor, dtype, method):
-    """The reducers alone, to the bit."""
+def test_whole_windows(tmp_path, factor, dtype, method):
+    """To the bit."""
     array = random_voxels(dtype, [n * f for n, f in zip((3, 5, 2), factor, strict=True)], 3)
-    source = np.asfortranarray(array)
-    out = np.empty([n // f for n, f in zip(source.shape, factor, strict=True)], dtype, order="F")
-    reduce_windows(source, factor, method, out)
+    make_dataset(tmp_path / "ds", (8, 8, 8), array, (0, 0, 0), file_len=8)
+    wkwdask.build_pyramid(tmp_path / "ds", mags=[factor], method=method)
+    out = wkwdask.read(tmp_path / "ds", mag=factor)[0]
     expected = ts.downsample(ts.array(np.ascontiguousarray(array)), list(factor), METHODS[method]).read().result()
     assert out.tobytes() == expected.tobytes()
 

@@ -15,8 +15,6 @@ import numpy as np
 import pytest
 
 import wkwdask
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
-from wkwdask.kernels.window.reduce import reduce_windows
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it warns of image readers that are not installed
@@ -54,8 +52,7 @@ def labels(shape, dtype="uint32"):
 @pytest.fixture
 def dataset_folder(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", VOXEL_SIZE)))
+    wkwdask.create_dataset(folder, VOXEL_SIZE)
     wkwdask.to_wkw(images(SHAPE), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=4, compression="lz4")
     wkwdask.to_wkw(labels(SHAPE), folder / "segmentation" / "1", offset=OFFSET, block_len=8, file_len=4)
     return folder
@@ -94,8 +91,7 @@ def test_webknossos_opens_what_we_write(dataset_folder):
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
 def test_median_pyramid_equals_webknossos(tmp_path, executor, dtype):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", VOXEL_SIZE)))
+    wkwdask.create_dataset(folder, VOXEL_SIZE)
     wkwdask.to_wkw(images(SHAPE, dtype), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=4, compression="lz4", category="color")
     layer = webknossos.Dataset.open(folder).get_layer("color")
     layer.downsample(coarsest_mag=webknossos.Mag("8-8-4"), interpolation_mode="median", executor=executor)
@@ -112,8 +108,7 @@ def test_default_mags_and_their_median_equal_webknossos(tmp_path, executor, voxe
     array = images((70, 33, 18))
     for name in ("ours", "theirs"):
         folder = tmp_path / name
-        folder.mkdir()
-        (folder / "datasource-properties.json").write_text(format_datasource(new_document(name, voxel_size)))
+        wkwdask.create_dataset(folder, voxel_size)
         wkwdask.to_wkw(array, folder / "color" / "1", offset=(5, 0, 3), block_len=8, file_len=2, compression="lz4")
     wkwdask.build_pyramid(tmp_path / "ours", coarsest=coarsest)
     layer = webknossos.Dataset.open(tmp_path / "theirs").get_layer("color")
@@ -126,15 +121,17 @@ def test_default_mags_and_their_median_equal_webknossos(tmp_path, executor, voxe
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "uint32", "int32"])
 @pytest.mark.parametrize("factor", [(2, 2, 1), (2, 2, 2), (1, 2, 1), (4, 4, 1), (4, 4, 4), (2, 2, 16)])
-def test_windows_equal_webknossos(factor, dtype):
-    """The reducers alone, for windows of any size, with values of the whole type."""
+def test_windows_equal_webknossos(tmp_path, factor, dtype):
+    """Whole windows of any size, with values of the whole type."""
     limits = np.iinfo(dtype)
     shape = [n * f for n, f in zip((7, 5, 3), factor, strict=True)]
     source = np.asfortranarray(np.random.default_rng(13).integers(limits.min, limits.max, shape, dtype, endpoint=True))
+    wkwdask.create_dataset(tmp_path, VOXEL_SIZE)
+    wkwdask.to_wkw(source, tmp_path / "em" / "1", block_len=8, file_len=8, category="color")
     modes = downsampling.InterpolationModes
     for method, interpolation in (("median", modes.MEDIAN), ("min", modes.MIN), ("max", modes.MAX)):
-        out = np.empty((7, 5, 3), dtype, order="F")
-        reduce_windows(source, factor, method, out)
+        wkwdask.build_pyramid(tmp_path, mags=[factor], method=method, existing="overwrite")
+        out = wkwdask.read(tmp_path, mag=factor)[0]
         np.testing.assert_array_equal(out, downsampling.downsample_cube(source, list(factor), interpolation), err_msg=method)
 
 

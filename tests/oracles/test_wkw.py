@@ -14,7 +14,6 @@ import pytest
 
 import wkwdask
 from wkwdask.errors import CorruptError
-from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, parse_header
 
 wkw = pytest.importorskip("wkw", reason="the oracle wkw 1.1.24 is not installed")
 
@@ -146,9 +145,9 @@ def test_block_type_of_a_file_may_differ_from_header_wkw(tmp_path, stored, decla
         reference.write((0, 0, 0), array)
     path = tmp_path / "1" / "header.wkw"
     raw = bytearray(path.read_bytes())
-    raw[5] = BlockType.parse(declared)
+    raw[5] = {"raw": 1, "lz4": 2, "lz4hc": 3}[declared]
     path.write_bytes(raw)
-    assert parse_header(bytes(raw), str(path), is_data_file=False).block_type is BlockType.parse(declared)
+    assert wkwdask.info(tmp_path / "1").compression == declared
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "1"), array)
     with wkw.Dataset.open(str(tmp_path / "1")) as reference:
         np.testing.assert_array_equal(reference.read((0, 0, 0), (32, 32, 32)), array)
@@ -185,6 +184,6 @@ def test_header_bytes_are_those_of_wkw(tmp_path):
         with wkw.Dataset.open(str(tmp_path / f"wkw{n}")) as reference:
             reference.write((0, 0, 0), array)
         ours, theirs = (tmp_path / f"our{n}" / "1" / "z0" / "y0" / "x0.wkw", tmp_path / f"wkw{n}" / "z0" / "y0" / "x0.wkw")
-        assert ours.read_bytes()[:HEADER_NBYTES] == theirs.read_bytes()[:HEADER_NBYTES]
+        assert ours.read_bytes()[:16] == theirs.read_bytes()[:16]
         if compression == "raw":
             assert ours.read_bytes() == theirs.read_bytes()

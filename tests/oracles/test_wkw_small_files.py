@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wkwdask.formats.wkw.volume import WkwVolume, list_files
+import wkwdask
 
 wkw = pytest.importorskip("wkw", reason="the oracle wkw 1.1.24 is not installed")
 
@@ -28,29 +28,25 @@ def test_we_read_what_wkw_reads(tmp_path, file_len, channels, compression):
     with _create(tmp_path / "1", np.uint16, channels, compression, 16, file_len) as reference:
         for x in (0, 128):  # with nothing between them
             reference.write((x, 0, 0), array)
-    volume = WkwVolume.open(str(tmp_path / "1"))
     with wkw.Dataset.open(str(tmp_path / "1")) as reference:
         for _ in range(40):
             low = random.integers(0, (190, 70, 70))
             shape = random.integers(1, 70, 3)
             expected = reference.read(low.tolist(), shape.tolist())
-            out = np.full((channels, *shape), 99, np.uint16, order=random.choice(["C", "F"]))
-            nonzero = volume.read_into(out, tuple(low.tolist()))
-            np.testing.assert_array_equal(out, expected)
-            seen = np.full_like(out, 99)
-            assert volume.read_into(seen, tuple(low.tolist()), fill_zeros=False) == nonzero
-            np.testing.assert_array_equal(seen, expected if nonzero else np.full_like(seen, 99))
+            found = wkwdask.read(tmp_path / "1", (low.tolist(), (low + shape).tolist()))
+            np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("compression", BLOCK_TYPES)
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "uint32", "uint64", "float32"])
 def test_the_zeros_of_wkw_are_known(tmp_path, dtype, compression):
-    """However wkw stores a block of zeros, it is neither decoded nor copied."""
+    """However wkw stores a block of zeros, nothing is stored of them again."""
     for n, (channels, block_len, file_len) in enumerate([(1, 32, 1), (3, 32, 1), (1, 8, 4), (3, 64, 1), (1, 1, 8), (1, 2, 4)]):
         edge = block_len * file_len
         with _create(tmp_path / str(n), dtype, channels, compression, block_len, file_len) as reference:
             reference.write((0, 0, 0), np.zeros((channels, 2 * edge, edge, edge), dtype))
-        assert len(list(list_files(str(tmp_path / str(n))))) == 2
-        out = np.full((channels, 2 * edge, edge, edge), 7, dtype)
-        assert WkwVolume.open(str(tmp_path / str(n))).read_into(out, (0, 0, 0), fill_zeros=False) == 0
-        assert (out == 7).all()
+        assert len(list((tmp_path / str(n)).glob("z*/y*/x*.wkw"))) == 2
+        assert not wkwdask.read(tmp_path / str(n)).any()
+        wkwdask.copy(tmp_path / str(n), tmp_path / f"copy{n}" / "1")
+        wkwdask.rechunk(tmp_path / str(n), tmp_path / f"other{n}" / "1", block_len=2 * block_len, file_len=1)
+        assert not list(tmp_path.glob("other*/1/z*/y*/x*.wkw"))

@@ -11,12 +11,12 @@ import signal
 import dask
 import pytest
 from click.testing import CliRunner
+from command_line import COMMAND
 from faults.drivers import regions_of, stopping
 from mutations import MUTATIONS, mutated
 from safety.test_job_records import NEW, OPTIONS, ended_owner, fork, killed_between_record_and_rename, make_dataset, tree
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import WkwDaskError
 
 EVERY = 25
@@ -125,7 +125,7 @@ RECORDS = {
 
 
 def _invoke(*arguments):
-    result = CliRunner().invoke(cli, list(map(str, arguments)))
+    result = CliRunner().invoke(COMMAND, list(map(str, arguments)))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
 

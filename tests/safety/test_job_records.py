@@ -18,10 +18,10 @@ import dask.array as da
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from command_line import COMMAND
 from faults.drivers import regions_of, stopping
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import CorruptError, LockedError, MissingError
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -364,7 +364,7 @@ def test_a_job_on_a_linked_mag_goes_on_where_that_is_allowed(tmp_path, allow_ext
 def test_status_shows_what_is_refused(case):
     dataset, victim = case
     root = make_job(dataset / "color", published(f"{victim}/color/1"))
-    shown = CliRunner().invoke(cli, ["status", str(dataset)])
+    shown = CliRunner().invoke(COMMAND, ["status", str(dataset)])
     assert shown.exit_code == 3
     assert "refused; wkwdask repair removes it" in shown.output
     assert f"{root}/publish.json: names '{victim}/color/1'" in shown.output
@@ -416,10 +416,10 @@ def submitted(tmp_path, monkeypatch):
     dataset = tmp_path / "dataset"
     make_dataset(dataset, mags=("1",))
     wkwdask.to_wkw(np.ones((1, 64, 64, 64), np.uint8), dataset / "other" / "1", file_len=1)
-    done = CliRunner().invoke(cli, ["submit", "pyramid", "dataset", "--layer", "other", "--cluster", "slurm-array"])
+    done = CliRunner().invoke(COMMAND, ["submit", "pyramid", "dataset", "--layer", "other", "--cluster", "slurm-array"])
     assert done.exit_code == 0, done.output
     (root,) = dataset.rglob(".wkwdask-job-*")
-    return root, lambda: CliRunner().invoke(cli, ["batch-element", str(root), "0"])
+    return root, lambda: CliRunner().invoke(COMMAND, ["batch-element", str(root), "0"])
 
 
 def test_an_element_runs_what_its_user_submitted(submitted, tmp_path):
@@ -451,7 +451,7 @@ def test_an_element_runs_nothing_else(submitted, tmp_path, change):
     else:
         other = root.with_name(".wkwdask-job-other")
         shutil.copytree(root, other)
-        run = lambda: CliRunner().invoke(cli, ["batch-element", str(other), "0"])  # noqa: E731
+        run = lambda: CliRunner().invoke(COMMAND, ["batch-element", str(other), "0"])  # noqa: E731
     failed = run()
     assert said in str(failed.exception)
     assert not (tmp_path / "evil").exists()
@@ -463,5 +463,5 @@ def test_the_job_after_an_array_runs_what_was_submitted(submitted, tmp_path):
     record = json.loads((root / "batch.json").read_text())
     again = json.dumps({**record, "rounds": []})
     (root / "batch.json").write_text(json.dumps({**record, "arguments": ["rm", f"{tmp_path}/dataset", "--yes"]}))
-    CliRunner().invoke(cli, ["batch-finish", str(root), again])
+    CliRunner().invoke(COMMAND, ["batch-finish", str(root), again])
     assert (tmp_path / "dataset" / "color" / "1" / "header.wkw").exists()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
+from command_line import COMMAND
 from faults.drivers import rechunks_of, regions_of
-
-from wkwdask.cli import cli
-from wkwdask.store.slurm import count_states
 
 
 def submit(capsys, *arguments, config="slurm-array", elements=3):
     """Submit a command; gives the ids of the array and of the job after it, None where it ended at once."""
     capsys.readouterr()
     with regions_of(32), rechunks_of(32):  # many tasks of little
-        cli.main(["submit", *map(str, arguments), "--cluster", config, "--elements", str(elements), "--memory", "1G"], standalone_mode=False)
+        COMMAND.main(["submit", *map(str, arguments), "--cluster", config, "--elements", str(elements), "--memory", "1G"], standalone_mode=False)
     return ids_in(capsys.readouterr().out)
 
 
@@ -38,6 +37,6 @@ def finished(slurm, jobs, logs="wkwdask-logs"):
     return state, printed
 
 
-def element_states(array):
-    """States of all elements of an array."""
-    return count_states(array)
+def element_states(slurm, array):
+    """Count the elements of an array by their state."""
+    return Counter(slurm.run("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", array).split())

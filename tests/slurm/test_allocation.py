@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -13,13 +14,12 @@ import pytest
 from slurm_sites import wait_until
 
 import wkwdask
-from wkwdask.clusters.config import find_config
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 
 pytestmark = pytest.mark.slurm
 ARRAY = np.random.default_rng(0).integers(0, 255, (70, 60, 50)).astype(np.uint8)
 SMALL = ("--partition=debug", "--nodes=2", "--ntasks-per-node=1", "--mem-per-cpu=1G", "--time=00:05:00")
 
+CONFIGS = Path(__file__).resolve().parent.parent.parent / "cluster-configs"
 TELL = """
 import json, os, sys
 import dask, wkwdask
@@ -42,7 +42,7 @@ def submitted(slurm, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def submit(*command, script="slurm-allocation"):
-        return slurm.run("sbatch", "--parsable", *SMALL, "--output", str(tmp_path / "job.out"), str(find_config(script)), *map(str, command))
+        return slurm.run("sbatch", "--parsable", *SMALL, "--output", str(tmp_path / "job.out"), str(CONFIGS / f"{script}.sbatch"), *map(str, command))
 
     return submit
 
@@ -50,7 +50,7 @@ def submitted(slurm, tmp_path, monkeypatch):
 def test_pyramid(slurm, submitted, tmp_path):
     folder = tmp_path / "ds"
     folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.create_dataset(folder, (8, 8, 8), name="ds")
     wkwdask.to_wkw(ARRAY, folder / "color" / "1", block_len=8, file_len=2, category="color")
     subprocess.run(["cp", "-r", folder, tmp_path / "serial"], check=True)
     (tmp_path / "tell.py").write_text(TELL)

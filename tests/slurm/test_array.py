@@ -5,11 +5,11 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
+from command_line import COMMAND
 from faults.trees import contents, lay_out, leftovers, make_dataset
 from slurm.array import element_states, finished, submit
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import LockedError, UnsupportedError
 
 pytestmark = pytest.mark.slurm
@@ -47,7 +47,7 @@ def test_pyramid(slurm, ds, pyramid, capsys):
     assert state == "COMPLETED", printed
     assert contents(ds) == pyramid
     assert not leftovers(ds)
-    assert element_states(jobs[0]) == {"COMPLETED": 3}
+    assert element_states(slurm, jobs[0]) == {"COMPLETED": 3}
 
 
 def test_a_lost_element_is_made_up_for(slurm, ds, pyramid, capsys):
@@ -60,21 +60,21 @@ def test_a_lost_element_is_made_up_for(slurm, ds, pyramid, capsys):
     slurm.run("scontrol", "update", f"jobid={jobs[1]}", "StartTime=now")
     state, printed = finished(slurm, jobs)
     assert state == "COMPLETED", printed
-    assert element_states(jobs[0]) == {"COMPLETED": 2}  # one that never started leaves no trace
+    assert element_states(slurm, jobs[0]) == {"COMPLETED": 2}  # one that never started leaves no trace
     assert contents(ds) == pyramid
     assert not leftovers(ds)
 
 
 def test_what_is_cancelled_goes_on(slurm, ds, pyramid, capsys):
     jobs = submit(capsys, "pyramid", ds, "--sbatch", "--begin=now+1hour")
-    cli.main(["cancel", str(ds)], standalone_mode=False)
+    COMMAND.main(["cancel", str(ds)], standalone_mode=False)
     assert f"{jobs[0]}, {jobs[1]}" in capsys.readouterr().out
     slurm.wait_for(jobs[1], "CANCELLED")
     again = submit(capsys, "pyramid", ds, "--sbatch", "--begin=now+1hour")
     assert again is not None
     slurm.run("scancel", again[1])  # of which the array knows nothing
     slurm.wait_for(again[1], "CANCELLED")
-    cli.main(["cancel", str(ds / "seg" / "2-2-1")], standalone_mode=False)
+    COMMAND.main(["cancel", str(ds / "seg" / "2-2-1")], standalone_mode=False)
     assert not slurm.jobs()
     wkwdask.build_pyramid(ds)
     assert contents(ds) == pyramid

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 from slurm_sites import SITE
 
-from wkwdask.clusters.config import find_config
+CONFIGS = Path(__file__).resolve().parent.parent.parent / "cluster-configs"
 
 pytestmark = pytest.mark.slurm
 
@@ -28,7 +29,7 @@ def check(config, folder):
 
 
 def test_jobqueue(slurm, tmp_path):
-    values = yaml.safe_load(find_config("slurm-jobqueue").read_text()) | {name.replace("_", "-"): value for name, value in SITE.items()}
+    values = yaml.safe_load((CONFIGS / "slurm-jobqueue.yaml").read_text()) | {name.replace("_", "-"): value for name, value in SITE.items()}
     (tmp_path / "site.yaml").write_text(yaml.safe_dump(values | {"jobs": 7}))
     (tmp_path / "shared").mkdir()
     done = check(tmp_path / "site.yaml", tmp_path / "shared")
@@ -44,7 +45,7 @@ def test_allocation(slurm, tmp_path, monkeypatch):
     monkeypatch.setenv("WKWDASK_INTERFACE", "lo")
     monkeypatch.setenv("WKWDASK_SHARED", str(tmp_path))
     script = tmp_path / "site.sbatch"
-    text = find_config("slurm-allocation").read_text().replace("--partition=normal", "--partition=debug")
+    text = (CONFIGS / "slurm-allocation.sbatch").read_text().replace("--partition=normal", "--partition=debug")
     script.write_text(text.replace("--mem-per-cpu=4G", "--mem-per-cpu=512M"))
     done = check(script, tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr

@@ -14,7 +14,6 @@ from slurm_sites import SITE, memory_settings, nap, wait_until
 
 import wkwdask
 from wkwdask.errors import TaskFailedError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 
 pytestmark = pytest.mark.slurm
 ARRAY = np.random.default_rng(0).integers(0, 255, (70, 60, 50)).astype(np.uint8)
@@ -31,7 +30,7 @@ def _output_of_jobs(tmp_path, monkeypatch):
 def dataset(tmp_path):
     folder = tmp_path / "ds"
     folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.create_dataset(folder, (8, 8, 8), name="ds")
     wkwdask.to_wkw(ARRAY, folder / "color" / "1", block_len=8, file_len=2, category="color")
     return folder
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import DTYPE_NAMES
 
+from wkwdask import BoundingBox
 from wkwdask.errors import BoundsError
 from wkwdask.formats.pictures.array_file import ArrayVolume, npy_ref
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.converted import Converted, convert_values
 
 INTEGERS = [name for name in DTYPE_NAMES if not name.startswith("float")]

@@ -11,11 +11,10 @@ import numpy as np
 import pytest
 
 import wkwdask
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.dataset import locate, open_volume, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 
 JSON_NAME = "datasource-properties.json"
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}

@@ -11,10 +11,9 @@ from n5_volumes import write_dataset
 from PIL import Image
 
 import wkwdask
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.opening import find
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 from wkwdask.xarray.backend import WkwBackend
 
 SIZE, CORNER = (20, 18, 12), (4, 6, 8)

@@ -15,20 +15,18 @@ import numpy as np
 import pytest
 
 import wkwdask
+from wkwdask import BoundingBox, Mag, Sharding
 from wkwdask.errors import ExistsError, LockedError, ResumeError
 from wkwdask.formats.metadata import edit_from_json
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.info_edits import new_document as new_info
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit
-from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.replaceable import is_taken
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.formats.webknossos.layer_edit import LayerEdit, MagRemoval
 from wkwdask.formats.wkw.header import make_header
 from wkwdask.formats.wkw.target import WkwTarget
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 from wkwdask.runs import job_folder
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import UnfinishedJob, find_unfinished

@@ -14,12 +14,11 @@ from n5_volumes import write_attributes, write_dataset
 from precomputed_volumes import labels
 from range_server import range_server
 
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, TruncatedError, UnsupportedError
 from wkwdask.formats.n5.block import VARLENGTH
 from wkwdask.formats.n5.layer import choose, find_n5_layers, is_n5, is_named_n5, open_n5_layer
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.geometry.mag import Mag
 
 ARRAY = labels((50, 37, 23), np.uint16)[0]
 

@@ -17,13 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from precomputed_volumes import labels, scale_entry, split_shard, write_info, write_scale, write_volume
 
+from wkwdask import BoundingBox, Mag, Sharding
 from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, TruncatedError
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.layer import is_precomputed, open_precomputed, open_precomputed_layer
-from wkwdask.formats.precomputed.sharding import Sharding
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.geometry.mag import Mag
 
 ARRAY = labels()
 SHARDINGS = {

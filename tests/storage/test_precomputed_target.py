@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import IncompleteWriteError
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import Scale
 from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard
 from wkwdask.formats.precomputed.target import PrecomputedTarget
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.geometry.mag import Mag
 from wkwdask.model.receipts import Receipt
 from wkwdask.store import new_files
 

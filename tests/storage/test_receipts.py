@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import boxes, vectors, voxel_array
 
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import IncompleteWriteError
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.states import add_digests
 

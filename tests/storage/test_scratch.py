@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.runs.scratch import read_piece, set_aside
 
 BOX = BoundingBox((5, 6, 7), (3, 4, 5))

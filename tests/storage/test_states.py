@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.states import add_digests, describe, digest, digests, file_states, grouped_digests
 

@@ -12,10 +12,10 @@ from precomputed_volumes import labels, write_volume
 from range_server import range_server
 
 import wkwdask
+from wkwdask import Sharding
 from wkwdask.errors import AccessWarning, CorruptError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.formats.precomputed.gzip_stream import compress_gzip
 from wkwdask.formats.precomputed.layer import open_precomputed
-from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.store import store as module
 from wkwdask.store.store import open_store
 

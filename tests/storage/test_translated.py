@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_volume import make_volume, store_of
 
-from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.translated import TranslatedVolume, moved
 

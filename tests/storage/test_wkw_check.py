@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import VOXEL_KINDS, damaged, headers, voxel_array
 
+from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, FormatError, UnsupportedError
 from wkwdask.formats.wkw import file_check as wkw_check
 from wkwdask.formats.wkw import mend as wkw_mend
@@ -22,7 +23,6 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header, 
 from wkwdask.formats.wkw.listing import QUARANTINE_NAME, list_mag
 from wkwdask.formats.wkw.mend import mend_file, patch_record
 from wkwdask.formats.wkw.volume import file_path
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.faults import KINDS
 from wkwdask.verbs.wkw.dataset_check import look_at
 from wkwdask.verbs.wkw.mend import ProbeSpec

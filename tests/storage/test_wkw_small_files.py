@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import vectors
 
+from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, WkwDaskError
 from wkwdask.formats.wkw import small_files as wkw_small_files
 from wkwdask.formats.wkw import stored_file as wkw_file
@@ -22,7 +23,6 @@ from wkwdask.formats.wkw import volume as wkw
 from wkwdask.formats.wkw.file import encode_file
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, list_files
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.kernels.blocks import batch as blocks
 from wkwdask.kernels.blocks import small_files

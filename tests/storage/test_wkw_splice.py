@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import wkwdask
+from wkwdask import BoundingBox
 from wkwdask.errors import CorruptError, MissingError, TruncatedError
 from wkwdask.formats.wkw import splice as wkw_splice
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.formats.wkw.splice import can_splice, splice_file
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import WkwVolume, file_path, list_files
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cells
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.store.local import NewFile

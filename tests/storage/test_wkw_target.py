@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wkwdask import BoundingBox
 from wkwdask.errors import FormatError, IncompleteWriteError, WkwDaskError
 from wkwdask.formats.wkw import target as wkw_target
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import file_path, read_header
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
 
 BLOCK_TYPES = list(BlockType)

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 import wkwdask
+from wkwdask import BoundingBox
 from wkwdask.errors import BoundsError, CorruptError, FormatError, MissingError, TruncatedError
 from wkwdask.formats.wkw import stored_file as wkw_file
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, file_path, list_files
 from wkwdask.geometry import morton
-from wkwdask.geometry.bounding_box import BoundingBox
 
 
 def voxels(shape, dtype="uint16", seed=1):

@@ -14,13 +14,12 @@ from precomputed_volumes import labels
 from range_server import range_server
 
 import wkwdask
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, MissingError, ReplacedError, TruncatedError, UnsupportedError
 from wkwdask.formats.pictures.foreign import Placing, open_foreign
 from wkwdask.formats.zarr.layer import find_zarr_layers, is_plain_zarr, is_zarr
 from wkwdask.formats.zarr.ngff import axes_of, parse_image, place_levels
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cells
-from wkwdask.geometry.mag import Mag
 
 zarr = pytest.importorskip("zarr", reason="the extra zarr")
 

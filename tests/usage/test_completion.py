@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
+from command_line import COMMAND
 
 import wkwdask
-from wkwdask.cli import cli
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def dataset(tmp_path_factory):
 
 def completed(shell, *words):
     *before, last = map(str, words)
-    return [(item.type, item.value) for item in shell(cli, {}, "wkwdask", "_WKWDASK_COMPLETE").get_completions(before, last)]
+    return [(item.type, item.value) for item in shell(COMMAND, {}, "wkwdask", "_WKWDASK_COMPLETE").get_completions(before, last)]
 
 
 @pytest.mark.parametrize("shell", [BashComplete, ZshComplete, FishComplete])

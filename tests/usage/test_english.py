@@ -7,10 +7,9 @@ import re
 import click
 import numpy as np
 import pytest
-from command_line import run_here
+from command_line import COMMAND, run_here
 
 import wkwdask
-from wkwdask.cli import cli
 
 ODD = re.compile(
     r"\b(that is there|are there already|is there already|anew|go(es)? on|as it is|in (its|their) own place|in place of|what of|wherein|hence"
@@ -27,7 +26,7 @@ def all_commands(command, name="wkwdask"):
 
 def test_help_is_in_plain_words():
     found = []
-    for name, command in all_commands(cli):
+    for name, command in all_commands(COMMAND):
         texts = [command.help or "", command.short_help or "", *(getattr(one, "help", None) or "" for one in command.params if isinstance(one, click.Option))]
         found += [f"{name}: {' '.join(text.split())}" for text in texts if ODD.search(" ".join(text.split()))]
     assert found == []

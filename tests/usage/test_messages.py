@@ -58,12 +58,11 @@ def test_no_message_of_the_library_names_options_of_commands():
             assert not re.search(r"""["'(= ](--(layer|mag|overwrite|voxel-size|dtype|method|allow-external))\b""", path.read_text()), path
 
 
-def test_a_box_outside_of_an_array_is_an_error_that_names_both():
+def test_a_box_outside_of_an_array_is_an_error_that_names_both(dataset):
     xr = pytest.importorskip("xarray")
     coordinates = {axis: (axis, (np.arange(10) + 0.5) * 4, {"units": "nm", "mag": 1, "voxel_size_nm": 4.0}) for axis in "xyz"}
     array = xr.DataArray(np.zeros((10, 10, 10), np.uint8), coordinates, dims=("x", "y", "z"))
-    import wkwdask.xarray.accessor  # noqa: F401
-
+    xr.open_dataarray(dataset / "one" / "1", engine="wkw")  # brings the accessor
     assert array.wkw.crop_nm(x=(0, 20)).shape == (5, 10, 10)
     with pytest.raises(BoundsError, match=r"the box x 100 to 200, y 0 to 40 holds nothing of the array, whose box is x 0 to 40, y 0 to 40, along x"):
         array.wkw.crop_nm(x=(100, 200), y=(0, 40))

@@ -61,21 +61,6 @@ class Read(Work):
         return [digest(result) for result in self._results]
 
 
-class ReadOpened(Read):
-    """The same boxes from a volume that is opened once."""
-
-    def _read_all(self, some: list) -> list[np.ndarray]:
-        from wkwdask.formats.webknossos.dataset import open_volume
-
-        volume = open_volume(self._path)
-        results = []
-        for low, high in some:
-            out = np.empty((volume.num_channels, *np.subtract(high, low)), volume.dtype, order="F")
-            volume.read_into(out, low)
-            results.append(out)
-        return results
-
-
 class OpenCompute(Work):
     """``wkwdask.open(...).compute()`` of the whole mag.
 

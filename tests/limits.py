@@ -1,0 +1,28 @@
+"""Limits of the package, lowered so that small volumes take many tasks, pieces and batches."""
+
+from __future__ import annotations
+
+from unittest import mock
+
+from wkwdask.formats.pictures import exported
+from wkwdask.plans import apply, components, pyramid, slabs
+
+
+def small_regions(edge, smallest=None):
+    """Let tasks of a pyramid make regions of so many voxels of the first coarser mag."""
+    return mock.patch.multiple(pyramid, _REGION_VX=edge, _SMALLEST_REGION_VX=min(edge, 128) if smallest is None else smallest)
+
+
+def small_bricks(edge):
+    """Let components and functions work on cubes of so many voxels."""
+    return mock.patch.multiple(components, BRICK_NBYTES=edge**3 * 8), mock.patch.multiple(apply, BRICK_NBYTES=edge**3 * 8)
+
+
+def small_readings(nbytes):
+    """Let imports read so many bytes at once."""
+    return mock.patch.object(slabs, "READING_NBYTES", nbytes)
+
+
+def small_exports(nbytes):
+    """Let exports hold so many bytes."""
+    return mock.patch.multiple(exported, SLAB_NBYTES=nbytes, _STRETCH_NBYTES=nbytes)
