@@ -6,15 +6,14 @@ import builtins
 import json
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import wkwdask
 from wkwdask import BoundingBox, Mag
-from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.dataset import locate, open_volume, read_datasource, update_datasource
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
+from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError, UnsupportedError
 
 JSON_NAME = "datasource-properties.json"
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -26,9 +25,13 @@ def voxels(shape=(20, 18, 16), seed=1):
 
 
 def make_json(folder):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / JSON_NAME).write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.create_dataset(folder, (8, 8, 8))
     return folder
+
+
+def box_of(url, mag=None):
+    """The box of a mag, the finest by default."""
+    return next(one.box for one in wkwdask.info(url).layers[0].mags if mag is None or one.mag == Mag.parse(mag))
 
 
 @pytest.fixture
@@ -148,7 +151,6 @@ def test_open_by_json_lists_no_folder(dataset, monkeypatch):
         assert wkwdask.open(folder).shape == expected.shape
         np.testing.assert_array_equal(wkwdask.read(folder), expected)
     assert wkwdask.sample(dataset, [OFFSET]) == expected[0, 0, 0, 0]
-    assert locate(dataset).layers[0].finest_mag() == Mag(1, 1, 1)
 
 
 def test_a_listed_mag_without_files_is_not_the_finest(dataset):
@@ -168,8 +170,8 @@ def test_a_listed_mag_without_files_is_not_the_finest(dataset):
 def test_the_box_is_that_of_the_json(dataset):
     edit(dataset, lambda document: document["dataLayers"][0].update(boundingBox={"topLeft": [7, 8, 9], "width": 30, "height": 5, "depth": 3}))
     for url, mag, topleft, size in ((dataset, 1, (7, 8, 9), (30, 5, 3)), (dataset / "color" / "2", None, (3, 4, 4), (16, 3, 2))):
-        volume = open_volume(url, mag=None if mag is None else Mag.parse(mag))
-        assert (volume.box.topleft, volume.box.size) == (topleft, size)
+        box = box_of(url, mag)
+        assert (box.topleft, box.size) == (topleft, size)
         assert wkwdask.read(url, mag=mag).shape == (1, *size)
     expected = np.zeros((1, 30, 5, 3), np.uint8)
     expected[0, :18] = voxels()[2:20, 2:7, 2:5]
@@ -181,10 +183,10 @@ def test_the_box_is_that_of_the_json(dataset):
 def test_without_a_json_the_box_is_that_of_the_mag_or_of_its_files(tmp_path):
     wkwdask.write(tmp_path / "color" / "1", (40, 6, 7), voxels(), **OPTIONS)
     for url in (tmp_path / "color" / "1", tmp_path / "color"):
-        assert open_volume(url).box == BoundingBox((40, 6, 7), (20, 18, 16))
+        assert box_of(url) == BoundingBox((40, 6, 7), (20, 18, 16))
     (tmp_path / "color" / "1" / ".wkwdask.json").unlink()  # as of other software
     for url in (tmp_path / "color" / "1", tmp_path / "color"):
-        assert open_volume(url).box == BoundingBox((32, 0, 0), (32, 32, 32))
+        assert box_of(url) == BoundingBox((32, 0, 0), (32, 32, 32))
         np.testing.assert_array_equal(wkwdask.read(url, ((40, 6, 7), (60, 24, 23)))[0], voxels())
 
 
@@ -222,7 +224,7 @@ def test_legacy_resolutions(dataset, legacy):
     for url, mag in ((dataset, 1), (dataset / "color", 1), (dataset / "color" / "1", None)):
         np.testing.assert_array_equal(wkwdask.read(url, mag=mag), expected[0])
     np.testing.assert_array_equal(wkwdask.read(dataset, mag=2), expected[1])
-    assert read_datasource(str(dataset)).voxel_size_nm == (8, 8, 8)
+    assert wkwdask.open_dataset(dataset).voxel_size_nm == (8, 8, 8)
     # both forms of the name are in use
     os.rename(dataset / "color" / "2", dataset / "color" / "2-2-2")
     np.testing.assert_array_equal(wkwdask.read(dataset, mag=2), expected[1])
@@ -355,31 +357,33 @@ def test_a_json_that_may_not_be_read(dataset, monkeypatch):
         wkwdask.open(dataset)
 
 
-def test_update_datasource_keeps_what_it_does_not_know(dataset):
+def test_an_edit_keeps_what_it_does_not_know(dataset):
     edit(dataset, lambda document: document.update(extra={"ünïcode": 1}))
     os.chmod(dataset / JSON_NAME, 0o640)
-    update_datasource(str(dataset), lambda document: {**document, "version": 2})
+    wkwdask.open_dataset(dataset).set_voxel_size((4, 4, 40))
     after = json.loads((dataset / JSON_NAME).read_text())
-    assert (after["version"], after["extra"]) == (2, {"ünïcode": 1})
+    assert (after["scale"]["factor"], after["extra"]) == ([4, 4, 40], {"ünïcode": 1})
     assert (dataset / JSON_NAME).stat().st_mode & 0o777 == 0o640
-    with pytest.raises(MissingError, match="not found"):
-        update_datasource(str(dataset / "color"), lambda document: document)
 
 
-def test_updates_do_not_overwrite_each_other(dataset):
-    """Two threads hold the lock in turn."""
+def test_edits_do_not_overwrite_each_other(dataset):
+    """Threads hold the lock in turn."""
 
     def add(n):
         for k in range(10):
-            update_datasource(str(dataset), lambda document, k=k: {**document, f"{n}.{k}": True})
+            while True:
+                try:
+                    wkwdask.open_dataset(dataset).add_layer(f"n{n}-{k}", "color", "uint8", (0, 0, 0, 8, 8, 8))
+                    break
+                except LockedError:
+                    time.sleep(0.01)
 
     threads = [threading.Thread(target=add, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    document = json.loads((dataset / JSON_NAME).read_text())
-    assert all(f"{n}.{k}" in document for n in range(4) for k in range(10))
+    assert set(wkwdask.open_dataset(dataset).layers) == {"color", *(f"n{n}-{k}" for n in range(4) for k in range(10))}
 
 
 # ----------------------------------------------------------------------------- volume annotations
@@ -393,8 +397,7 @@ def test_a_volume_annotation(tmp_path):
     for mag in ("1", "2-2-1"):
         (folder / mag / ".wkwdask.json").unlink()
     (folder / "notes").mkdir()
-    located = locate(folder)
-    assert [mag.name for mag in located.layers[0].mags] == ["1", "2-2-1"]
+    assert [mag.mag.name for mag in wkwdask.info(folder).layers[0].mags] == ["1", "2-2-1"]
     assert wkwdask.open(folder).shape == (1, 32, 32, 32)
     np.testing.assert_array_equal(wkwdask.read(folder, ((32, 0, 32), (52, 18, 48)))[0], voxels())
     np.testing.assert_array_equal(wkwdask.read(folder, ((0, 0, 0), (20, 18, 16)), mag="2-2-1")[0], voxels())
@@ -410,7 +413,7 @@ def test_a_volume_annotation(tmp_path):
 
 def test_a_mag_folder_of_any_name(tmp_path):
     wkwdask.write(tmp_path / "anything", (0, 0, 0), voxels(), **OPTIONS)
-    assert open_volume(tmp_path / "anything").box.mag == Mag(1, 1, 1)
+    assert box_of(tmp_path / "anything").mag == Mag(1, 1, 1)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "anything", ((0, 0, 0), (20, 18, 16)))[0], voxels())
 
 
@@ -444,5 +447,5 @@ def test_a_new_layer_beside_one_whose_mags_have_no_path(dataset):
     assert after["dataLayers"][0] == before["dataLayers"][0]
     np.testing.assert_array_equal(wkwdask.read(dataset / "color" / "1")[0], voxels())
     np.testing.assert_array_equal(wkwdask.read(dataset, layer="inverse")[0], 255 - voxels())
-    assert locate(dataset / "inverse").layers[0].name == "inverse"
-    assert locate(dataset / "color").layers[0].name == "color"
+    assert wkwdask.info(dataset / "inverse").layers[0].name == "inverse"
+    assert wkwdask.info(dataset / "color").layers[0].name == "color"
