@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import xarray as xr
 from command_line import run_here
-from verbs.cases import Case, draw, largest_of_windows
+from PIL import Image
+from verbs.cases import Case, components_of, draw, largest_of_windows
 from verbs.forms import VOXEL_SIZE, Form
 
 import wkwdask
@@ -23,6 +24,13 @@ VERBS = {}
 def verb(function):
     """Put a function into the table of verbs, under its name."""
     VERBS[function.__name__] = function
+    return function
+
+
+def verb_of_target(function):
+    """Put a function of a bench, an image to make and its mag 1 into the table twice: for the same format, and for WKW as the target."""
+    VERBS[function.__name__] = lambda bench: function(bench, bench.place, _with_dataset(bench))
+    VERBS[f"{function.__name__}_to_wkw"] = lambda bench: function(bench, f"{bench.folder}/other/made", f"{_other_dataset(bench)}/made/1")
     return function
 
 
@@ -126,15 +134,28 @@ def xarray(bench):
 
 @verb
 def info(bench):
-    printed = bench.command("info", bench.image)
-    assert str(bench.case.array.dtype) in printed
-    assert str(bench.case.size[0]) in printed
+    assert str(bench.case.array.dtype) in bench.command("info", bench.image)
+    found = wkwdask.info(bench.image)
+    box = wkwdask.BoundingBox(bench.case.offset, bench.case.size)
+    if bench.form.engine == "wkw":
+        assert [(mag.box, mag.dtype, layer.num_channels) for layer in found.layers for mag in layer.mags] == [
+            (box, str(bench.case.array.dtype), len(bench.case.array))
+        ]
+        return
+    assert (found.dtype, found.num_channels) == (str(bench.case.array.dtype), len(bench.case.array))
+    assert [(scale.box, scale.chunk_sizes) for scale in found.scales] == [(box, ((8, 8, 8),))]
 
 
 @verb
 def preview(bench):
-    wkwdask.preview(bench.image, bench.folder / "picture.png", mag=1)
-    assert (bench.folder / "picture.png").stat().st_size > 100
+    stripes = (np.indices((20, 18, 16)).sum(0)[np.newaxis] % 8 * 30 + 1).astype("uint8")
+    pictures = []
+    for name, array in {"stripes": stripes, "even": np.ones_like(stripes)}.items():
+        url = bench.form.url(bench.folder, name)
+        bench.form.save(array, url, (0, 0, 0))
+        with Image.open(wkwdask.preview(url, bench.folder / "picture.png", mag=1)) as picture:
+            pictures.append(np.asarray(picture.convert("L"), int))
+    assert pictures[0].std() > 2 * pictures[1].std()
 
 
 @verb
@@ -173,6 +194,12 @@ def resume(bench):
 
 
 @verb
+def write(bench):
+    wkwdask.write(_with_dataset(bench), bench.case.offset, bench.case.array)
+    bench.expect(bench.place, bench.case)
+
+
+@verb
 def write_region(bench):
     low, high = bench.case.part(bench.rng)
     patch = bench.case.crop((low, high)) + 1
@@ -188,17 +215,15 @@ def _level(bench, url):
 
 @verb
 def create(bench):
-    if bench.form.engine == "wkw":
-        wkwdask.create_dataset(_below(bench.place).parent, VOXEL_SIZE, existing="keep")
     zeros = Case(np.zeros((1, 20, 9, 11), "uint16"), bench.case.offset)
-    wkwdask.create(bench.finest_place, (zeros.offset, zeros.end), "uint16")
+    wkwdask.create(_with_dataset(bench), (zeros.offset, zeros.end), "uint16")
     bench.expect(bench.place, zeros)
 
 
-@verb
-def apply(bench):
-    wkwdask.apply(_inverse, _level(bench, bench.image), _with_dataset(bench), channels=len(bench.case.array), chunks=16)
-    bench.expect(bench.place, Case(_inverse(bench.case.array), bench.case.offset))
+@verb_of_target
+def apply(bench, image, target):
+    wkwdask.apply(_inverse, _level(bench, bench.image), target, channels=len(bench.case.array), chunks=32)
+    bench.expect(image, Case(_inverse(bench.case.array), bench.case.offset))
 
 
 def _inverse(voxels):
@@ -209,6 +234,10 @@ def _with_dataset(bench):
     if bench.form.engine == "wkw":
         wkwdask.create_dataset(_below(bench.place).parent, VOXEL_SIZE, existing="keep")
     return bench.finest_place
+
+
+def _other_dataset(bench):
+    return wkwdask.create_dataset(bench.folder / "other", VOXEL_SIZE, existing="keep").path
 
 
 # ---------------------------------------------------------------------------- mags
@@ -297,6 +326,13 @@ def convert_to_wkw(bench):
 
 
 @verb
+def convert_plan(bench):
+    plan = wkwdask.plan_convert(bench.image, bench.folder / "converted", layer="image")
+    assert [mag.size for mag in plan.mags] == [bench.case.size]
+    assert not (bench.folder / "converted").exists()
+
+
+@verb
 def convert_from_wkw(bench):
     wkwdask.create_dataset(bench.folder / "source", VOXEL_SIZE)
     wkwdask.to_wkw(bench.case.array, bench.folder / "source" / "image" / "1", offset=bench.case.offset, block_len=8, file_len=2)
@@ -323,11 +359,17 @@ def _damage(bench):
 
 @verb
 def repair(bench):
+    finest = set(_chunk_files(bench.image))
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1"], method="max")
+    path = min(set(_chunk_files(bench.image)) - finest)
+    path.write_bytes(path.read_bytes()[:-3])
+    left = path.with_name(f".{path.name}.0123456789abcdef.wkwdask-tmp")
+    left.write_bytes(b"left")
+    wkwdask.repair(bench.image, older_than=0)
+    assert not left.exists()
+    assert wkwdask.verify(bench.image).is_sound
     bench.expect(bench.image, bench.case)
-    (_chunk_files(bench.image)[0].parent / ".wkwdask-tmp-0123456789abcdef").write_bytes(b"left")
-    report = wkwdask.repair(bench.image, older_than=0)
-    assert report is not None
-    bench.expect(bench.image, bench.case)
+    bench.expect(bench.image, largest_of_windows(bench.case, (2, 2, 1)), "2-2-1")
 
 
 @verb
@@ -355,49 +397,59 @@ def diff(bench):
 def label_statistics(bench):
     url, case = bench.labels
     table = wkwdask.label_statistics(url, mag=1)
-    ids, counts = np.unique(case.array[case.array > 0], return_counts=True)
-    assert dict(table["voxels"].items() if table.index.name == "label" else zip(table["label"], table["voxels"], strict=True)) == dict(
-        zip(ids, counts, strict=True)
-    )
+    assert list(table.index) == sorted(set(np.unique(case.array)) - {0})
+    for label, row in table.iterrows():
+        places = np.argwhere(case.array[0] == label) + case.offset
+        assert row["voxels"] == len(places)
+        np.testing.assert_array_equal(row[["min_x", "min_y", "min_z"]], places.min(0))
+        np.testing.assert_array_equal(row[["max_x", "max_y", "max_z"]], places.max(0) + 1)
+        np.testing.assert_allclose(row[["centroid_x", "centroid_y", "centroid_z"]].astype(float), places.mean(0) + 0.5)
 
 
 @verb
 def histogram(bench):
     counts = wkwdask.histogram(bench.image, mag=1)
-    assert int(counts.sum()) == bench.case.array.size
+    expected = [np.bincount(channel.ravel(), minlength=counts.sizes["value"]) for channel in bench.case.array]
+    np.testing.assert_array_equal(counts, expected)
 
 
 @verb
 def contrast(bench):
-    assert len(wkwdask.contrast(bench.image, (0, 100), mag=1)) >= 1
+    table = wkwdask.contrast(bench.image, (0, 100), mag=1)
+    expected = [(seen.min(), seen.max(), len(seen)) if seen.any() else (np.nan, np.nan, 0) for seen in (channel[channel > 0] for channel in bench.case.array)]
+    np.testing.assert_array_equal(table[["low", "high", "voxels"]], expected)
 
 
-@verb
-def components(bench):
+@verb_of_target
+def components(bench, image, target):
     url, case = bench.labels
-    wkwdask.connected_components(_level(bench, url), _with_dataset(bench))
-    found = wkwdask.read(bench.place, (case.offset, case.end), mag=1)
-    assert ((found > 0) == (case.array > 0)).all()
+    wkwdask.connected_components(_level(bench, url), target)
+    found = wkwdask.read(image, (case.offset, case.end), mag=1)
+    expected = components_of(case.array[0])
+    pairs = np.unique(np.stack([found.ravel(), expected.ravel()]), axis=1)
+    np.testing.assert_array_equal(pairs[0], np.arange(expected.max() + 1))  # ids are 1 to n
+    assert len(set(pairs[1])) == pairs.shape[1]
+    assert ((found[0] > 0) == (expected > 0)).all()
 
 
-@verb
-def remap(bench):
+@verb_of_target
+def remap(bench, image, target):
     url, case = bench.labels
-    wkwdask.remap(_level(bench, url), _with_dataset(bench), {1: 5, 2: 5}, default="keep")
-    bench.expect(bench.place, Case(np.where((case.array == 1) | (case.array == 2), case.array.dtype.type(5), case.array), case.offset))
+    wkwdask.remap(_level(bench, url), target, {1: 5, 2: 5}, default="keep")
+    bench.expect(image, Case(np.where((case.array == 1) | (case.array == 2), case.array.dtype.type(5), case.array), case.offset))
 
 
-@verb
-def dust(bench):
+@verb_of_target
+def dust(bench, image, target):
     url, case = bench.labels
-    wkwdask.remove_dust(_level(bench, url), _with_dataset(bench), 50)
+    wkwdask.remove_dust(_level(bench, url), target, 50)
     ids, counts = np.unique(case.array, return_counts=True)
-    bench.expect(bench.place, Case(np.where(np.isin(case.array, ids[counts < 50]), case.array.dtype.type(0), case.array), case.offset))
+    bench.expect(image, Case(np.where(np.isin(case.array, ids[counts < 50]), case.array.dtype.type(0), case.array), case.offset))
 
 
-@verb
-def renumber(bench):
+@verb_of_target
+def renumber(bench, image, target):
     url, case = bench.labels
-    wkwdask.renumber(_level(bench, url), _with_dataset(bench))
-    found = wkwdask.read(bench.place, (case.offset, case.end), mag=1)
-    assert set(np.unique(found)) - {0} == set(range(1, 1 + len(set(np.unique(case.array)) - {0})))
+    wkwdask.renumber(_level(bench, url), target)
+    ids = np.union1d(case.array, 0)
+    bench.expect(image, Case(np.searchsorted(ids, case.array).astype(case.array.dtype), case.offset))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import ndimage
 
 
 @dataclass(frozen=True)
@@ -59,3 +60,12 @@ def largest_of_windows(case: Case, step: tuple[int, int, int]) -> Case:
     for n, factor in zip(padded.shape[1:], step, strict=True):
         shape += [n // factor, factor]
     return Case(padded.reshape(shape).max(axis=(2, 4, 6)), tuple(o // n for o, n in zip(case.offset, step, strict=True)))
+
+
+def components_of(labels: np.ndarray) -> np.ndarray:
+    """Number the connected parts of every label; voxels that share a face, an edge or a corner are neighbours."""
+    numbered = np.zeros(labels.shape, np.int64)
+    for label in set(np.unique(labels)) - {0}:
+        parts, _ = ndimage.label(labels == label, np.ones((3, 3, 3)))
+        numbered[parts > 0] = parts[parts > 0] + numbered.max()
+    return numbered
