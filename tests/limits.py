@@ -6,6 +6,8 @@ from unittest import mock
 
 from wkwdask.formats.pictures import exported
 from wkwdask.plans import apply, components, pyramid, slabs
+from wkwdask.store import local, store
+from wkwdask.verbs import update
 
 
 def small_regions(edge, smallest=None):
@@ -26,3 +28,18 @@ def small_readings(nbytes):
 def small_exports(nbytes):
     """Let exports hold so many bytes."""
     return mock.patch.multiple(exported, SLAB_NBYTES=nbytes, _STRETCH_NBYTES=nbytes)
+
+
+def no_pauses():
+    """Ask a server again at once."""
+    return mock.patch.object(store, "_PAUSES", (0.0, 0.0))
+
+
+def save_often():
+    """Let updates keep their records after every task."""
+    return mock.patch.object(update, "_SAVE_SECONDS", 0.0)
+
+
+def without_exchange():
+    """Be a file system that cannot swap two names in one step."""
+    return mock.patch.object(local, "exchange", return_value=False)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
+from limits import without_exchange
 
 import wkwdask
 from wkwdask.errors import ReplacedError
-from wkwdask.formats.precomputed import metadata_edit as precomputed_edit
-from wkwdask.formats.precomputed.layer import open_precomputed_layer
-from wkwdask.store import local
 
 VOXELS = np.random.default_rng(0).integers(1, 99, (40, 30, 20)).astype(np.uint8)
 BETWEEN = "is being replaced, and .*info describes the old one still"
@@ -24,8 +24,19 @@ def write(folder):
     return folder
 
 
-def die(*_):
-    raise _Killed
+def die_at(patch, name):
+    """Die before a file or folder of this name gets its place."""
+
+    def stopping(before):
+        def rename(source, target, **options):
+            if str(target).endswith(f"/{name}"):
+                raise _Killed
+            return before(source, target, **options)
+
+        return rename
+
+    for function in ("rename", "replace"):
+        patch.setattr(os, function, stopping(getattr(os, function)))
 
 
 def into_shards(folder):
@@ -45,7 +56,7 @@ def left(request, tmp_path, monkeypatch):
     """A volume whose scale was replaced by a job that was killed before ``info`` said so; and that job."""
     write(tmp_path / "v")
     with monkeypatch.context() as patch:
-        patch.setattr(precomputed_edit.InfoEdit, "apply", die)
+        die_at(patch, "info")
         with pytest.raises(_Killed):
             request.param(tmp_path / "v")
     return tmp_path / "v", request.param
@@ -71,30 +82,13 @@ def test_another_job_ends_it(left):
 def test_between_two_renames(tmp_path, monkeypatch):
     """Where names cannot be swapped, there is none for a moment."""
     write(tmp_path / "v")
-    monkeypatch.setattr(local, "exchange", lambda *_: False)
-    renames = []
-
-    def rename(source, target):
-        renames.append(target)
-        if str(target).endswith("4_4_40"):
-            raise _Killed
-        return before(source, target)
-
-    before = local.os.rename
-    with monkeypatch.context() as patch:
-        patch.setattr(local.os, "rename", rename)
-        with pytest.raises(_Killed):
-            into_shards(tmp_path / "v")
-    assert not (tmp_path / "v" / "4_4_40").exists()
-    with pytest.raises(ReplacedError, match=BETWEEN):
-        wkwdask.read(tmp_path / "v")
-    into_shards(tmp_path / "v")
+    with without_exchange():
+        with monkeypatch.context() as patch:
+            die_at(patch, "4_4_40")
+            with pytest.raises(_Killed):
+                into_shards(tmp_path / "v")
+        assert not (tmp_path / "v" / "4_4_40").exists()
+        with pytest.raises(ReplacedError, match=BETWEEN):
+            wkwdask.read(tmp_path / "v")
+        into_shards(tmp_path / "v")
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "v")[0], VOXELS)
-
-
-def test_replaced_since_info_was_read(tmp_path):
-    layer = open_precomputed_layer(write(tmp_path / "v"))
-    layer.volume()
-    into_shards(tmp_path / "v")
-    with pytest.raises(ReplacedError, match="describes another scale since it was read"):
-        layer.volume()

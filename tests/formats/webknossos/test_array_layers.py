@@ -11,10 +11,7 @@ from n5_volumes import write_dataset
 from PIL import Image
 
 import wkwdask
-from wkwdask import BoundingBox, Mag
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.opening import find
-from wkwdask.xarray.backend import WkwBackend
 
 SIZE, CORNER = (20, 18, 12), (4, 6, 8)
 EM = np.random.default_rng(1).integers(1, 255, (2, *SIZE)).astype(np.uint8)
@@ -66,8 +63,8 @@ def test_opening(dataset):
     np.testing.assert_array_equal(wkwdask.open(dataset, layer="cells")[0], IDS)
     np.testing.assert_array_equal(wkwdask.read(dataset / "cells" / "1", ((10, 10, 10), (15, 15, 15)))[0], IDS[6:11, 4:9, 2:7])
     assert wkwdask.sample(dataset, [list(CORNER)], layer="em").tolist() == [EM[:, 0, 0, 0].tolist()]
-    found = find(dataset / "em" / "2")
-    assert (found.mag, found.open(None, None)[1].box) == (Mag(2, 2, 2), BoundingBox((2, 3, 4), (10, 9, 6), Mag(2, 2, 2)))
+    coarse = next(mag for mag in wkwdask.info(dataset).layers[0].mags if mag.mag == wkwdask.Mag(2, 2, 2))
+    assert coarse.box == wkwdask.BoundingBox((2, 3, 4), (10, 9, 6), wkwdask.Mag(2, 2, 2))
     with pytest.raises(ValueError, match="is the array '2', not 1"):
         wkwdask.open(dataset / "em" / "2", mag=1)
     with pytest.raises(MissingError, match="em/4: no Zarr array here"):
@@ -77,7 +74,7 @@ def test_opening(dataset):
 
 
 def test_looking(dataset, tmp_path):
-    tree = xr.open_datatree(dataset, engine=WkwBackend)
+    tree = xr.open_datatree(dataset, engine="wkw")
     assert tree["/em/2/em"].attrs["voxel_size_nm"] == (4.0, 4.0, 40.0)
     assert "no Zarr array here" in tree["/em/4"].attrs["problem"]
     np.testing.assert_array_equal(tree["/cells/1/cells"].values, IDS)

@@ -1,31 +1,30 @@
-"""Files in local folders and behind fsspec: ranges, absent files, errors, drivers that are missing."""
+"""Volumes behind fsspec: ranges, absent files, errors, drivers that are missing."""
 
 from __future__ import annotations
 
+import gzip
 import pickle
 import sys
 
 import fsspec
 import numpy as np
 import pytest
+from limits import no_pauses
 from precomputed_volumes import labels, write_volume
 from range_server import range_server
 
 import wkwdask
 from wkwdask import Sharding
-from wkwdask.errors import AccessWarning, CorruptError, MissingError, TruncatedError, UnsupportedError
-from wkwdask.formats.precomputed.gzip_stream import compress_gzip
-from wkwdask.formats.precomputed.layer import open_precomputed
-from wkwdask.store import store as module
-from wkwdask.store.store import open_store
+from wkwdask.errors import AccessWarning, MissingError, TruncatedError, UnsupportedError
 
 ARRAY = labels()
 SHARDED = Sharding(2, 2, 2, minishard_index_encoding="gzip", data_encoding="gzip")
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses(monkeypatch):
-    monkeypatch.setattr(module, "_PAUSES", (0.0, 0.0))
+def _no_pauses():
+    with no_pauses():
+        yield
 
 
 @pytest.fixture
@@ -36,23 +35,6 @@ def memory():
     fs.pseudo_dirs[:] = [""]
     yield fs
     fs.store.clear()
-
-
-def test_files_here_and_there_are_read_alike(tmp_path, memory):
-    (tmp_path / "file").write_bytes(b"0123456789")
-    memory.pipe("/v/file", b"0123456789")
-    for store in (open_store(tmp_path), open_store(f"file://{tmp_path}"), open_store("memory://v")):
-        assert store.read_whole(["file", "none", "file"], 10) == [b"0123456789", None, b"0123456789"]
-        with store.open("file") as file:
-            assert file.read([(2, 5), (9, 10)]) == [b"234", b"9"]
-            with pytest.raises(TruncatedError, match="file: ends at byte 10"):
-                file.read([(0, 1), (8, 11)])
-        with pytest.raises(CorruptError, match="has 10 bytes, expected at most 9"):
-            store.read_whole(["file"], 9)
-        assert pickle.loads(pickle.dumps(store)) == store
-    assert open_store(tmp_path).open("none") is None
-    assert open_store("memory://v").open("none").read([(0, 1)]) is None
-    assert open_store("memory://v/w").path_of("../x") == "memory://v/x"
 
 
 def test_a_driver_that_is_missing(monkeypatch):
@@ -70,8 +52,8 @@ def test_over_http(tmp_path, sharding):
     with range_server(tmp_path) as server:
         url = f"precomputed://{server.url}/v"
         np.testing.assert_array_equal(wkwdask.read(url), ARRAY)
-        volume = open_precomputed(url)
-        assert volume.box.topleft == (-5, 7, 100)
+        array = wkwdask.open(url)
+        assert wkwdask.info(url).scales[0].box.topleft == (-5, 7, 100)
         server.requests.clear()
         box = ((35, 37, 110), (36, 38, 111))
         assert wkwdask.read(url, box, mag=1).shape == (1, 1, 1, 1)
@@ -80,14 +62,9 @@ def test_over_http(tmp_path, sharding):
         server.requests.clear()
         wkwdask.read(url, box, mag=1)
         assert len(server.requests) == 1  # the tables are known
-        assert volume.volume.occupied((16, 16, 16)).all()
-        assert (len(volume.volume.stored_states()), volume.volume.shard_exists((0, 0, 0)), volume.volume.has_shards()) == (0, True, True)
         assert wkwdask.info(url).scales[0].files is None
-        again = pickle.loads(pickle.dumps(volume))
-        out = np.empty((1, 50, 37, 23), np.uint64)
-        again.read_into(out, (-5, 7, 100))
-        np.testing.assert_array_equal(out, ARRAY)
-        assert again.token == open_precomputed(url).token  # whichever opening
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(array)).compute(scheduler="synchronous"), ARRAY)
+        assert wkwdask.open(url).name == array.name  # whichever opening
 
 
 @pytest.mark.parametrize(("key", "path"), [("a#b", "a%23b"), ("a?b", "a%3Fb")])
@@ -107,18 +84,18 @@ def test_http_that_fails(tmp_path):
     write_volume(tmp_path / "v", ARRAY, "segmentation", sharding=SHARDED)
     with range_server(tmp_path) as server:
         url = f"precomputed://{server.url}/v"
-        volume = open_precomputed(url)
+        array = wkwdask.open(url)
         server.failures[:] = [500]
         np.testing.assert_array_equal(wkwdask.read(url), ARRAY)  # it is tried again
         server.failures[:] = [503] * 3
         with pytest.raises(OSError, match="cannot be read: 503"):
-            open_precomputed(url)
+            wkwdask.open(url)
         server.failures[:] = [403] * 40
         with pytest.raises(OSError, match="403"):
-            volume.read_into(np.empty((1, 50, 37, 23), np.uint64), (0, 0, 0))
+            array.compute(scheduler="synchronous")
         server.failures.clear()
         with pytest.raises(MissingError, match=f"{server.url}/w/info: not found"):
-            open_precomputed(f"precomputed://{server.url}/w")
+            wkwdask.open(f"precomputed://{server.url}/w")
         path = max((tmp_path / "v" / "4_4_40").iterdir())
         path.write_bytes(path.read_bytes()[:100])
         with pytest.raises(TruncatedError, match=f"{server.url}/v/4_4_40/{path.name}"):
@@ -135,14 +112,14 @@ def test_a_server_that_refuses_absent_files(tmp_path, sharding):
     with range_server(tmp_path, absent=403) as server:
         with pytest.warns(AccessWarning, match=r"v/4_4_40/.*, while info is readable: they are taken to be absent"):
             np.testing.assert_array_equal(wkwdask.read(f"precomputed://{server.url}/v"), array)
-        opened = open_precomputed(f"precomputed://{server.url}/v")
+        opened = wkwdask.open(f"precomputed://{server.url}/v")
         assert not wkwdask.read(f"precomputed://{server.url}/v", ((0, 0, 0), (20, 20, 20))).any()  # without another warning
         with pytest.raises(PermissionError, match=r"403.*w/info"):
-            open_precomputed(f"precomputed://{server.url}/w")
+            wkwdask.open(f"precomputed://{server.url}/w")
         info = tmp_path / "v" / "info"
         info.rename(tmp_path / "info.kept")  # access is lost: nobody knows whether a chunk is there
         with pytest.raises(OSError, match="403"):
-            opened.read_into(np.empty((1, 20, 20, 20), np.uint64), (0, 0, 0))
+            opened[:, :20, :20, :20].compute(scheduler="synchronous")
 
 
 def test_blocks_of_n5_that_are_refused(tmp_path):
@@ -175,11 +152,11 @@ def test_remote_absent_shards_and_endings(memory, tmp_path):
             memory.pipe(f"{path}.gz", memory.store.pop(path).getvalue())
     for path in list(memory.store):
         if path.endswith(".gz"):
-            memory.pipe(path, compress_gzip(memory.store[path].getvalue()))
+            memory.pipe(path, gzip.compress(memory.store[path].getvalue()))
     np.testing.assert_array_equal(wkwdask.read("precomputed://memory://a"), ARRAY)
 
 
 def test_redirect_to_a_local_path_is_not_followed(memory):
     memory.pipe("/v/info", b'{"redirect": "/etc"}')
     with pytest.raises(UnsupportedError, match="redirects from a remote place to the local path /etc"):
-        open_precomputed("precomputed://memory://v")
+        wkwdask.open("precomputed://memory://v")
