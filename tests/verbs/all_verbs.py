@@ -168,6 +168,26 @@ def zarr_view(bench):
     np.testing.assert_array_equal(found.transpose(0, 3, 2, 1), bench.case.array)
 
 
+@verb
+def zarr_in_place(bench):
+    zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+    bench.expect(bench.image, bench.case)
+    before = set(_below(bench.image).rglob("*"))
+    if bench.form.engine == "n5":  # axes x, y, z, c
+        wkwdask.n5_as_zarr(bench.image, write=True)
+        found = zarr.open_array(_below(_level(bench, bench.image)), mode="r")[...].T
+    else:  # axes c, z, y, x, from voxel 0 on
+        wkwdask.write_zarr_view(bench.image)
+        box = tuple(slice(low, high) for low, high in zip(bench.case.offset, bench.case.end, strict=True))
+        found = zarr.open_array(_below(_level(bench, bench.image)), mode="r")[(..., *box[::-1])]
+    np.testing.assert_array_equal(found.reshape(-1, *bench.case.size[::-1]).transpose(0, 3, 2, 1), bench.case.array)
+    if bench.form.engine == "n5":
+        wkwdask.n5_as_zarr(bench.image, remove=True)
+    else:
+        wkwdask.remove_zarr_view(bench.image)
+    assert set(_below(bench.image).rglob("*")) == before
+
+
 # ---------------------------------------------------------------------------- writing
 
 

@@ -37,6 +37,7 @@ NOT_THERE_YET = {
     "verify": _ARRAYS,
     "write": _OTHERS,
     "write_region": _OTHERS,
+    "zarr_in_place": frozenset({"precomputed", "precomputed-sharded"}),
 }
 """Formats that a verb does not take yet: it says so."""
 
@@ -46,6 +47,7 @@ EMPTY = {
     **dict.fromkeys((name for name in VERBS if name.endswith("_to_wkw")), _OF_WKW),  # the verb without this ending has it; copy makes WKW of WKW
     "convert_from_wkw": _OF_WKW,
     "convert_plan": _OF_WKW,
+    "zarr_in_place": frozenset({"ngff-0.4", "ngff-0.5"}),  # these are Zarr
 }
 """Cells that are empty on purpose."""
 
