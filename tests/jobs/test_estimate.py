@@ -23,7 +23,7 @@ from wkwdask.errors import SpaceWarning, TruncatedError
 from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.plans import pyramid as plan_module
 from wkwdask.runs import job as job_module
-from wkwdask.verbs.estimate import space_problems
+from wkwdask.runs.room import space_problems
 from wkwdask.verbs.pyramid import RegionSpec
 from wkwdask.verbs.wkw import mags as wkw_mags
 

@@ -24,6 +24,7 @@ from wkwdask.model.points import sample_points
 from wkwdask.verbs.wkw.places import place_of
 from wkwdask.verbs.wkw.region import stage_region
 from wkwdask.verbs.wkw.write import WkwEncoding, stage_write
+from wkwdask.verbs.write import Creation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -329,7 +330,7 @@ def to_wkw(
     than fit into memory, are cut up into scratch files beside the target first; the report says so.
     """
     from wkwdask.api.array_input import content_of, plain_array, positive_lengths
-    from wkwdask.graphs.build import write_now_or_later
+    from wkwdask.graphs.write import write_now_or_later
 
     voxels, named = plain_array(array, offset if region is None else (0, 0, 0))
     content = content_of(voxels, token)
@@ -431,7 +432,7 @@ def create(
     3500
     """
     from wkwdask.api.array_input import positive_lengths
-    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import make
     from wkwdask.verbs.content import Content
 
     if existing not in ("error", "overwrite"):
@@ -443,7 +444,7 @@ def create(
     staged = stage_write(url, asked.topleft, content, encoding, existing, category, None, size, allow_external=allow_external)
     if staged.edit is None:
         _warn_of_no_dataset(staged.folders[0])
-    return build.create(staged)
+    return make(Creation(staged))
 
 
 def write(url: str | os.PathLike[str], offset: Sequence[int], array: npt.NDArray[Any], **options: Any) -> Report:

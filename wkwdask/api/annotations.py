@@ -101,8 +101,7 @@ def merge(
     >>> int(wkwdask.read(f"{folder}/merged/1", ((40, 0, 0), (41, 1, 1))).max())
     7
     """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import make, num_workers
 
     urls = [annotations] if isinstance(annotations, (str, os.PathLike)) else list(annotations)
     if not urls:
@@ -110,5 +109,5 @@ def merge(
     found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel, volume_layer)
     prepare_dataset(base, target)
     staged = stage_merge(found, RechunkOptions(block_len, file_len, compression, command="merge", allow_external=allow_external), existing, num_workers())
-    report = build.rechunk(staged, verify=verify)
+    report = make(replace(staged, verify=verify))
     return replace(report, note="; ".join(filter(None, (report.note, found.note))))

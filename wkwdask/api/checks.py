@@ -17,6 +17,7 @@ from wkwdask.verbs.others.precomputed_verify import StagedPrecomputedVerify
 from wkwdask.verbs.repair import REBUILD, RepairOptions, RepairReport
 from wkwdask.verbs.wkw.dataset_check import look_at
 from wkwdask.verbs.wkw.diff import Diff, stage_diff
+from wkwdask.verbs.wkw.repair import Repairing
 from wkwdask.verbs.wkw.verify import StagedVerify
 
 if TYPE_CHECKING:
@@ -84,13 +85,13 @@ def verify(
     >>> [(fault.kind, fault.block, fault.voxel) for fault in wkwdask.verify(f"{folder}/1").faults if fault.severity == "error"]
     [('file.truncated', 0, (0, 32, 0))]
     """
-    from wkwdask.graphs import checks
+    from wkwdask.graphs.runners import carry_out
 
     if is_precomputed(url):
         if layer is not None or pyramid or method is not None:
             raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not say how it was made")
-        return checks.verify(StagedPrecomputedVerify(url, parse_mags(mags), decode=not quick))
-    return checks.verify(_staged(url, layer, mags, decode=not quick, pyramid=pyramid, method=method))
+        return carry_out(StagedPrecomputedVerify(url, parse_mags(mags), decode=not quick))
+    return carry_out(_staged(url, layer, mags, decode=not quick, pyramid=pyramid, method=method))
 
 
 def repair(
@@ -162,7 +163,7 @@ def repair(
     ValueError
         An option makes no sense.
     """
-    from wkwdask.graphs import checks
+    from wkwdask.graphs.runners import carry_out
 
     size = None if voxel_size is None else tuple(float(length) for length in voxel_size)
     if size is not None and (len(size) != 3 or min(size) <= 0):
@@ -170,7 +171,7 @@ def repair(
     options = RepairOptions(salvage, quarantine, drop_missing, grow_box, rebuild_differing, method, size, older_than, remove_copies, allow_external)
 
     def once() -> RepairReport:
-        return checks.repair(_staged(url, layer, mags, decode=True, pyramid=rebuild_differing, method=method), options, dry_run=dry_run)
+        return carry_out(Repairing(_staged(url, layer, mags, decode=True, pyramid=rebuild_differing, method=method), options, dry_run=dry_run))
 
     report = last = once()
     for _ in range(_MOST_MAGS if rebuild_differing and not dry_run else 0):
@@ -252,10 +253,10 @@ def diff(
     a/1: DIFFERENT: 1 of 262,144 voxels differ, all in (3, 2, 1) + (1, 1, 1) in mag 1
     different
     """
-    from wkwdask.graphs import checks
+    from wkwdask.graphs.runners import carry_out
 
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    return checks.diff(*stage_diff(first, second, layer, None if mag is None else Mag.parse(mag), box))
+    return carry_out(stage_diff(first, second, layer, None if mag is None else Mag.parse(mag), box))
 
 
 def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
@@ -275,10 +276,10 @@ def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:
     UnsupportedError
         It is a URL of another kind.
     """
-    from wkwdask.graphs import checks
+    from wkwdask.graphs.runners import carry_out
 
     hashes = Hashes(local_path(url))
-    checks.hash_files(hashes)
+    carry_out(hashes)
     return hashes.write()
 
 
@@ -302,8 +303,8 @@ def check_manifest(url: str | os.PathLike[str]) -> ManifestReport:
     MissingError
         There is no manifest.
     """
-    from wkwdask.graphs import checks
+    from wkwdask.graphs.runners import carry_out
 
     hashes = Hashes(local_path(url))
-    checks.hash_files(hashes)
+    carry_out(hashes)
     return hashes.check()

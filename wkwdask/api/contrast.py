@@ -13,6 +13,7 @@ from wkwdask.formats.webknossos.datasource_edits import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, binned_percentiles, bins_between, percentiles, plan_values
 from wkwdask.ids.layers import Opened, open_layer
+from wkwdask.ids.survey import Surveying
 from wkwdask.kernels.labels.value_counts import counted_values, is_counted
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def _count(
     opened: Opened, bounding_box: Any, bins: int | None, limits: Sequence[float] | None, *, per_slice: bool, ignore_zero: bool
 ) -> _Counted:  # fmt: skip
     """Read a layer, twice where the range of its bins is not known."""
-    from wkwdask.graphs.surveys import run_survey
+    from wkwdask.graphs.runners import carry_out
 
     volume, box = opened.volume, opened.part(None if bounding_box is None else BoundingBox.parse(bounding_box))
     plan = plan_values(volume, box, per_slice=per_slice)
@@ -70,12 +71,12 @@ def _count(
         is_open = limits is None and bins is None
         if limits is None:
             ranges = RangeSurvey(volume, plan, ignore_zero)
-            limits = ranges.finished(run_survey(ranges, f"range of {volume.name}"))
+            limits = ranges.finished(carry_out(Surveying(ranges, f"range of {volume.name}")))
         low, high = limits
         chosen = bins_between(_BINS, low, high, volume.dtype) if is_open else Bins(_BINS if bins is None else bins, low, high)
         chosen.edges(volume.dtype)  # a range or number that makes no sense is an error before anything is counted
     survey = HistogramSurvey(volume, plan, ignore_zero, per_slice, chosen)
-    slices = list(survey.finished(run_survey(survey, f"histogram of {volume.name}")))
+    slices = list(survey.finished(carry_out(Surveying(survey, f"histogram of {volume.name}"))))
     values = counted_values(volume.dtype) if chosen is None else chosen.edges(volume.dtype)
     return _Counted(opened, box, chosen is not None, values, slices)
 

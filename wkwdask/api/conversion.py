@@ -326,6 +326,8 @@ def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, f
 
 
 def _export(volume: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: Lengths | None) -> Report:
-    from wkwdask.graphs import build
+    from wkwdask.graphs.planning import export_only_planned
+    from wkwdask.graphs.runners import carry_out
 
-    return build.export(stage_export(volume, target, options, existing, voxel_size_nm))
+    staged = stage_export(volume, target, options, existing, voxel_size_nm)
+    return export_only_planned(staged) or carry_out(staged)

@@ -13,7 +13,7 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.verbs.wkw.copy import find_copies
 from wkwdask.verbs.wkw.rechunk import RechunkOptions
-from wkwdask.verbs.wkw.remove import stage_removals
+from wkwdask.verbs.wkw.remove import Removing, stage_removals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -153,9 +153,9 @@ def rm(
     if dry_run:
         counts = [staged.count() for staged in removals.staged]
         return RmReport(sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")
-    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import carry_out
 
-    files, nbytes = build.remove(removals.staged, removals.roots)
+    files, nbytes = carry_out(Removing(removals))
     removals.clear()
     left = tuple(path for path in removals.left if os.path.lexists(path))
     note = "what an earlier call had left was deleted too" if removals.roots else ""

@@ -7,15 +7,20 @@ from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
+from wkwdask.errors import TaskFailedError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
+from wkwdask.runs.job import FlatJob, is_given_up, kept_trace
+from wkwdask.verbs.apply import Reducing, check_signature, function_name
 from wkwdask.verbs.wkw.apply import ApplyOptions, header_for, make_application, open_sources, stage_apply, trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
+
+    from wkwdask.runs.job import Task
 
 
 def apply(
@@ -146,25 +151,54 @@ def apply(
     """
     from dask.base import tokenize
 
-    from wkwdask.graphs import build
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import carry_out, make, num_workers
 
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
     options = ApplyOptions(
         _vec3(halo, "halo"), mask, None if where is None else BoundingBox.parse(where), skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
         dtype, channels, block_len, file_len, compression, level, category, token,
-        tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, allow_external,
+        tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, most_failures, allow_external,
     )  # fmt: skip
     if target is None and (options.halo != (0, 0, 0) or mask is not None):
         raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
-    build.try_function(trial_of(function, urls, target, options))
+    _try(trial_of(function, urls, target, options))
     if target is not None:
-        staged = stage_apply(function, urls, target, options, existing, num_workers())
-        return build.apply(staged, most_failures=most_failures)
+        return make(stage_apply(function, urls, target, options, existing, num_workers()))
     volumes, mask_volume = open_sources(urls, options)
     application = make_application(function, volumes, mask_volume, options, header_for(volumes[0], options, volumes[0].box), volumes[0].box.mag, num_workers())
-    return build.reduce(application, combine, most_failures=most_failures)
+    return carry_out(Reducing(application, combine, most_failures))
 
 
 def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
     return (value, value, value) if isinstance(value, int) else vec3(value, name)
+
+
+def _try(trial: Task) -> None:
+    """Call a function once where the tasks of a job will call it; in a batch job, only its signature is checked.
+
+    Raises
+    ------
+    TaskFailedError
+        The function fails.
+    TypeError
+        It cannot be called with as many arrays, or its result cannot be stored.
+    ValueError
+        Its result has another shape.
+    """
+    from wkwdask.graphs.batch import current_batch
+    from wkwdask.graphs.runners import run_job
+
+    name = function_name(trial.spec.application.function)
+    check_signature(trial.spec.application.function, len(trial.spec.application.sources))
+    if current_batch() is not None or trial.spec.application.plan.box.is_empty:
+        return
+    try:
+        run_job(FlatJob(lambda: iter((trial,)), 1, lambda *_: None), f"trying {name}")
+    except Exception as error:
+        if not is_given_up(error):
+            error.exit_code = 1  # type: ignore[attr-defined]  # no other task was done
+            raise
+        trace = kept_trace(error)
+        raise TaskFailedError(
+            f"{name} failed in a trial, before anything was written: {type(error).__name__}: {error} ({error.__notes__[0]})" + (f"\n{trace}" if trace else "")
+        ) from error

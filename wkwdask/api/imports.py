@@ -107,13 +107,13 @@ def import_array(
 
 def _converted(staged: StagedImport, existing: Any, build_above: Callable[..., Report] | None) -> Report:
     """Do what is staged, and then perhaps the pyramid above it."""
-    from wkwdask.graphs import build
+    from wkwdask.graphs.runners import make
 
     for notes, category in ((staged.notes, SectionWarning), (staged.warnings, ViewerWarning)):
         for note in notes:
             warnings.warn(note, category, stacklevel=4)
     try:
-        report = build.convert(staged)
+        report = make(staged)
     except ExistsError:
         if build_above is None or not _is_done(staged):
             raise

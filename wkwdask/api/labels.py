@@ -9,6 +9,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.label_columns import label_columns
 from wkwdask.ids.label_statistics import make_label_survey
 from wkwdask.ids.layers import open_beside, open_layer
+from wkwdask.ids.survey import Surveying
 from wkwdask.ids.table_file import table_path, write_table
 
 if TYPE_CHECKING:
@@ -106,14 +107,14 @@ def label_statistics(
     """
     import pandas as pd
 
-    from wkwdask.graphs.surveys import run_survey
+    from wkwdask.graphs.runners import carry_out
 
     path = None if output is None else table_path(output)
     labels = open_layer(url, layer, mag_or_key(mag), "segmentation")
     values = None if color is None else open_beside(labels, color, mag_or_key(color_mag))
     box = labels.part(None if bounding_box is None else BoundingBox.parse(bounding_box))
     survey = make_label_survey(labels.volume, None if values is None else values.volume, box, ignore_zero=ignore_zero)
-    rows = run_survey(survey, f"labels of {labels.volume.name}").sorted()
+    rows = carry_out(Surveying(survey, f"labels of {labels.volume.name}")).sorted()
     index = pd.Index(rows.labels.astype("int64" if rows.labels.dtype.kind == "i" else "uint64"), name="label")
     frame = pd.DataFrame(label_columns(rows, box, labels.voxel_size_nm), index)
     frame.attrs = {

@@ -126,7 +126,7 @@ def to_n5(
     ((1, 100, 80, 60), 4)
     """
     from wkwdask.api.array_input import content_of, given_size, plain_array
-    from wkwdask.graphs.build import write_now_or_later
+    from wkwdask.graphs.write import write_now_or_later
 
     voxels, named = plain_array(array, offset, allow_negative=True)
     content = content_of(voxels, token)
@@ -164,7 +164,7 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
     MissingError
         There is no such mag.
     """
-    from wkwdask.graphs.build import rechunk_all
+    from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
 
     mags = taken.mags_of(layer.folder, local_mags(layer))
@@ -182,7 +182,7 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
         step = Mag.parse(finest.step_to(mag))
         return stage_n5_copy(f"{group}/s{number}", taken.copy_of(layer.volume(mag)), encoding, lengths, step, existing, workers)
 
-    report = rechunk_all([partial(stage, number, mag) for number, mag in enumerate(mags)], existing)
+    report = make_all([partial(stage, number, mag) for number, mag in enumerate(mags)], existing)
     return with_others(report, others)
 
 

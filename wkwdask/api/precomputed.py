@@ -136,7 +136,7 @@ def to_precomputed(
     (4, (-10, 0, 0))
     """
     from wkwdask.api.array_input import content_of, plain_array, positive_lengths
-    from wkwdask.graphs.build import write_now_or_later
+    from wkwdask.graphs.write import write_now_or_later
 
     voxels, named = plain_array(array, offset, allow_negative=True)
     content = content_of(voxels, token)

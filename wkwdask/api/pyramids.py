@@ -14,7 +14,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.verbs.wkw.pyramid import PyramidOptions, stage_pyramid
-from wkwdask.verbs.wkw.update import stage_update
+from wkwdask.verbs.wkw.update import Updating, stage_update
 from wkwdask.verbs.wkw.upsample import UpsampleOptions, stage_upsample
 
 if TYPE_CHECKING:
@@ -135,10 +135,9 @@ def build_pyramid(
     -----
     NaN propagates in mean, median, min and max, and is no value for mode (a window of nothing but NaN has the mode NaN).
     """
-    from wkwdask.graphs import build
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.planning import pyramid_only_planned
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import carry_out, make, num_workers
 
     if pyramid_only_planned(os.fspath(url)):
         return Report((), 0, 0.0)
@@ -149,7 +148,7 @@ def build_pyramid(
     }  # fmt: skip
     if is_precomputed(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer, "update": update, "bounding_box": bounding_box})
-        return build.build_pyramid(stage_pyramid_of_scales(url, existing, num_workers(), **_own_options(url, given)))
+        return make(stage_pyramid_of_scales(url, existing, num_workers(), **_own_options(url, given)))
     options = _pyramid_options(**_own_options(url, given))
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)
@@ -162,13 +161,13 @@ def build_pyramid(
         check_can_be_repeated(len(pyramids), starts_anew=existing == "overwrite")
         if len(pyramids) > 1:  # before the first one is built
             for pyramid in pyramids:
-                pyramid.staged.accepting_finished().check_free()
-        return merge_reports([build.build_pyramid(pyramid) for pyramid in pyramids])
+                pyramid.staged.check_free()
+        return merge_reports([make(pyramid) for pyramid in pyramids])
     if existing != "error":
         raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")
     if update == "content" and box is not None:
         raise ValueError('update="content" makes everything anew, bounding_box= a part: give one or the other')
-    return merge_reports([build.update_pyramid(stage_update(url, name, options, by_content=update == "content", box=box)) for name in names])
+    return merge_reports([carry_out(Updating(stage_update(url, name, options, by_content=update == "content", box=box))) for name in names])
 
 
 def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
@@ -278,12 +277,11 @@ def upsample(
     Voxel (x, y, z) of a new mag is voxel (x // fx, y // fy, z // fz) of the source, counted from the dataset's origin. A new mag's box is the layer's box in
     that mag: what the source holds beyond it is cut off.
     """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import make, num_workers
 
     mags_of = parsed_mags({"source": source, "finest": finest, "mags": mags})
     options = UpsampleOptions(**mags_of, compression=compression, level=level, block_len=block_len, file_len=file_len, allow_external=allow_external)
-    return build.upsample(stage_upsample(url, layer, options, existing, num_workers()))
+    return make(stage_upsample(url, layer, options, existing, num_workers()))
 
 
 def _own_options(url: str | os.PathLike[str], options: dict[str, Any]) -> dict[str, Any]:

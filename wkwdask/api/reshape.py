@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.options import MagLike, parse_mags
@@ -167,9 +168,8 @@ def store_anew(
     url: str | os.PathLike[str], target: str | os.PathLike[str] | None, moves: Sequence[Move], options: RechunkOptions, existing: str, verify: bool | None
 ) -> list[Report]:
     """Store mags anew, one after the other; gives the reports of those that were not stored like that."""
-    from wkwdask.graphs import build
     from wkwdask.graphs.batch import check_can_be_repeated
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import make, num_workers
 
     workers = num_workers()
     try:
@@ -186,5 +186,5 @@ def store_anew(
     for move in moves:
         staged = stage_rechunk(move, options, existing, workers)
         if staged is not None:
-            reports.append(build.rechunk(staged, verify=staged.in_place if verify is None else verify))
+            reports.append(make(replace(staged, verify=staged.in_place if verify is None else verify)))
     return reports

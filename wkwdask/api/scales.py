@@ -103,9 +103,9 @@ def rechunk_scales(
     MissingError
         There is no such scale.
     """
-    from wkwdask.graphs import build
     from wkwdask.graphs.batch import check_can_be_repeated
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.calls import existing_of_call
+    from wkwdask.graphs.runners import make, num_workers
 
     layer = open_precomputed_layer(url)
     place = layer.folder if target is None else location_of(target)
@@ -127,7 +127,7 @@ def rechunk_scales(
         return stage_copy(place, volume.kind, copy, "rechunk", existing, workers, in_place=in_place, compress=options.compress, force=options.force)
 
     if not in_place:
-        existing = build.existing_of_call([partial(stage, scale, new) for scale, new in pairs], existing, goes_on=goes_on)
+        existing = existing_of_call([partial(stage, scale, new) for scale, new in pairs], existing, goes_on=goes_on)
     reports = []
     for scale, new in pairs:
         staged = stage(scale, new, existing)
@@ -136,7 +136,7 @@ def rechunk_scales(
         if loses and new.encoding == scale.encoding:
             _warn([f"scale {scale.key!r} is decoded and encoded as {new.encoding} once more, which changes its voxels"], UserWarning)
         compares = in_place and not loses
-        reports.append(build.rechunk(staged, verify=compares if verify is None else verify))
+        reports.append(make(replace(staged, verify=compares if verify is None else verify)))
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all scales are stored like that")
 
 
@@ -166,7 +166,7 @@ def convert_to_scales(
     ValueError
         The voxel size is not known, or an option makes no sense.
     """
-    from wkwdask.graphs.build import rechunk_all
+    from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
 
     size = voxel_size or layer.voxel_size_nm
@@ -188,7 +188,7 @@ def convert_to_scales(
         return stage_copy(location_of(target), volume.kind, into, "convert", existing, workers, compress=options.compress, force=options.force)
 
     # The finest comes first, so that the volume is never without the one that says where it lies.
-    return rechunk_all([partial(stage, copy) for copy in copies], existing, goes_on=taken.finest_only)
+    return make_all([partial(stage, copy) for copy in copies], existing, goes_on=taken.finest_only)
 
 
 def convert_from_scales(
@@ -206,7 +206,7 @@ def convert_from_scales(
     UnsupportedError
         A scale has no mag.
     """
-    from wkwdask.graphs.build import rechunk_all
+    from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
 
     if not layer.mags and isinstance(layer, (LeveledLayer, PrecomputedLayer)):
@@ -225,7 +225,7 @@ def convert_from_scales(
         folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None or mag != MAG_1 else None, options.category)
         return stage_store(copy, folder, options, existing, workers)
 
-    report = rechunk_all([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
+    report = make_all([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
     left = _left_out(layer) if taken.mags is None and not taken.finest_only else ""
     return replace(report, note="\n".join(filter(None, [report.note, left])))
 

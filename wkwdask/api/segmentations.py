@@ -11,6 +11,8 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.ids.id_source import mapping_path, write_mapping
+from wkwdask.ids.label_statistics import make_label_survey
+from wkwdask.ids.survey import Surveying
 from wkwdask.ids.wkw_components import ComponentsOptions, open_labels, stage_components
 from wkwdask.ids.wkw_remap import RemapOptions, stage_remap
 
@@ -126,14 +128,13 @@ def connected_components(
     >>> np.unique(wkwdask.read(f"{folder}/cells/1"), return_counts=True)[1].tolist()
     [215616, 64, 46464]
     """
-    from wkwdask.graphs import build
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import make, num_workers
 
     options = ComponentsOptions(
         threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level, allow_external
     )
     staged = stage_components(source, target, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag))
-    return build.connected_components(staged)
+    return make(staged)
 
 
 def remap(
@@ -248,10 +249,9 @@ def remap(
 def _remapped(
     source: str | PathLike[str], target: str | PathLike[str], mapping: Any, options: RemapOptions, existing: str, layer: str | None, mag: MagLike | None
 ) -> Report:
-    from wkwdask.graphs import build
-    from wkwdask.graphs.runners import num_workers
+    from wkwdask.graphs.runners import make, num_workers
 
-    return build.remap(stage_remap(source, target, mapping, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag)))
+    return make(stage_remap(source, target, mapping, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag)))
 
 
 def remove_dust(
@@ -377,10 +377,11 @@ def renumber(
 
 
 def _counted(source: str | PathLike[str], layer: str | None, mag: MagLike | None) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-    from wkwdask.graphs.surveys import count_labels
+    from wkwdask.graphs.runners import carry_out
 
     volume: Volume = open_labels(source, layer, None if mag is None else Mag.parse(mag))
-    return count_labels(volume)
+    rows = carry_out(Surveying(make_label_survey(volume, None, volume.box, ignore_zero=True), f"labels of {volume.name}")).sorted()
+    return rows.labels, rows.counts
 
 
 def _noted(report: Report, note: str) -> Report:

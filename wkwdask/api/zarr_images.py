@@ -139,7 +139,7 @@ def to_zarr(
     >>> report = wkwdask.to_zarr(image, f"{folder}/em.ome.zarr", voxel_size=(4, 4, 40))  # doctest: +SKIP
     """
     from wkwdask.api.array_input import content_of, given_size, plain_array
-    from wkwdask.graphs.build import write_now_or_later
+    from wkwdask.graphs.write import write_now_or_later
 
     need("zarr", "to_zarr", "zarr")
     voxels, named = plain_array(array, offset, allow_negative=True)
@@ -166,7 +166,7 @@ def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Tak
     ValueError
         The voxel size is not known, or an option makes no sense.
     """
-    from wkwdask.graphs.build import rechunk_all
+    from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
 
     need("zarr", "an OME-NGFF image", "zarr")
@@ -178,7 +178,7 @@ def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Tak
     copies = [taken.copy_of(layer.volume(mag)) for mag in mags]
     check_alike(copies)
     stage = partial(stage_copy, target, options=options, workers=num_workers())
-    report = rechunk_all([partial(stage, _as_array(copy, layer, size)) for copy in copies], existing)
+    report = make_all([partial(stage, _as_array(copy, layer, size)) for copy in copies], existing)
     note = labels_note(target)
     if note:
         warnings.warn(note, ViewerWarning, stacklevel=3)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.clusters.config import ClusterConfig
-    from wkwdask.graphs.batch import HandedOver
-    from wkwdask.runs.batch_file import Batch
+    from wkwdask.runs.batch_file import Batch, HandedOver
 
 _UNITS = {"": 1 << 20, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _VERBATIM: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": True}
@@ -97,7 +96,8 @@ def _submit_allocation(config: ClusterConfig, arguments: Sequence[str], logs: st
 def _hand_over(batch: Batch, arguments: Sequence[str], *, wait: bool = False) -> bool:
     """Run a command up to the point where its tasks are handed to an array, or to its end where few are left; false where it was waited for and failed."""
     from wkwdask.clusters.config import CLUSTER_VARIABLE
-    from wkwdask.graphs.batch import HandedOver, shared_out
+    from wkwdask.graphs.batch import shared_out
+    from wkwdask.runs.batch_file import HandedOver
     from wkwdask.runs.status import wait_for_batch
 
     os.environ.pop(CLUSTER_VARIABLE, None)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import TaskFailedError, UnsupportedError
 from wkwdask.graphs.signals import ended_by_signal
 from wkwdask.plans.batch_size import Work, after_array, few_tasks, format_walltime, group_size, propose
-from wkwdask.runs.batch_file import BATCH_NAME, Batch, Round, read_batch, write_batch
+from wkwdask.runs.batch_file import BATCH_NAME, Batch, HandedOver, Round, read_batch, write_batch
 from wkwdask.runs.job_folder import can_be_handed_over, hand_over
 from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.journaled import JournaledJob, entry_of, keys_of
@@ -38,16 +38,6 @@ if TYPE_CHECKING:
 
 _JOURNALS_PER_ROUND = 1_000_000
 _SCRIPT_NAME = "batch.sh"
-
-
-class HandedOver(BaseException):
-    """Not an error: the batch system goes on with the job, and nothing is left to do for this process."""
-
-    def __init__(self, root: str, batch: Batch, size: ArraySize) -> None:
-        super().__init__(root)
-        self.root = root
-        self.batch = batch
-        self.size = size
 
 
 _current: ContextVar[Batch | None] = ContextVar("wkwdask_batch", default=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.runs.report import Report
 from wkwdask.runs.tally import ShardTally
@@ -13,8 +13,7 @@ from wkwdask.runs.tally import ShardTally
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wkwdask.verbs.foreign_import import StagedImport
-    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.runs.drive import Plan
     from wkwdask.verbs.wkw.export import StagedExport
 
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
 class Planned:
     """What a call would do."""
 
-    jobs: list[StagedImport | StagedRechunk] = field(default_factory=list)
-    """Mags that it would make."""
+    jobs: list[Any] = field(default_factory=list)
+    """Mags that it would make, of the verbs that store voxels anew or import them."""
     exports: list[StagedExport] = field(default_factory=list)
     """What it would export."""
     pyramids: list[str] = field(default_factory=list)
@@ -44,7 +43,7 @@ def planning() -> Iterator[Planned]:
         _planned.reset(token)
 
 
-def only_planned(job: StagedImport | StagedRechunk) -> Report | None:
+def only_planned(job: Plan) -> Report | None:
     """Collect a job, where calls are only planned, and give a report of nothing; None where it is to be done."""
     planned = _planned.get()
     if planned is None:

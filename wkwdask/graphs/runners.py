@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
 import dask.base
@@ -16,14 +16,20 @@ import dask.threaded
 from wkwdask.graphs.batch import current_batch, hand_out
 from wkwdask.graphs.client_run import ClientRun
 from wkwdask.graphs.local_run import run_on_processes, run_on_threads
+from wkwdask.graphs.planning import only_planned
 from wkwdask.graphs.task_queue import TaskQueue
+from wkwdask.runs.drive import Making, drive
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.tolerant import Tolerance, TolerantJob
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from wkwdask.runs.drive import Plan, Work
     from wkwdask.runs.job import Job
+    from wkwdask.runs.report import Report
+
+    R = TypeVar("R")
 
 EXPECTED_WORKERS = "wkwdask.expected-workers"
 """Setting of dask: how many tasks will run at once on a cluster whose workers are still to come."""
@@ -138,3 +144,13 @@ def _run_in_this_thread(job: TolerantJob) -> None:
     queue = TaskQueue(job)
     while (task := queue.wait()) is not None:
         queue.end(task, job.attempt(task))
+
+
+def carry_out(work: Work[R]) -> R:
+    """Run a work to its end, on what :func:`run_job` chooses."""
+    return drive(work, run_job)
+
+
+def make(plan: Plan) -> Report:
+    """Make mags, or go on with an interrupted job; where calls are only planned, take note of it."""
+    return only_planned(plan) or carry_out(Making(plan))

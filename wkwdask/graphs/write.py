@@ -7,7 +7,7 @@ chunks that a part touches do not fit into memory, such as wide sections, chunks
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dask
@@ -17,15 +17,19 @@ import numpy as np
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import borders, cell_box, cell_range, cells
 from wkwdask.graphs.compute import compute_receipts, compute_values
-from wkwdask.graphs.runners import memory_per_task, run_job
+from wkwdask.graphs.runners import make, memory_per_task, run_job
 from wkwdask.plans.parts import plan_parts
+from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.job import Result
+from wkwdask.runs.journaled import entry_of
 from wkwdask.runs.report import format_nbytes
 from wkwdask.runs.scratch import set_aside
+from wkwdask.runs.tally import tally_of
 from wkwdask.verbs.assemble import AssembleJob
-from wkwdask.verbs.write import PART_NBYTES, encode_part, part_of
+from wkwdask.verbs.write import PART_NBYTES, WriteJob, encode_part, part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -33,7 +37,9 @@ if TYPE_CHECKING:
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Target
     from wkwdask.plans.parts import PartPlan
+    from wkwdask.runs.report import Report
     from wkwdask.runs.scratch import Piece
+    from wkwdask.runs.staged import StagedMags
 
 _SHARE_OF_MEMORY = 4  # what a task may take is shared by chunks that wait, the part that is made of them, and the user's own work
 _META = np.empty((0, 0, 0, 0), object)
@@ -254,3 +260,98 @@ def _object(value: Any) -> npt.NDArray[Any]:
 
 def _finish(finish: Callable[[list[Receipt]], Any], receipts: npt.NDArray[Any]) -> Any:
     return finish(list(receipts.ravel()))
+
+
+# ----------------------------------------------------------------------------- mags
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayWrite(Plan):
+    """An array that is written as a mag, or as a part of one."""
+
+    staged: StagedMags
+    """What is written."""
+    array: da.Array | npt.NDArray[Any]
+    """The voxels, shape (c, x, y, z); an array in memory is written by this process."""
+    trusted: str
+    """Why files of an interrupted start are believed to be those of this array."""
+
+    def finished_before(self, report: Report) -> Report:
+        """Say why the array is believed to be the same."""
+        return replace(report, note=f"{report.note}; {self.trusted}") if report.note else report
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Write the files that are not there yet."""
+        staged, (target,), array = self.staged, self.staged.targets, self.array
+        receipts = staged.known_shards()
+        notes = [f"{len(receipts)} files had been finished before; {self.trusted}"] if receipts else []
+        done, title = set(receipts), f"writing {staged.folders[0]}"
+        with staged.journal() as journal:
+
+            def take(receipt: Receipt) -> None:
+                journal.append(entry_of("file {},{},{}".format(*receipt.shard), Result(((0, receipt),))))
+                receipts[receipt.shard] = receipt
+
+            if isinstance(array, np.ndarray):
+                job = WriteJob(target, array.astype(target.dtype, copy=False), take, done)
+                yield Phase(job, title, here=True, is_journaled=False)
+            elif array.size:
+                notes.append(write_shards(array, target, title, staged.root, done, take))
+        return Outcome([tally_of(target, receipts.values())], "; ".join(filter(None, notes)))
+
+
+def write_now_or_later(staged: StagedMags, array: da.Array | npt.NDArray[Any], trusted: str, *, compute: bool) -> Any:
+    """Write an array, or build a graph that does; a Report, or a Delayed whose result is one."""
+    return make(ArrayWrite(staged, array, trusted)) if compute else write_array_later(staged, array)
+
+
+def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:
+    """Check now that an array can be written, and build a graph whose last task lets the mag appear.
+
+    Parameters
+    ----------
+    staged : StagedMags
+        The job.
+    array : dask.array.Array or ndarray, shape (c, x, y, z)
+        The voxels.
+
+    Returns
+    -------
+    Delayed
+        Its result is a Report.
+    """
+    staged.check_free()
+    done = staged.done()
+    if done is not None:
+        return dask.delayed(done)
+    (target,) = staged.targets
+    lazy = da.from_array(array, chunks=(array.shape[0], *target.part_shape(PART_NBYTES))) if isinstance(array, np.ndarray) else array
+    if not array.size:
+        return dask.delayed(_publish_nothing, pure=False)(staged)
+    return finished(shard_receipts(lazy, target, _Start(staged)), _Publish(staged))
+
+
+class _Start:
+    """The first task of a graph."""
+
+    def __init__(self, staged: StagedMags) -> None:
+        self._staged = staged
+
+    def __call__(self) -> None:
+        self._staged.start()
+
+
+class _Publish:
+    """The last task of a graph."""
+
+    def __init__(self, staged: StagedMags) -> None:
+        self._staged = staged
+
+    def __call__(self, receipts: list[Receipt]) -> Report:
+        return self._staged.publish([tally_of(self._staged.targets[0], receipts)])
+
+
+def _publish_nothing(staged: StagedMags) -> Report:
+    """Let a mag without voxels appear."""
+    report = staged.start()
+    return report if report is not None else staged.publish([tally_of(staged.targets[0], [])])

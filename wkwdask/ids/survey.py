@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task
+from wkwdask.runs.tolerant import NO_RESULT, Tolerance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Generator, Iterable, Iterator
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.apply import BrickPlan
     from wkwdask.plans.cells import CellMap
+
+
+_MOST_FAILURES = 100
 
 
 class Findings(Protocol):
@@ -105,3 +110,24 @@ class SurveyJob:
             self.findings.take(self._waiting.pop(self._next))
             self._next += 1
         return ()
+
+
+class Surveying(Work[Any]):
+    """Finds something out about a volume; regions that cannot be read are listed.
+
+    Parameters
+    ----------
+    survey : Survey
+        What.
+    title : str
+        What the progress is called.
+    """
+
+    def __init__(self, survey: Survey, title: str) -> None:
+        self._survey, self._title = survey, title
+
+    def phases(self) -> Generator[Phase, str, Any]:
+        """Look at all regions; gives what the findings say in the end."""
+        job = SurveyJob(self._survey)
+        yield Phase(job, self._title, Tolerance(_MOST_FAILURES, lists_always=True, ending=NO_RESULT))
+        return job.findings.found()

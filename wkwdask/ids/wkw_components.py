@@ -16,9 +16,10 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import format_header, make_header
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.geometry.mag import vec3
-from wkwdask.ids.components import Components, Labelling
+from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
+from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.store.local import publish_bytes
 from wkwdask.store.owner import Owner
@@ -30,6 +31,8 @@ from wkwdask.verbs.wkw.places import Place, edit_for, place_of
 from wkwdask.verbs.wkw.write import check_level, staged_target, stored_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from wkwdask.formats.wkw.target import WkwTarget
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
@@ -66,7 +69,7 @@ class ComponentsOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedComponents:
+class StagedComponents(Plan):
     """Components that can be found."""
 
     labelling: Labelling
@@ -82,6 +85,18 @@ class StagedComponents:
         """Make the job that writes, when all is numbered."""
         (target,) = self.staged.targets
         return ApplyJob(Components(self.labelling), target)
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Label bricks, pair labels across their faces, number the components, and write them."""
+        labelling = self.labelling
+        yield Phase(label_job(labelling), f"labelling {labelling.source.name}")
+        tabulate(labelling)
+        yield Phase(faces_job(labelling), f"joining labels of {labelling.source.name}")
+        numbering = number(labelling)
+        numbered = self.numbered(numbering.num_components)
+        job = numbered.job()
+        note = yield Phase(job, f"components into {self.staged.folders[0]}", staged=numbered.staged)
+        return Outcome(job.tallies, "; ".join(filter(None, (str(numbering), note))))
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read, as far as that can be told."""

@@ -18,6 +18,7 @@ from wkwdask.ids.merger_mode import MergerMode, read_merger_mode
 from wkwdask.ids.wkw_components import open_labels, place_like, token_of
 from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans.apply import plan_bricks
+from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.store.local import local_path, make_folders_below
 from wkwdask.store.owner import Owner
@@ -29,6 +30,8 @@ from wkwdask.verbs.wkw.places import Place, edit_for
 from wkwdask.verbs.wkw.write import check_level, staged_target, stored_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     import numpy.typing as npt
 
     from wkwdask.formats.wkw.target import WkwTarget
@@ -90,7 +93,7 @@ class Remapping:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRemap:
+class StagedRemap(Plan):
     """A layer whose ids can be mapped."""
 
     source: Volume
@@ -112,6 +115,12 @@ class StagedRemap:
     def note(self) -> str:
         """What a user should know about the mapping."""
         return self.mapping.note if isinstance(self.mapping, MergerMode) else ""
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Map all ids."""
+        job = self.job(self.table())
+        note = yield Phase(job, f"mapping ids into {self.staged.folders[0]}")
+        return Outcome(job.tallies, "; ".join(filter(None, (self.note, note))))
 
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read, as far as that can be told."""

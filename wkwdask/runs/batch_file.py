@@ -108,3 +108,13 @@ def read_batch(root: str) -> Batch | None:
 def write_batch(root: str, batch: Batch) -> None:
     """Write what was submitted for a job; the file appears whole."""
     publish_bytes(f"{root}/{BATCH_NAME}", json.dumps(batch.to_json()).encode())
+
+
+class HandedOver(BaseException):
+    """Not an error: the batch system goes on with the job, and nothing is left to do for this process."""
+
+    def __init__(self, root: str, batch: Batch, size: ArraySize) -> None:
+        super().__init__(root)
+        self.root = root
+        self.batch = batch
+        self.size = size

@@ -14,13 +14,15 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, mark_cells
 from wkwdask.model.states import add_digests, digest
 from wkwdask.plans.cells import cell_map, marked_cells
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task, give_up, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, source_changed
 from wkwdask.runs.report import counted
+from wkwdask.runs.tolerant import NO_RESULT, Tolerance
 from wkwdask.verbs.aligned import read_aligned, read_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -463,3 +465,27 @@ class ReduceJob:
             if found:
                 self.value = found if not self.value else (self._combine(self.value[0], found[0]),)
         return ()
+
+
+class Reducing(Work[Any]):
+    """Reduces volumes to one value, None where nothing is computed.
+
+    Parameters
+    ----------
+    application : Application
+        What is applied to what.
+    combine : callable
+        Makes one value of two.
+    most_failures : int
+        With more failed tasks than these the job ends at once.
+    """
+
+    def __init__(self, application: Application, combine: Callable[[Any, Any], Any], most_failures: int) -> None:
+        self._application, self._combine = application, combine
+        self._tolerance = Tolerance(most_failures, lists_always=True, ending=NO_RESULT)
+
+    def phases(self) -> Generator[Phase, str, Any]:
+        """Reduce all regions."""
+        job = ReduceJob(self._application, self._combine)
+        yield Phase(job, f"reducing {self._application.sources[0].name}", self._tolerance)
+        return job.value[0] if job.value else None

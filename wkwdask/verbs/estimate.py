@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.model.translated import shifted
 from wkwdask.plans.cells import cell_map, count_cells, marked_cells, moved_marks
 from wkwdask.runs.report import counted, format_nbytes
+from wkwdask.runs.room import space_problems
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
@@ -251,41 +251,6 @@ def _from_the_middle(bricks: Sequence[Vec3], group: int) -> Sequence[Vec3]:
     count = max(_SAMPLED_BRICKS, min(group, _SAMPLED_GROUP))
     first = max(0, (len(bricks) - count) // 2) // group * group
     return bricks[first : first + count]
-
-
-def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
-    """Compare what will be written with the free space and inodes of a file system.
-
-    Parameters
-    ----------
-    folder : str
-        A folder on it, or one that is not there yet.
-    nbytes, files : int
-        What will be written.
-
-    Returns
-    -------
-    list of str
-        Where it does not suffice.
-    """
-    there = folder
-    while not os.path.exists(there):
-        there = os.path.dirname(there)
-    free = os.statvfs(there)
-    problems = []
-    if nbytes > free.f_bavail * free.f_frsize:
-        problems.append(f"{folder}: about {format_nbytes(nbytes)} will be written, {format_nbytes(free.f_bavail * free.f_frsize)} are free")
-    if free.f_files and files > free.f_favail:
-        problems.append(f"{folder}: up to {files:,} files will be written, {free.f_favail:,} more are possible")
-    return problems
-
-
-def rough_space_problems(pyramid: StagedPyramid) -> list[str]:
-    """Compare free space with what the mags take if they are stored as densely as the source: quick enough to do it always."""
-    files, nbytes = pyramid.source_nbytes()
-    share = sum(1 / math.prod(pyramid.source.box.mag.step_to(target.box.mag)) for target in pyramid.staged.targets)
-    shards = math.prod(pyramid.source.shard_shape) / math.prod(pyramid.staged.targets[0].shard_shape)
-    return space_problems(pyramid.staged.parent, int(nbytes * share), int(files * shards * share))
 
 
 def _voxel_nbytes(volume: Volume) -> int:

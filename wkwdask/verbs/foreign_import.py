@@ -14,12 +14,13 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.model.converted import Converted, converted
 from wkwdask.model.translated import moved
 from wkwdask.plans.slabs import Slabs, plan_slabs
+from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, find_interrupted
 from wkwdask.store.owner import Owner
 from wkwdask.verbs.convert import ConvertJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
@@ -60,7 +61,7 @@ class SourceOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedImport:
+class StagedImport(Plan):
     """A source that can be imported."""
 
     source: Source
@@ -81,6 +82,12 @@ class StagedImport:
     def job(self) -> ConvertJob:
         """Make the job."""
         return ConvertJob(self.source, self.target, self.plan)
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Make the mag."""
+        job = self.job()
+        note = yield Phase(job, f"importing {self.source.name}")
+        return Outcome(job.tallies, "\n".join(filter(None, [note, *self.all_notes()])))
 
     def check_unchanged(self) -> None:
         """Make sure that the files that were read are still those that were found.

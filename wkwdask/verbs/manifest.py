@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.manifest import MANIFEST_NAME, format_manifest
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.hashes import hash_file, hashed_files, read_manifest
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.report import format_nbytes
 from wkwdask.store.local import publish_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 
 _GROUP = 64  # files of one task
@@ -83,7 +84,7 @@ class ManifestReport:
 
 
 @dataclass
-class Hashes:
+class Hashes(Work[None]):
     """The hashes of all files below a folder."""
 
     root: str
@@ -110,6 +111,10 @@ class Hashes:
         for path, digest, nbytes in result.value:
             self.found[path] = digest
             self.nbytes += nbytes
+
+    def phases(self) -> Generator[Phase, str, None]:
+        """Hash all files."""
+        yield Phase(self.job(), f"hashing {self.root}")
 
     def write(self) -> ManifestReport:
         """Write the manifest; it appears whole."""

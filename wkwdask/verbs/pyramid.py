@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -13,12 +13,15 @@ from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
 from wkwdask.model.states import States, digest, grouped_digests
 from wkwdask.model.translated import moved, shifted, unshifted
 from wkwdask.model.volume import ChunkedVolume
+from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task, voxel_nbytes
 from wkwdask.runs.parts import BrickWriter, Gathering, source_changed, states_of_part
+from wkwdask.runs.report import Report
+from wkwdask.runs.room import space_problems
 from wkwdask.streams.pyramid import PyramidStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Target, Volume
@@ -44,7 +47,7 @@ def check_method(method: str, *, ignore_zero: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedPyramid(ABC):
+class StagedPyramid(Plan):
     """A pyramid that can be built, whatever its format."""
 
     source: Volume
@@ -64,17 +67,26 @@ class StagedPyramid(ABC):
         """Make the job."""
         return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
 
+    def nothing_to_do(self) -> Report | None:
+        """Say that the finest mag is the coarsest already."""
+        return None if self.staged.targets else Report((), 0, 0.0, f"mag {self.source.box.mag} is the coarsest already: nothing to do")
+
+    def problems(self) -> list[str]:
+        """Compare free space with what the mags take if they are stored as densely as the source: quick enough to do it always."""
+        files, nbytes = self.source_nbytes()
+        share = sum(1 / math.prod(self.source.box.mag.step_to(target.box.mag)) for target in self.staged.targets)
+        shards = math.prod(self.source.shard_shape) / math.prod(self.staged.targets[0].shard_shape)
+        return space_problems(self.staged.parent, int(nbytes * share), int(files * shards * share))
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Build all mags."""
+        job = self.job()
+        note = yield Phase(job, f"pyramid of {self.staged.parent}")
+        return Outcome(job.tallies, note)
+
     @abstractmethod
     def source_nbytes(self) -> tuple[int, int]:
         """Count the files of the finest mag, and their bytes, perhaps from a sample."""
-
-    @abstractmethod
-    def check_unchanged(self) -> None:
-        """Make sure that the source is still the one that was read; raises IncompleteWriteError."""
-
-    @abstractmethod
-    def check_current(self) -> None:
-        """Make sure that a finished pyramid is that of the source as it is now; raises ResumeError."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,15 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.model.translated import in_frame
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import find_interrupted
 from wkwdask.store.owner import Owner
+from wkwdask.verbs.compare import CompareJob, EqualJob
 from wkwdask.verbs.splice import SpliceJob
 from wkwdask.verbs.upsample import UpsampleJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
@@ -25,7 +27,7 @@ _COMPARED_NBYTES = 64 << 20  # voxels of what was spliced that are compared at o
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRechunk:
+class StagedRechunk(Plan):
     """One mag that can be stored anew."""
 
     volume: Volume
@@ -36,12 +38,14 @@ class StagedRechunk:
     """What is written, a Target; a Spliceable where chunks are not decoded."""
     staged: StagedMags
     """How it appears."""
-    check_unchanged: Callable[[], None]
+    check_source: Callable[[], None]
     """Makes sure, in the end, that what was read is still what is there; raises IncompleteWriteError."""
     in_place: bool = False
     """Whether it replaces its source."""
     notes: tuple[str, ...] = ()
     """What is written right, but shown wrong by a viewer."""
+    verify: bool = False
+    """Whether all voxels are compared before the mag appears."""
 
     @property
     def decodes(self) -> bool:
@@ -53,6 +57,21 @@ class StagedRechunk:
         if isinstance(self.plan, Upsampling):
             return UpsampleJob(self.volume, [self.target], [self.plan])
         return SpliceJob(self.volume, self.target, self.plan)
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Make the mag, and compare it where that is asked for."""
+        (folder,) = self.staged.folders
+        job = self.job()
+        note = yield Phase(job, self.staged.owner.command)
+        if self.verify:
+            yield Phase(EqualJob(CompareJob(self.volume, self.target.as_volume(), self.plan)), f"comparing {folder}")
+        report = job.tallies[0].report(folder)
+        is_zero = report.voxels and not report.files
+        return Outcome(job.tallies, "; ".join(filter(None, [note, f"{folder} is all zero, as {self.volume.name} is" if is_zero else ""])))
+
+    def check_unchanged(self) -> None:
+        """Make sure that the source is still the one that was read."""
+        self.check_source()
 
 
 @dataclass(frozen=True, slots=True)

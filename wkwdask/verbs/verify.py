@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,13 +11,14 @@ import numpy as np
 
 from wkwdask.geometry.grid import cell_box, cells
 from wkwdask.model.faults import ERROR, SEVERITIES, UNCHECKED, WARNING, Fault
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.report import counted, format_nbytes
 from wkwdask.streams.pyramid import PyramidStream
 from wkwdask.verbs.compare import Differences, find_differences
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
     from wkwdask.plans.pyramid import Pass
+    from wkwdask.runs.job import FlatJob
 
 _SHOWN = 50
 
@@ -238,6 +241,31 @@ class VerifyReport:
             "mags": [{name: getattr(mag, name) for name in MagFindings.__slots__} for mag in self.mags],
             "faults": [fault.to_json() for fault in self.faults],
         }  # fmt: skip
+
+
+class Verification(Work["VerifyReport"]):
+    """A check of stored files, and of coarser mags by finer ones."""
+
+    path: str
+    """What is checked."""
+
+    @abstractmethod
+    def file_job(self) -> FlatJob:
+        """Make the job that reads the files."""
+
+    @abstractmethod
+    def pyramid_job(self) -> FlatJob:
+        """Make the job that compares coarser mags with finer ones; to be made when the files have been read."""
+
+    @abstractmethod
+    def report(self) -> VerifyReport:
+        """Say what was found."""
+
+    def phases(self) -> Generator[Phase, str, VerifyReport]:
+        """Read all files, then compare mags."""
+        yield Phase(self.file_job(), f"checking {self.path}")
+        yield Phase(self.pyramid_job(), f"comparing mags of {self.path}")
+        return self.report()
 
 
 def sorted_faults(faults: Iterable[Fault]) -> tuple[Fault, ...]:

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.geometry.grid import cell_box, cells
+from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.job import Result, Task
 from wkwdask.runs.parts import Gathering
+from wkwdask.runs.tally import ShardTally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Target
+    from wkwdask.runs.staged import StagedMags
 
 PART_NBYTES = 128 << 20
 
@@ -137,3 +140,16 @@ class WriteJob:
 def num_parts(box: BoundingBox, shard: Vec3, shard_shape: Vec3, part_shape: Vec3) -> int:
     """Count the parts of a shard that a box touches."""
     return sum(1 for _ in cells(cell_box(shard, shard_shape, box).intersection(box), part_shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Creation(Plan):
+    """A mag without data that appears."""
+
+    staged: StagedMags
+    """The mag."""
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Write nothing."""
+        yield from ()
+        return Outcome([ShardTally(self.staged.targets[0], 0)])

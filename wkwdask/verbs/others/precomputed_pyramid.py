@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Lengths, Scale
     from wkwdask.formats.precomputed.layer import AbsoluteVolume
     from wkwdask.geometry.mag import Mag
+    from wkwdask.runs.report import Report
     from wkwdask.verbs.others.precomputed_places import VolumePlace
 
 _METHOD_OF_TYPE = {"image": "mean", "segmentation": "mode"}
@@ -74,7 +75,7 @@ class StagedScalePyramid(StagedPyramid):
         """Make sure that the source is still the one that was read."""
         check_not_replaced(self.source)
 
-    def check_current(self) -> None:
+    def finished_before(self, report: Report) -> Report:
         """Make sure that a finished pyramid is that of the source as it is now.
 
         Raises
@@ -84,6 +85,7 @@ class StagedScalePyramid(StagedPyramid):
         """
         if digest(self.source.volume.stored_states()) != self.staged.settings["states"]:
             raise ResumeError(f'{self.source.name}: has changed since the pyramid was built; existing="overwrite" makes it anew')
+        return report
 
 
 def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOptions, existing: str, workers: int) -> StagedScalePyramid:
@@ -151,7 +153,9 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, regions)
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = replace(staged, plan={"regions": [one.levels[0].region_shape for one in passes]}, task_nbytes=task_nbytes)
-    return StagedScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes), int(states[:, 3].sum()))
+    return StagedScalePyramid(
+        source, method, options.ignore_zero, tuple(passes), staged.accepting_finished(), _describe(scales), tuple(notes), int(states[:, 3].sum())
+    )
 
 
 def choose_method(options: ScalePyramidOptions, kind: str) -> str:

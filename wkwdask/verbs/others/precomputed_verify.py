@@ -14,7 +14,7 @@ from wkwdask.formats.precomputed.layer import PrecomputedLayer, location_of, ope
 from wkwdask.formats.wkw.file_check import Findings
 from wkwdask.model.faults import Fault
 from wkwdask.runs.job import FlatJob, Result, Task
-from wkwdask.verbs.verify import MagFindings, VerifyReport, sorted_faults
+from wkwdask.verbs.verify import MagFindings, Verification, VerifyReport, sorted_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ class _ScaleScope:
     listing: ScaleListing
 
 
-class StagedPrecomputedVerify:
+class StagedPrecomputedVerify(Verification):
     """A check of a precomputed volume that can be run.
 
     Parameters

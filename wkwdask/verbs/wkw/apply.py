@@ -16,7 +16,9 @@ from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.mag import vec3
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
+from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.runs.tolerant import Tolerance
 from wkwdask.store.owner import Owner
 from wkwdask.verbs.aligned import is_finer
 from wkwdask.verbs.apply import Application, ApplyJob, TrialSpec, function_name
@@ -27,7 +29,7 @@ from wkwdask.verbs.wkw.write import check_level, new_header, staged_target, stor
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.target import WkwTarget
@@ -73,12 +75,14 @@ class ApplyOptions:
     """What tells the arguments apart that are bound to the function."""
     retries: int = 0
     """How often the function is tried again for a brick for which it failed."""
+    most_failures: int = 0
+    """With more failed tasks than these the job ends at once."""
     allow_external: bool = False
     """Whether links of the target may lead out of its dataset."""
 
 
 @dataclass(frozen=True, slots=True)
-class StagedApply:
+class StagedApply(Plan):
     """A function that can be applied."""
 
     application: Application
@@ -87,6 +91,14 @@ class StagedApply:
     """What is written."""
     staged: StagedMags
     """How it appears."""
+    most_failures: int
+    """With more failed tasks than these the job ends at once."""
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Make the mag; tasks that fail are listed when all others are done."""
+        job = self.job()
+        note = yield Phase(job, f"applying to {self.staged.folders[0]}", Tolerance(self.most_failures, lists_always=True))
+        return Outcome(job.tallies, note)
 
     def job(self) -> ApplyJob:
         """Make the job."""
@@ -230,7 +242,7 @@ def stage_apply(
     edit = edit_for(place, header, box, options.category)
     plan = {"region": application.plan.region_shape}
     staged = StagedMags(owner, parent, (made,), (place.folder,), nbytes, edit, settings, existing, plan, task_nbytes=_task_nbytes(application, made))
-    return StagedApply(application, made, staged)
+    return StagedApply(application, made, staged, options.most_failures)
 
 
 def _task_nbytes(application: Application, made: WkwTarget) -> int:

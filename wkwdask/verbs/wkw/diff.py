@@ -17,11 +17,12 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.plans.regions import RegionGrid
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.verbs.compare import CompareJob, Difference
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from wkwdask.formats.opening import AnyLayer, Found, StoredVolume
     from wkwdask.formats.pictures.array_file import ArrayVolume
@@ -161,9 +162,32 @@ class StagedDiff:
         return replace(volume, voxels_different=job.found.different, listed=job.found.listed, box_of_differences=job.found.box)
 
 
-def stage_diff(
-    first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None
-) -> tuple[list[StagedDiff], Diff]:
+class Comparison(Work[Diff]):
+    """Compares what two have in common.
+
+    Parameters
+    ----------
+    staged : sequence of StagedDiff
+        The mags.
+    alone : Diff
+        What only one has.
+    """
+
+    def __init__(self, staged: Sequence[StagedDiff], alone: Diff) -> None:
+        self._staged, self._alone = staged, alone
+
+    def phases(self) -> Generator[Phase, str, Diff]:
+        """Compare mag by mag."""
+        volumes = []
+        for one in self._staged:
+            job = one.job()
+            if job is not None:
+                yield Phase(job, f"comparing {one.name}")
+            volumes.append(one.report(job))
+        return replace(self._alone, volumes=tuple(volumes))
+
+
+def stage_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None) -> Comparison:
     """Find out what is compared with what.
 
     Parameters
@@ -179,10 +203,7 @@ def stage_diff(
 
     Returns
     -------
-    list of StagedDiff
-        What both have.
-    Diff
-        Without volumes: what only one has.
+    Comparison
 
     Raises
     ------
@@ -197,7 +218,7 @@ def stage_diff(
     """
     foreign = [_is_foreign(url) for url in (first, second)]
     if any(foreign):
-        return [_stage_foreign(first, second, foreign, layer, mag, box)], Diff(())
+        return Comparison([_stage_foreign(first, second, foreign, layer, mag, box)], Diff(()))
     pairs, only = _layers(find(first), find(second), layer)
     staged, alone = [], (list(only[0]), list(only[1]))
     for name, (a, mag_a), (b, mag_b) in pairs:
@@ -215,7 +236,7 @@ def stage_diff(
             alone[n].extend(f"{name}/{scale.key}" for ratio, scale in scales[n].items() if ratio not in scales[1 - n])
     if not staged:
         raise MissingError(f"{first} and {second} have no mag {mag or ''} in common".replace("  ", " "))
-    return staged, Diff((), tuple(alone[0]), tuple(alone[1]))
+    return Comparison(staged, Diff((), tuple(alone[0]), tuple(alone[1])))
 
 
 def _is_foreign(url: str | os.PathLike[str]) -> bool:

@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import re
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,10 @@ from wkwdask.formats.record_paths import check_no_links
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.converted import converted
 from wkwdask.model.levels import lengths_in
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.journaled import JournaledJob
+from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
 from wkwdask.runs.staged import check_existing, check_same_settings, settings_of
 from wkwdask.store.json_record import read_record
@@ -36,6 +39,8 @@ from wkwdask.verbs.export import ExportJob
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, source_token
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from wkwdask.formats.opening import StoredVolume
     from wkwdask.formats.pictures.exported import Output
     from wkwdask.geometry.bounding_box import BoundingBox
@@ -69,7 +74,7 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedExport:
+class StagedExport(Work[Report]):
     """A mag that can be exported."""
 
     mag: StoredVolume
@@ -159,18 +164,30 @@ class StagedExport:
 
     def leave(self, error: BaseException) -> None:
         """End this attempt: what its journal tells stays for the next one; nothing stays of one that finished no task."""
-        if next(read_journal(self.root), None) is None:
-            remove_tree(self.root)
+        try:
+            if next(read_journal(self.root), None) is None:
+                remove_tree(self.root)
+            else:
+                error.add_note('what was finished is kept: the same call goes on from there, existing="overwrite" starts anew')
+        finally:
+            self.release()
+
+    def phases(self) -> Generator[Phase, str, Report]:
+        """Write all cells and go on from where a journal ends, or one TIFF section by section; then let it appear."""
+        title, begin = f"exporting {self.source.name}", time.monotonic()
+        output, note = self.output(), ""
+        if output is None:
+            with Progress(title, self.form.box.size[2]) as progress:
+                self.write_tiff(progress.advance)
         else:
-            error.add_note('what was finished is kept: the same call goes on from there, existing="overwrite" starts anew')
-
-    def journal(self) -> Journal:
-        """Continue the journal."""
-        return Journal(self.root)
-
-    def journaled(self, output: Output, journal: Journal) -> JournaledJob:
-        """Make the job, which goes on from where its journal ends."""
-        return JournaledJob(ExportJob(self.source, output, self.form.box), journal.append, read_journal(self.root), (), folder=self.root)
+            output.prepare()
+            with Journal(self.root) as journal:
+                job = JournaledJob(ExportJob(self.source, output, self.form.box), journal.append, read_journal(self.root), (), folder=self.root)
+                yield Phase(job, title)
+            note = f"{job.num_known} tasks had been finished before" if job.num_known else ""
+        report = self.publish(time.monotonic() - begin, note)
+        self.release()
+        return report
 
     def write_tiff(self, done: Any) -> None:
         """Write one TIFF file, section by section."""

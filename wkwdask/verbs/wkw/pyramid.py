@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.runs.report import Report
 
 _METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}
 
@@ -83,7 +84,7 @@ class StagedWkwPyramid(StagedPyramid):
         """Make sure that the source is still the one that was read, see :func:`wkwdask.verbs.wkw.mags.check_not_replaced`."""
         check_not_replaced(self.source)
 
-    def check_current(self) -> None:
+    def finished_before(self, report: Report) -> Report:
         """Make sure that a finished pyramid is that of the source as it is now.
 
         Raises
@@ -101,6 +102,7 @@ class StagedWkwPyramid(StagedPyramid):
                     "update=True makes them anew"
                 )
             finer = published.as_volume()
+        return report
 
 
 def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> StagedWkwPyramid:
@@ -162,7 +164,7 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     nbytes_in = source.box.volume * header.voxel_nbytes
     task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True, task_nbytes=task_nbytes)
-    return StagedWkwPyramid(source, method, options.ignore_zero, passes, staged, _described(header, headers, level), level)
+    return StagedWkwPyramid(source, method, options.ignore_zero, passes, staged.accepting_finished(), _described(header, headers, level), level)
 
 
 def _described(header: WkwHeader, headers: Sequence[WkwHeader], level: int) -> str:

@@ -14,18 +14,20 @@ from wkwdask.formats.webknossos.dataset import check_datasource_writable, choose
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.layer_edit import MagRemoval
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.job_records import check_no_job
-from wkwdask.runs.job_removals import REMOVAL, discard_dead_jobs, find_removals
+from wkwdask.runs.job_removals import REMOVAL, discard_dead_jobs, end_removal, find_removals
 from wkwdask.runs.staged import settings_of
 from wkwdask.store.local import count_tree, is_remote, local_path
 from wkwdask.store.locks import locked_file
 from wkwdask.store.owner import Owner
+from wkwdask.verbs.remove import RemoveJob
 from wkwdask.verbs.wkw.copy import data_format, other_files
 from wkwdask.verbs.wkw.places import dataset_of, other_layers_with, outside_of, real_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     from wkwdask.formats.webknossos.dataset import Layer, Located
     from wkwdask.geometry.mag import Mag
@@ -121,6 +123,44 @@ class Removals:
             datasource = read_datasource(dataset)
             if datasource is not None and not datasource.document.get("dataLayers"):
                 os.unlink(path)
+
+
+class Removing(Work[tuple[int, int]]):
+    """Removes mags, and what earlier removals that were killed left behind; gives the files that were deleted, and their bytes.
+
+    Parameters
+    ----------
+    removals : Removals
+        What to remove.
+    """
+
+    def __init__(self, removals: Removals) -> None:
+        self._removals = removals
+        self._files = self._nbytes = 0
+
+    def phases(self) -> Generator[Phase, str, tuple[int, int]]:
+        """Delete what was left, then take each layer's mags away and delete them."""
+        if self._removals.roots:
+            yield from self._delete(self._removals.roots)
+        for root in self._removals.roots:
+            end_removal(root)
+        for removal in self._removals.staged:
+            folder = removal.start()
+            try:
+                yield from self._delete([folder.root])
+            except BaseException:
+                folder.leave()
+                raise
+            folder.end()
+            removal.clear()
+        return self._files, self._nbytes
+
+    def _delete(self, roots: Sequence[str]) -> Generator[Phase, str, None]:
+        job = RemoveJob(roots)
+        yield Phase(job, f"deleting in {os.path.dirname(roots[0])}")
+        job.finish()
+        self._files += job.files
+        self._nbytes += job.nbytes
 
 
 def remove_if_empty(folder: str) -> None:

@@ -18,13 +18,14 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.plans.pyramid import plan_pass
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.compare import HoldsSpec
 from wkwdask.verbs.pyramid import RegionSpec
-from wkwdask.verbs.repair import CUT, HEADER, QUARANTINE, REBUILD, REWRITE, SALVAGE, Action, Left, RepairOptions, matter, why
+from wkwdask.verbs.repair import CUT, HEADER, QUARANTINE, REBUILD, REWRITE, SALVAGE, Action, Left, RepairOptions, RepairReport, matter, why
 from wkwdask.verbs.verify import RecomputeSpec
 from wkwdask.verbs.wkw.dataset_check import header_votes, is_inside
 from wkwdask.verbs.wkw.mend import MendSpec, ProbeSpec
@@ -35,7 +36,7 @@ from wkwdask.verbs.wkw.repair_method import MethodTrials
 from wkwdask.verbs.wkw.verify import Made, check_of, files_below, how_made
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Generator, Iterator
 
     from wkwdask.formats.wkw.file_check import WkwCheck
     from wkwdask.formats.wkw.header import WkwHeader
@@ -330,13 +331,8 @@ class StagedRepair:
 
     # ------------------------------------------------------------------ doing
 
-    def run(self, run_job: Callable[[FlatJob, str], None]) -> None:
+    def phases(self) -> Generator[Phase, str, None]:
         """Do what was planned: layer by layer, under the locks of its mags, finest mag first; the JSON comes last.
-
-        Parameters
-        ----------
-        run_job : callable
-            Runs a job.
 
         Raises
         ------
@@ -347,14 +343,14 @@ class StagedRepair:
         """
         for layer in self.scope.layers:
             if self.plans.get(layer.folder) or self.leftovers.has_work(layer.folder):
-                self._repair_layer(layer, run_job)
+                yield from self._repair_layer(layer)
         if self.scope.path not in {layer.folder for layer in self.scope.layers}:
             self.leftovers.remove_refused(self.scope.path)
             self.leftovers.remove_locks(self.scope.path)
             self.leftovers.remove(self.scope.path)
         self.json.run()
 
-    def _repair_layer(self, layer: LayerScope, run_job: Callable[[FlatJob, str], None]) -> None:
+    def _repair_layer(self, layer: LayerScope) -> Generator[Phase, str, None]:
         plans = self.plans.get(layer.folder, [])
         folders = {plan.scope.folder for plan in plans} | self.leftovers.mags(layer.folder) or {scope.folder for scope in layer.mags[:1]}
         self.leftovers.remove_refused(layer.folder)
@@ -367,9 +363,37 @@ class StagedRepair:
                 check_unchanged(plan)
             self.leftovers.remove(layer.folder)
             for plan in plans:
-                repair_mag(plan, run_job, job_root(layer.folder, owner.job))
+                yield from repair_mag(plan, job_root(layer.folder, owner.job))
         finally:
             hold.discard()
+
+
+class Repairing(Work[RepairReport]):
+    """Checks, decides and mends.
+
+    Parameters
+    ----------
+    staged : StagedVerify
+        The check, with all blocks decoded.
+    options : RepairOptions
+        What may be done.
+    dry_run : bool
+        Change nothing.
+    """
+
+    def __init__(self, staged: StagedVerify, options: RepairOptions, *, dry_run: bool) -> None:
+        self._staged, self._options, self._dry_run = staged, options, dry_run
+
+    def phases(self) -> Generator[Phase, str, RepairReport]:
+        """Check all files, look for what can be saved of broken ones, and mend."""
+        report = yield from self._staged.phases()
+        repair = StagedRepair(self._staged, report, self._options)
+        path = self._staged.scope.path
+        yield Phase(repair.probe_job(), f"looking for what can be saved of {path}")
+        repair.plan()
+        if not self._dry_run:
+            yield from repair.phases()
+        return RepairReport(path, self._dry_run, tuple(repair.actions), tuple(repair.left))
 
 
 def _header_is_good(scope: MagScope, by_path: dict[str, list[Fault]]) -> bool:

@@ -12,6 +12,7 @@ from wkwdask.formats.wkw.listing import list_mag
 from wkwdask.formats.wkw.mend import patch_record, recorded_states, set_aside
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
+from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result
 from wkwdask.store.local import publish_bytes
 from wkwdask.verbs.pyramid import RegionSpec
@@ -19,7 +20,7 @@ from wkwdask.verbs.wkw.dataset_check import MagScope, check_header
 from wkwdask.verbs.wkw.verify import check_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Generator
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.faults import Fault
@@ -94,15 +95,13 @@ def _written_to(spec: RegionSpec, folder: str | None, scratch: str) -> RegionSpe
     return replace(spec, targets=tuple(targets))
 
 
-def repair_mag(plan: MagPlan, run_job: Callable[[FlatJob, str], None], scratch: str) -> None:
+def repair_mag(plan: MagPlan, scratch: str) -> Generator[Phase, str, None]:
     """Do what was planned for one mag, under its lock: header.wkw first, then what is set aside, then the files.
 
     Parameters
     ----------
     plan : MagPlan
         What to do.
-    run_job : callable
-        Runs a job.
     scratch : str
         The folder of the job that holds the lock.
     """
@@ -128,6 +127,6 @@ def repair_mag(plan: MagPlan, run_job: Callable[[FlatJob, str], None], scratch: 
 
     tasks = [_with_scratch(spec, scratch).task() for spec in plan.specs]
     try:
-        run_job(FlatJob(lambda: iter(tasks), len(tasks), take), f"repairing {folder}")
+        yield Phase(FlatJob(lambda: iter(tasks), len(tasks), take), f"repairing {folder}")
     finally:
         patch_record(folder, states)

@@ -17,6 +17,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.parsing import reading
 from wkwdask.plans.pyramid import check_steps
+from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import Report, counted
 from wkwdask.runs.staged import StagedMags
@@ -30,7 +31,7 @@ from wkwdask.verbs.wkw.places import check_files_inside, parent_of
 from wkwdask.verbs.wkw.pyramid import choose_mags, choose_method
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.formats.wkw.volume import WkwVolume
@@ -112,6 +113,34 @@ class StagedUpdate:
                 box = mag.target.box
                 changed["box"] = [*box.topleft, *box.size]
                 write_provenance(mag.target.folder, {**provenance, **changed})
+
+
+class Updating(Work[Report]):
+    """Brings coarser mags up to date, file by file in place.
+
+    Parameters
+    ----------
+    staged : StagedUpdate
+        What to do.
+    """
+
+    def __init__(self, staged: StagedUpdate) -> None:
+        self._staged = staged
+
+    def start(self) -> None:
+        """Lock the mags, and look once more at what has changed."""
+        self._staged = self._staged.start()
+
+    def phases(self) -> Generator[Phase, str, Report]:
+        """Make files anew."""
+        folder = self._staged.folder
+        yield Phase(self._staged.job, f"update of {folder.parent}", folder=folder.root)
+        return self._staged.finish()
+
+    def leave(self, error: BaseException) -> None:
+        """Keep what is known of the files that were made."""
+        self._staged.job.save_what_is_done()
+        self._staged.folder.discard()
 
 
 def stage_update(

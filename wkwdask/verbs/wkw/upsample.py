@@ -14,6 +14,8 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
+from wkwdask.runs.drive import Outcome, Phase, Plan
+from wkwdask.runs.report import Report
 from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
 from wkwdask.store.local import is_remote
 from wkwdask.store.owner import Owner
@@ -40,6 +42,7 @@ from wkwdask.verbs.wkw.write import level_of, staged_target, stored_settings
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Generator
 
     from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.formats.wkw.volume import WkwVolume
@@ -59,7 +62,7 @@ class UpsampleOptions(NewMagsOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedUpsample:
+class StagedUpsample(Plan):
     """An upsampling that can be run."""
 
     source: WkwVolume
@@ -73,11 +76,24 @@ class StagedUpsample:
         """Make the job."""
         return UpsampleJob(self.source, self.staged.targets, self.plans)
 
+    def nothing_to_do(self) -> Report | None:
+        """Say that no mag is missing."""
+        if self.staged.targets:
+            return None
+        self.staged.remove_leftovers()
+        return Report((), 0, 0.0, f"nothing to do: no mag finer than {self.source.box.mag} is missing; mags= names existing mags to make again")
+
+    def phases(self) -> Generator[Phase, str, Outcome]:
+        """Make all mags."""
+        job = self.job()
+        note = yield Phase(job, f"upsampling of {self.staged.parent}")
+        return Outcome(job.tallies, note)
+
     def check_unchanged(self) -> None:
         """Make sure that the source is still the one that was read, see :func:`wkwdask.verbs.wkw.mags.check_not_replaced`."""
         check_not_replaced(self.source)
 
-    def check_current(self) -> None:
+    def finished_before(self, report: Report) -> Report:
         """Make sure that the mags, finished before, are those of the source as it is now.
 
         Raises
@@ -89,6 +105,7 @@ class StagedUpsample:
             record = read_record(folder)
             if not is_current(self.source, target, np.empty((0, RECORD_COLUMNS), np.int64) if record is None else record):
                 raise ResumeError(f'{self.source.folder}: has changed since {folder} was made from it; existing="overwrite" makes the finer mags anew')
+        return report
 
 
 def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> StagedUpsample:

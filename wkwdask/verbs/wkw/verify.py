@@ -22,7 +22,7 @@ from wkwdask.model.translated import moved
 from wkwdask.plans.pyramid import plan_pass
 from wkwdask.runs.job import FlatJob
 from wkwdask.store.provenance import read_making, read_provenance
-from wkwdask.verbs.verify import CheckSpec, MagFindings, RecomputeSpec, VerifyReport, outside_fault, sorted_faults
+from wkwdask.verbs.verify import CheckSpec, MagFindings, RecomputeSpec, Verification, VerifyReport, outside_fault, sorted_faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -63,7 +63,7 @@ class Made:
         return volume if self.finer.box is not None or self.box is None else replace(volume, box=self.box)
 
 
-class StagedVerify:
+class StagedVerify(Verification):
     """A check that can be run.
 
     Parameters
@@ -80,6 +80,7 @@ class StagedVerify:
 
     def __init__(self, scope: Scope, *, decode: bool, pyramid: float = 0.0, method: str | None = None) -> None:
         self.scope = scope
+        self.path = scope.path
         self._decode = decode
         self._pyramid = pyramid
         self._method = method
@@ -88,11 +89,6 @@ class StagedVerify:
         self._compared: dict[str, int] = {}
         self._says_how: set[str] = set()
         self._started = time.monotonic()
-
-    @property
-    def path(self) -> str:
-        """What the user named."""
-        return self.scope.path
 
     def file_job(self) -> FlatJob:
         """Make the job that reads the files."""
