@@ -347,7 +347,7 @@ def test_a_source_that_changes_meanwhile(dataset):
         change(dataset / "seg" / "1")
         return number(labelling)
 
-    with mock.patch("wkwdask.graphs.build.number", changed), pytest.raises(IncompleteWriteError, match="was changed while it was read"):
+    with mock.patch("wkwdask.ids.wkw_components.number", changed), pytest.raises(IncompleteWriteError, match="was changed while it was read"):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     assert not (dataset / "cc" / "1").exists()
 
@@ -361,7 +361,7 @@ def test_a_second_run_is_refused(dataset):
             wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
         return number(labelling)
 
-    with mock.patch("wkwdask.graphs.build.number", meanwhile):
+    with mock.patch("wkwdask.ids.wkw_components.number", meanwhile):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
 
 

@@ -14,7 +14,7 @@ from PIL import Image
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, ViewerWarning
-from wkwdask.graphs import build
+from wkwdask.graphs import calls
 
 SIZE = (4, 4, 35)
 VOXELS = np.random.default_rng(0).integers(0, 255, (21, 30, 41)).astype(np.uint8)  # z, y, x
@@ -151,12 +151,12 @@ def test_scales_of_a_call_that_was_interrupted_between_two(tmp_path, monkeypatch
     def once(*args, **options):
         if copied:
             raise OSError("the plug")
-        copied.append(rechunk(*args, **options))
+        copied.append(make(*args, **options))
         return copied[0]
 
-    rechunk = build.rechunk
+    make = calls.make
     with monkeypatch.context() as patch:
-        patch.setattr(build, "rechunk", once)
+        patch.setattr(calls, "make", once)
         with pytest.raises(OSError, match="the plug"):
             wkwdask.convert(source, url, chunk_size=(8, 8, 8))
     report = wkwdask.convert(source, url, chunk_size=(8, 8, 8))

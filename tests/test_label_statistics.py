@@ -27,9 +27,10 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, MissingError, TaskFailedError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.graphs.surveys import count_labels, run_survey
+from wkwdask.graphs.runners import carry_out
 from wkwdask.ids.label_columns import label_columns
 from wkwdask.ids.label_statistics import make_label_survey
+from wkwdask.ids.survey import Surveying
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 VOXEL_SIZE = (11.24, 11.24, 28.0)
@@ -223,13 +224,13 @@ def test_jobs_know_no_format():
     labels, values = make_labels("int32", (70, 50, 40), 1, "blobs"), voxel_array("float32", (2, 70, 50, 40), 2, "noise")
     seg, color = make_volume("statistics-seg", labels[None], (7, 9, 11)), make_volume("statistics-color", values, (7, 9, 11))
     with many_regions(32), dask.config.set(scheduler="synchronous"):
-        rows = run_survey(make_label_survey(seg, color, seg.box, ignore_zero=True), "test").sorted()
-        ids, counts = count_labels(seg, ignore_zero=False)
+        rows = carry_out(Surveying(make_label_survey(seg, color, seg.box, ignore_zero=True), "test")).sorted()
+        counted = carry_out(Surveying(make_label_survey(seg, None, seg.box, ignore_zero=False), "test")).sorted()
     frame = pd.DataFrame(label_columns(rows, seg.box, None), pd.Index(rows.labels.astype(np.int64), name="label"))
     check_equal(frame, reference(labels, values, offset=(7, 9, 11), voxel_size=None), scale=1e4)
     wanted = np.unique(labels, return_counts=True)
-    np.testing.assert_array_equal(ids, wanted[0])
-    np.testing.assert_array_equal(counts, wanted[1])
+    np.testing.assert_array_equal(counted.labels, wanted[0])
+    np.testing.assert_array_equal(counted.counts, wanted[1])
 
 
 @pytest.fixture(scope="module")

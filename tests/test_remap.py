@@ -22,7 +22,7 @@ import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ResumeError, UnsupportedError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.graphs import build
+from wkwdask.graphs import runners
 from wkwdask.ids import id_map, id_source
 from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans import apply
@@ -422,13 +422,13 @@ def test_an_interrupted_run_goes_on_with_the_same_mapping_only(dataset, tmp_path
 
 def test_a_npy_that_changes_meanwhile(dataset, tmp_path):
     np.save(tmp_path / "a.npy", np.arange(300))
-    run = build._run_from_journal
+    run = runners.run_job
 
-    def changed(*args):
+    def changed(*args, **options):
         np.save(tmp_path / "a.npy", np.arange(301))
-        return run(*args)
+        return run(*args, **options)
 
-    with mock.patch.object(build, "_run_from_journal", changed), pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"):
+    with mock.patch.object(runners, "run_job", changed), pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "a.npy")
 
 
@@ -451,14 +451,14 @@ def test_a_npy_that_is_moved_or_replaced(dataset, tmp_path):
 
 
 def test_a_second_run_is_refused(dataset):
-    run = build._run_from_journal
+    run = runners.run_job
 
-    def meanwhile(*args):
+    def meanwhile(*args, **options):
         with pytest.raises(LockedError):
             wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", {1: 2})
-        return run(*args)
+        return run(*args, **options)
 
-    with mock.patch.object(build, "_run_from_journal", meanwhile):
+    with mock.patch.object(runners, "run_job", meanwhile):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", {1: 2})
 
 

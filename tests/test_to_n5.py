@@ -14,6 +14,7 @@ from faults.trees import contents, leftovers
 from n5_volumes import write_attributes, write_dataset
 
 import wkwdask
+import wkwdask.graphs.calls
 from wkwdask.errors import ExistsError, ResumeError, TaskFailedError, UnsupportedError
 from wkwdask.formats.n5.block import decode_block
 from wkwdask.formats.n5.compression import make_compression
@@ -254,8 +255,8 @@ def test_the_same_call_goes_on_between_two_mags(tmp_path, monkeypatch, target):
             made.append(original(*arguments, **options))
             return made[0]
 
-        original = wkwdask.graphs.build.rechunk
-        patched.setattr("wkwdask.graphs.build.rechunk", killed)
+        original = wkwdask.graphs.calls.make
+        patched.setattr("wkwdask.graphs.calls.make", killed)
         with pytest.raises(BrokenError):
             wkwdask.convert(source, target, **options)
     with pytest.raises(ExistsError):
