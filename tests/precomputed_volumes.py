@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 import json
 from pathlib import Path
@@ -57,7 +58,38 @@ def write_scale(folder, scale, array, suffix="", pack=lambda data: data):
         shard = int(scale.sharding.places(np.array([chunk], np.uint64))[0][0])
         shards.setdefault(shard, {})[chunk] = compress_gzip(data) if scale.sharding.data_encoding == "gzip" else data
     for shard, chunks in shards.items():
-        (place / scale.sharding.shard_name(shard)).write_bytes(b"".join(assemble_shard(chunks, scale.sharding)))
+        write_shard(place / scale.sharding.shard_name(shard), chunks, scale.sharding)
+
+
+def write_shard(path, chunks, sharding):
+    """Write a shard of chunks by their identifiers."""
+    path.write_bytes(b"".join(assemble_shard(chunks, sharding)))
+
+
+def write_minishards(path, minishards):
+    """Write a shard whose minishards hold these chunks, right or wrong: pairs of identifier and bytes; nothing is compressed."""
+    data, index = b"", []
+    for chunks in minishards:
+        ids, sizes = np.array([chunk for chunk, _ in chunks], np.int64), np.array([len(part) for _, part in chunks], np.int64)
+        starts = len(data) + np.cumsum(sizes) - sizes
+        data += b"".join(part for _, part in chunks)
+        table = np.array([np.diff(ids, prepend=0), np.diff(starts, prepend=0) - np.append(0, sizes[:-1])[: len(sizes)], sizes], "<i8").tobytes()
+        index += [len(data), len(data) + len(table)]
+        data += table
+    path.write_bytes(np.array(index, "<u8").tobytes() + data)
+
+
+def read_shard(path, sharding):
+    """Take a shard apart: its chunks, as they are stored, by their identifiers."""
+    raw, chunks, head = path.read_bytes(), {}, 16 << sharding.minishard_bits
+    for start, end in np.frombuffer(raw, "<u8", 2 << sharding.minishard_bits).reshape(-1, 2).tolist():
+        part = raw[head + start : head + end]
+        table = np.frombuffer(gzip.decompress(part) if sharding.minishard_index_encoding == "gzip" and part else part, "<u8").reshape(3, -1)
+        sizes = table[2]
+        starts = np.cumsum(table[1]) + np.cumsum(sizes) - sizes
+        for chunk, first, size in zip(np.cumsum(table[0]).tolist(), starts.tolist(), sizes.tolist(), strict=True):
+            chunks[chunk] = raw[head + first : head + first + size]
+    return chunks
 
 
 def write_volume(folder, array, kind="image", others=None, **scale):

@@ -11,13 +11,11 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from faults.drivers import regions_of
 
 import wkwdask
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, TruncatedError
-from wkwdask.formats.webknossos.dataset import read_datasource
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
-from wkwdask.plans import pyramid as plan_module
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 OFFSET = (5, 14, 7)
@@ -37,8 +35,7 @@ def _threads():
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.create_dataset(folder, (11.24, 11.24, 28))
     wkwdask.write(folder / "color" / "1", OFFSET, voxels(), **OPTIONS)
     return folder
 
@@ -248,7 +245,7 @@ def test_a_pyramid_far_away(tmp_path, far):
 def test_pyramid_follows_webknossos(dataset):
     report = wkwdask.build_pyramid(dataset)
     assert sorted(os.listdir(dataset / "color")) == ["1", "2-2-1", "4-4-2"]
-    assert [mag.mag.name for mag in read_datasource(str(dataset)).layer("color").mags] == ["1", "2-2-1", "4-4-2"]
+    assert [mag.name for mag in wkwdask.open_dataset(dataset)["color"].mags] == ["1", "2-2-1", "4-4-2"]
     assert [Path(mag.path).name for mag in report.mags] == ["2-2-1", "4-4-2"]
     assert report.nbytes_in == voxels().size
 
@@ -309,8 +306,7 @@ def largest(array, box, mag):
 def test_pyramid_steps_of_any_length(tmp_path):
     """A ladder may catch up along an axis at once."""
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.create_dataset(folder, (8, 8, 8))
     wkwdask.write(folder / "color" / "8-8-1", OFFSET, voxels(), **OPTIONS)
     wkwdask.build_pyramid(folder, coarsest=16, method="max")
     assert sorted(os.listdir(folder / "color")) == ["16", "8-8-1"]
@@ -324,7 +320,7 @@ def test_pyramid_of_chosen_mags(dataset, mags):
     report = wkwdask.build_pyramid(dataset, mags=mags, method="max")
     chosen = sorted({Mag.parse(mag) for mag in mags}, key=lambda mag: mag.x * mag.y * mag.z)
     assert [Path(mag.path).name for mag in report.mags] == [mag.name for mag in chosen]
-    assert [mag.mag for mag in read_datasource(str(dataset)).layer("color").mags] == [Mag(1, 1, 1), *chosen]
+    assert list(wkwdask.open_dataset(dataset)["color"].mags) == [Mag(1, 1, 1), *chosen]
     for mag in chosen:  # a maximum of maxima
         np.testing.assert_array_equal(wkwdask.read(dataset, mag=mag)[0], largest(voxels(), BoundingBox(OFFSET, SHAPE), mag))
 
@@ -440,7 +436,7 @@ def test_several_layers(dataset):
     assert report.nbytes_in == 5 * voxels().size
     assert report.files == sum(mag.files for mag in report.mags) == 2 * 2 * 2 * 1
     for layer in ("labels", "color"):
-        assert [mag.mag.name for mag in read_datasource(str(dataset)).layer(layer).mags] == ["1", "2"]
+        assert [mag.name for mag in wkwdask.open_dataset(dataset)[layer].mags] == ["1", "2"]
     one = wkwdask.build_pyramid(dataset, ["color"], mags=[4])
     assert [Path(mag.path).name for mag in one.mags] == ["4"]
     with pytest.raises(ValueError, match="layer"):
@@ -452,8 +448,7 @@ def test_several_layers(dataset):
 
 def test_pyramid_of_a_single_section(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.create_dataset(folder, (8, 8, 8))
     wkwdask.write(folder / "color" / "1", (3, 4, 5), voxels((40, 30, 1)), **OPTIONS)
     wkwdask.build_pyramid(folder, coarsest=4)
     assert sorted(os.listdir(folder / "color")) == ["1", "2-2-1", "4-4-1"]
@@ -504,10 +499,8 @@ def interrupted(dataset):
         path.write_bytes(whole)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
 
-    with pytest.MonkeyPatch.context() as patch, dask.config.set(scheduler="synchronous"):
-        patch.setattr(plan_module, "_REGION_VX", 8)
-        with pytest.raises(TruncatedError) as caught:
-            wkwdask.build_pyramid(dataset, mags=["2-2-1", "4-4-2"], method="max")
+    with regions_of(8), dask.config.set(scheduler="synchronous"), pytest.raises(TruncatedError) as caught:
+        wkwdask.build_pyramid(dataset, mags=["2-2-1", "4-4-2"], method="max")
     assert caught.value.__notes__[-1].startswith("what was finished is kept: the same call goes on from there")
     assert sorted(name for name in os.listdir(dataset / "color") if not name.startswith(".wkwdask-job-")) == ["1"]
     assert len(os.listdir(dataset / "color")) == 2

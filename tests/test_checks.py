@@ -14,7 +14,6 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from damage_matrix import (
     ABOVE,
     BROKEN_BLOCK,
@@ -48,13 +47,12 @@ from faults.drivers import KILLS, killed_at
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import VOXEL_KINDS, voxel_array
+from support.commands import run_here
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError, ResumeError
 from wkwdask.formats.manifest import MANIFEST_NAME
 from wkwdask.formats.webknossos.dataset import read_datasource
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.formats.wkw.listing import QUARANTINE_NAME
 from wkwdask.model.faults import KINDS
 from wkwdask.runs import job as job_module
@@ -272,8 +270,7 @@ def test_no_method_fits(dataset):
 
 def coarser_of_strangers(folder, array, method="max"):
     """Two mags of an image, of which nothing says how the coarser one was made."""
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.create_dataset(folder, (4, 4, 4))
     wkwdask.to_wkw(array, folder / "color" / "1", block_len=8, file_len=2, category="color")
     wkwdask.build_pyramid(folder, "color", mags=["2"], method=method)
     for path in (folder / "color").glob("*/.wkwdask*"):
@@ -359,11 +356,11 @@ def test_a_mag_that_is_not_what_it_says_is_an_error(dataset):
     report = wkwdask.verify(dataset, pyramid=True)
     assert {(fault.kind, fault.severity) for fault in report.faults} == {("pyramid.differs", "error")}
     assert not report.is_sound
-    assert run("verify", dataset, "--pyramid").exit_code == 1
+    assert run_here("verify", dataset, "--pyramid").returncode == 1
     strangers_mag()(dataset)
     report = wkwdask.verify(dataset, pyramid=True)
     assert {(fault.kind, fault.severity) for fault in report.faults} == {("pyramid.differs", "warning")}
-    assert run("verify", dataset, "--pyramid").exit_code == 0
+    assert run_here("verify", dataset, "--pyramid").returncode == 0
 
 
 def test_the_advice_for_files_that_are_not_stored_alike(dataset):
@@ -634,8 +631,7 @@ def without_json(folder):
 def test_a_lost_json_gets_the_box_of_the_voxels(tmp_path, step):
     """What the mag's provenance says of its source is not taken for the place of the mag itself."""
     first, second = tmp_path / "ds", tmp_path / "other"
-    first.mkdir()
-    (first / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.create_dataset(first, (4, 4, 4))
     mag = "color/2" if step == "upsample" else "color/1"
     wkwdask.to_wkw(noise(40, 30, 30), first / mag, offset=(4, 0, 6), block_len=8, file_len=2, category="color")
     copies = {"copy": {}, "moved": {"translate": (36, 20, 50)}, "part": {"bounding_box": (10, 4, 8, 20, 20, 20)}}
@@ -660,8 +656,7 @@ def test_a_lost_json_gets_the_box_of_the_voxels(tmp_path, step):
 
 def test_the_box_of_a_new_json_holds_all_voxels(tmp_path):
     """Others wrote more after the job that noted a box."""
-    (tmp_path / "ds").mkdir()
-    (tmp_path / "ds" / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
     wkwdask.to_wkw(noise(40, 30, 30), tmp_path / "ds" / "color" / "1", offset=(4, 0, 6), block_len=8, file_len=2, category="color")
     file = tmp_path / "ds" / "color" / "1" / "z1" / "y0" / "x0.wkw"
     target = tmp_path / "ds" / "color" / "1" / "z7" / "y3" / "x5.wkw"
@@ -884,24 +879,20 @@ def test_broken_manifests(dataset):
 # ----------------------------------------------------------------------------- commands
 
 
-def run(*arguments):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
-
-
 def test_verify_command(dataset):
-    result = run("verify", dataset)
-    assert result.exit_code == 0
+    result = run_here("verify", dataset)
+    assert result.returncode == 0
     assert "sound: 0 errors" in result.output
     add(FINE)(dataset)
-    assert run("verify", dataset).exit_code == 0
-    assert run("verify", dataset, "--strict").exit_code == 1
+    assert run_here("verify", dataset).returncode == 0
+    assert run_here("verify", dataset, "--strict").returncode == 1
     blocks(BROKEN_BLOCK)(dataset)
-    result = run("verify", dataset, "--pyramid", "--sample", "0.5")
-    assert result.exit_code == 1
+    result = run_here("verify", dataset, "--pyramid", "--sample", "0.5")
+    assert result.returncode == 1
     assert "block 5" in result.output
     assert "NOT SOUND" in result.output
-    assert "block.undecodable" not in run("verify", dataset, "--limit", "0").output
-    found = json.loads(run("verify", dataset, "--json").output)
+    assert "block.undecodable" not in run_here("verify", dataset, "--limit", "0").output
+    found = json.loads(run_here("verify", dataset, "--json").output)
     assert [(fault["kind"], fault["block"], fault["voxel"]) for fault in found["faults"] if fault["severity"] == "error"] == [
         ("block.undecodable", 5, [24, 0, 24])
     ]
@@ -910,34 +901,34 @@ def test_verify_command(dataset):
 
 def test_repair_command(dataset):
     blocks(BROKEN_BLOCK)(dataset)
-    result = run("repair", dataset, "--dry-run", "--json")
-    assert result.exit_code == 1
+    result = run_here("repair", dataset, "--dry-run", "--json")
+    assert result.returncode == 1
     assert json.loads(result.output)["left"][0]["kind"] == "block.undecodable"
-    result = run("repair", dataset, "--salvage", "--dry-run")
+    result = run_here("repair", dataset, "--salvage", "--dry-run")
     assert "would salvage" in result.output
     assert "nothing was changed" in result.output
-    result = run("repair", dataset, "--salvage")
-    assert result.exit_code == 0
+    result = run_here("repair", dataset, "--salvage")
+    assert result.returncode == 0
     assert "no errors or warnings remain" in result.output
     (dataset / FILE_NAME).unlink()
-    assert run("repair", dataset, "--voxel-size", "11.24,11.24,28").exit_code == 0
+    assert run_here("repair", dataset, "--voxel-size", "11.24,11.24,28").returncode == 0
     assert wkwdask.info(dataset).voxel_size_nm == (11.24, 11.24, 28)
 
 
 def test_manifest_command(dataset):
-    assert run("verify", dataset, "--manifest", "write").exit_code == 0
-    assert run("verify", dataset, "--manifest", "check").exit_code == 0
+    assert run_here("verify", dataset, "--manifest", "write").returncode == 0
+    assert run_here("verify", dataset, "--manifest", "check").returncode == 0
     cut(FINE, -1)(dataset)
-    result = run("verify", dataset, "--manifest", "check", "--json")
-    assert result.exit_code == 1
+    result = run_here("verify", dataset, "--manifest", "check", "--json")
+    assert result.returncode == 1
     assert json.loads(result.output)["changed"] == [FINE]
 
 
 def test_diff_command(dataset, sound):
-    assert run("diff", dataset, sound).exit_code == 0
+    assert run_here("diff", dataset, sound).returncode == 0
     wkwdask.write(dataset / "color" / "1", OFFSET, np.zeros(SHAPE, np.uint8), existing="overwrite")
-    result = run("diff", dataset, sound, "--layer", "color", "--json")
-    assert result.exit_code == 1
+    result = run_here("diff", dataset, sound, "--layer", "color", "--json")
+    assert result.returncode == 1
     assert json.loads(result.output)["voxels_different"] == np.count_nonzero(voxels(sound, "color"))
 
 

@@ -9,20 +9,17 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from command_line import run_here
+from faults.drivers import regions_of
 from PIL import Image
+from support.commands import run_here
 
 import wkwdask
-from wkwdask import cli
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.plans import pyramid as plan_module
 
 
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "a dataset [v2]"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.create_dataset(folder, (11.24, 11.24, 28))
     ramp = np.arange(40, dtype=np.uint8)
     color = np.add.outer(np.add.outer(ramp, ramp), ramp[:24])
     wkwdask.write(folder / "color" / "1", (5, 6, 7), color, block_len=8, file_len=2)
@@ -67,20 +64,15 @@ def test_pyramid_and_its_refusal(dataset):
 
 
 @pytest.fixture
-def call(monkeypatch, capsys):
+def call():
     """Run the command in this process, on one thread; gives exit code, output and errors."""
 
-    def run_here(*arguments):
-        monkeypatch.setattr(sys, "argv", ["wkwdask", *map(str, arguments)])
-        code = 0
+    def run(*arguments):
         with dask.config.set(scheduler="synchronous"):
-            try:
-                cli.main()
-            except SystemExit as end:
-                code = end.code
-        return code, *capsys.readouterr()
+            done = run_here(*arguments)
+        return done.returncode, done.stdout, done.stderr
 
-    return run_here
+    return run
 
 
 def tree(folder):
@@ -137,8 +129,7 @@ def test_dry_run_of_an_update_is_refused(dataset, call, other):
 def test_resume(dataset, call):
     repair = damage(dataset)
     command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4", "--block-len", 4, "--file-len", 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "_REGION_VX", 4)
+    with regions_of(4):
         code, _, err = call(*command)
     assert code == 3  # some tasks failed, the others are done
     assert err.count("\n") == 1  # one line, with its notes
@@ -171,8 +162,7 @@ def test_resume(dataset, call):
 def test_an_interrupted_run_is_forgotten(dataset, call):
     repair = damage(dataset)
     command = ("pyramid", dataset, "--layer", "color", "--mags", "2,4", "--block-len", 4, "--file-len", 1)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "_REGION_VX", 4)
+    with regions_of(4):
         assert call(*command)[0] == 3  # some tasks failed
     repair()
     assert len(mags_of(dataset)) == 2

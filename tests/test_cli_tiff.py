@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 
-from command_line import run_here
+from support.commands import run_here
 from zarr_proposal import TIFF_PREFIX
 
 import wkwdask

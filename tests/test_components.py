@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import pickle
+from functools import partial
 from pathlib import Path
-from unittest import mock
 
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from faults.drivers import ENVIRONMENT, regions_of, stopping, without_flushing
+from faults.drivers import ENVIRONMENT, logged, regions_of, runs, stopping, without_flushing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
+from support.commands import run_here
+from support.datasets import layer_of
+from support.inside import before_task, limited
+from support.scipy_components import assert_same_components, of_labels, of_mask
 
 import wkwdask
-from wkwdask.cli import cli
+from wkwdask import BoundingBox
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, LockedError, ResumeError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.ids import components, wkw_components
-from wkwdask.ids.components import FacesSpec, LabelSpec
-from wkwdask.kernels.labels.components import label_brick
-from wkwdask.plans import components as plans
 
 SMALL = {"block_len": 8, "file_len": 2}
 OFFSET = (13, 8, 5)
 SHAPE = (70, 50, 40)
-RANK = {6: 1, 18: 2, 26: 3}
 assert ENVIRONMENT  # progress of cluster processes is off
 
 
@@ -42,45 +36,20 @@ def one_thread():
 @pytest.fixture(autouse=True)
 def small_bricks():
     """Let there be many bricks and regions, however small the volume."""
-    with mock.patch.object(plans, "BRICK_NBYTES", 16**3 * 5), regions_of(16), without_flushing():
+    with limited(components_nbytes=16**3 * 5), regions_of(16), without_flushing():
         yield
 
 
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.create_dataset(folder, (4, 4, 4))
     return folder
-
-
-def of_mask(mask, connectivity):
-    """What scipy finds in a whole array."""
-    return ndimage.label(mask, ndimage.generate_binary_structure(3, RANK[connectivity]))[0]
-
-
-def of_labels(labels, connectivity):
-    """Components of equal labels, one scipy call for each label."""
-    out, count = np.zeros(labels.shape, np.int64), 0
-    for value in np.unique(labels[labels != 0]):
-        found = of_mask(labels == value, connectivity)
-        out += np.where(found > 0, found + count, 0)
-        count += found.max()
-    return out
 
 
 def without_small(labels, min_voxels):
     sizes = np.bincount(labels.ravel())
     return np.where(sizes[labels] >= min_voxels, labels, 0)
-
-
-def assert_same_components(found, expected):
-    """The same voxels together, whatever the ids, and ids 1 to n."""
-    pairs = np.unique(np.stack([found.ravel(), expected.ravel()]).astype(np.int64), axis=1)
-    assert len(np.unique(pairs[0])) == len(np.unique(pairs[1])) == pairs.shape[1]
-    assert ((found == 0) == (expected == 0)).all()
-    np.testing.assert_array_equal(np.unique(found[found > 0]), np.arange(1, found.max() + 1))
-    np.testing.assert_array_equal(np.sort(np.bincount(found.ravel().astype(np.int64))[1:]), np.sort(np.unique(expected[expected > 0], return_counts=True)[1]))
 
 
 def blobs(seed, shape=SHAPE, low=118):
@@ -112,23 +81,6 @@ def leftovers(folder):
     return [path.name for path in Path(folder).rglob(".wkwdask-job-*")]
 
 
-# ----------------------------------------------------------------------------- one array
-
-
-@settings(max_examples=60)
-@given(st.tuples(*[st.integers(1, 9)] * 3), st.integers(1, 4), st.sampled_from([6, 18, 26]), st.sampled_from(["u1", "u2", "i4", "u8", "?"]), st.integers(0, 99))
-def test_a_brick(shape, num_labels, connectivity, dtype, seed):
-    random = np.random.default_rng(seed)
-    voxels = random.integers(0, num_labels + 1, shape).astype(dtype)
-    is_open = random.random((3, 2)) < 0.5
-    labels, num_touching, sizes = label_brick(voxels, connectivity, is_open)
-    assert_same_components(labels, of_labels(voxels, connectivity))
-    np.testing.assert_array_equal(sizes, np.bincount(labels.ravel(), minlength=1)[1:])
-    on_open = [labels.take(-side, axis) for axis in range(3) for side in (0, 1) if is_open[axis, side]]
-    touching = np.unique(np.concatenate([face.ravel() for face in on_open])) if on_open else np.zeros(0)
-    np.testing.assert_array_equal(touching[touching > 0], np.arange(1, num_touching + 1))
-
-
 # ----------------------------------------------------------------------------- whole volumes
 
 
@@ -142,7 +94,7 @@ def test_any_box(tmp_path_factory, shape, offset, connectivity, density, thresho
     random = np.random.default_rng(seed)
     labels = np.where(random.random(shape) < density, random.integers(1, 3, shape), 0).astype(np.uint16)
     wkwdask.write(folder / "a" / "1", offset, labels, **SMALL)
-    (folder / FILE_NAME).write_text(format_datasource(new_document("any", (4, 4, 4))))
+    wkwdask.create_dataset(folder, (4, 4, 4))
     wkwdask.write(folder / "b" / "1", offset, labels, **SMALL)
     with dask.config.set(scheduler="synchronous"), regions_of(region):
         wkwdask.connected_components(
@@ -170,7 +122,7 @@ def test_smooth_labels_and_thresholds(dataset, connectivity):
         report = wkwdask.connected_components(dataset / "color", dataset / name / "1", threshold=threshold, connectivity=connectivity)
         assert_same_components(result(dataset / name / "1"), expected)
         assert report.note == f"{expected.max()} components"
-        layer = next(layer for layer in json.loads((dataset / FILE_NAME).read_text())["dataLayers"] if layer["name"] == name)
+        layer = layer_of(dataset, name)
         assert (layer["category"], layer["elementClass"], layer["largestSegmentId"]) == ("segmentation", "uint32", expected.max())
         assert layer["boundingBox"]["topLeft"] == list(OFFSET)
     assert not leftovers(dataset)
@@ -200,17 +152,15 @@ def test_diagonal_neighbours_in_eight_bricks(dataset):
         assert found == ["2 components", "2 components", "1 components"]
 
 
-def test_absent_files_are_background(dataset):
+def test_absent_files_are_background(dataset, tmp_path):
     labels = np.zeros((200, 200, 48), np.uint32)
     labels[3:40, 3:20, 3:20] = 7
     labels[180:, 190:, 20:] = 7
     wkwdask.write(dataset / "seg" / "1", (0, 0, 0), labels, **SMALL)
-    tasks = []
-    run = LabelSpec.run
-    with mock.patch.object(LabelSpec, "run", lambda task: tasks.append(task.region) or run(task)):
+    with logged(tmp_path / "log"):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     assert_same_components(result(dataset / "cc" / "1"), of_labels(labels, 26))
-    assert len(tasks) == 3 * 2 * 2 + 2 * 2 * 2  # regions of 16 voxels that touch a file, of 13 * 13 * 3
+    assert sum(name.startswith("label") for name in runs(tmp_path / "log")) == 3 * 2 * 2 + 2 * 2 * 2  # regions of 16 voxels that touch a file, of 13 * 13 * 3
 
 
 def test_an_empty_layer(dataset):
@@ -289,13 +239,6 @@ def test_a_cluster(dataset):
     assert stored(dataset / "serial") == stored(dataset / "cluster")
 
 
-def test_tasks_stay_small(dataset):
-    wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
-    staged = wkw_components.stage_components(dataset / "seg" / "1", dataset / "cc" / "1", wkw_components.ComponentsOptions(), "error", 2)
-    for task in (LabelSpec(staged.labelling, (0, 0, 0)).task(), FacesSpec(staged.labelling, (0, 0, 0)).task(), *staged.job().tasks()):
-        assert len(pickle.dumps(task)) < 3000
-
-
 # ----------------------------------------------------------------------------- interruptions
 
 
@@ -341,28 +284,23 @@ def test_other_settings_and_other_data_do_not_go_on(dataset, tmp_path):
 
 def test_a_source_that_changes_meanwhile(dataset):
     wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
-    number = components.number
-
-    def changed(labelling):
-        change(dataset / "seg" / "1")
-        return number(labelling)
-
-    with mock.patch("wkwdask.ids.wkw_components.number", changed), pytest.raises(IncompleteWriteError, match="was changed while it was read"):
+    with before_task(60, partial(change, dataset / "seg" / "1")), pytest.raises(IncompleteWriteError, match="was changed while it was read"):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     assert not (dataset / "cc" / "1").exists()
 
 
 def test_a_second_run_is_refused(dataset):
     wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
-    number = components.number
+    refused = []
 
-    def meanwhile(labelling):
+    def meanwhile():
         with pytest.raises(LockedError):
             wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
-        return number(labelling)
+        refused.append(True)
 
-    with mock.patch("wkwdask.ids.wkw_components.number", meanwhile):
+    with before_task(60, meanwhile):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
+    assert refused
 
 
 def test_damaged_scratch_files_are_made_again(dataset, tmp_path):
@@ -397,12 +335,12 @@ def test_damaged_pairs_are_made_again(dataset, tmp_path):
 
 def test_ids_become_longer_where_there_are_too_many(dataset):
     wkwdask.write(dataset / "seg" / "1", OFFSET, blobs(4), **SMALL)
-    with mock.patch.object(wkw_components, "_MOST_OF_32_BITS", 5):
+    with limited(ids_of_32_bits=5):
         wkwdask.connected_components(dataset / "seg", dataset / "cc" / "1")
     found = result(dataset / "cc" / "1")
     assert found.dtype == np.uint64
     assert_same_components(found, of_labels(blobs(4), 26))
-    layer = next(layer for layer in json.loads((dataset / FILE_NAME).read_text())["dataLayers"] if layer["name"] == "cc")
+    layer = layer_of(dataset, "cc")
     assert layer["elementClass"] == "uint64"
     with pytest.raises(ValueError, match=r"components are too many for uint8; give another dtype="):
         wkwdask.connected_components(dataset / "seg", dataset / "short" / "1", dtype="uint8")
@@ -440,12 +378,12 @@ def test_the_command(dataset):
         (["--threshold", "120,130", "--overwrite"], of_mask((blobs(1) >= 120) & (blobs(1) <= 130), 26)),
         (["--min-voxels", "10", "--overwrite"], without_small(of_labels(blobs(1), 26), 10)),
     ]:
-        done = CliRunner().invoke(cli, ["components", str(dataset / "color" / "1"), str(dataset / "cells" / "1"), *arguments], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
+        done = run_here("components", dataset / "color" / "1", dataset / "cells" / "1", *arguments)
+        assert done.returncode == 0, done.output
         assert f"{len(np.unique(expected)) - 1} components" in done.output
         assert_same_components(result(dataset / "cells" / "1"), expected)
     wkwdask.write(dataset / "wide" / "1", OFFSET, np.arange(2**63, 2**63 + 8, dtype=np.uint64).reshape(2, 2, 2), **SMALL)
-    done = CliRunner().invoke(cli, ["components", str(dataset / "wide"), str(dataset / "w" / "1"), "--threshold", f"{2**63 + 3},{2**63 + 5}"])
+    done = run_here("components", dataset / "wide", dataset / "w" / "1", "--threshold", f"{2**63 + 3},{2**63 + 5}")
     assert np.count_nonzero(wkwdask.read(dataset / "w" / "1")) == 3, done.output
-    done = CliRunner().invoke(cli, ["components", str(dataset / "color"), str(dataset / "x" / "1"), "--threshold", "1,2,3"])
+    done = run_here("components", dataset / "color", dataset / "x" / "1", "--threshold", "1,2,3")
     assert "--threshold takes one number or two" in done.output

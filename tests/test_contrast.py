@@ -8,24 +8,22 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from unittest import mock
 
 import dask
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from faults.drivers import regions_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from local_cluster import local_cluster
 from strategies import vectors, voxel_array
+from support.commands import run_here
+from support.datasets import FILE_NAME
+from support.inside import limited
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import MissingError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.ids.histogram import Bins, binned_percentiles, percentiles
-from wkwdask.kernels.labels.value_counts import count_values, counted_values
 
 SMALL = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
@@ -34,14 +32,13 @@ WORKFLOW = Path(__file__).resolve().parent.parent / "workflows" / "contrast.py"
 
 @contextlib.contextmanager
 def many_regions(edge=16):
-    with mock.patch("wkwdask.plans.apply.choose_region", return_value=(edge,) * 3), mock.patch("wkwdask.plans.apply.BRICK_NBYTES", 1 << 12):
+    with regions_of(edge), limited(brick_nbytes=1 << 12):
         yield
 
 
 def make_dataset(folder, **layers):
     """Write layers of arrays at voxel (5, 0, 9)."""
-    folder.mkdir(exist_ok=True)
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 40))))
+    wkwdask.create_dataset(folder, (4, 4, 40))
     for name, array in layers.items():
         wkwdask.write(folder / name / "1", (5, 0, 9), array, category="color", **SMALL)
     return folder
@@ -96,38 +93,6 @@ def test_any_voxels(dtype, channels, shape, kind, per_slice, ignore_zero, bins, 
                 assert int(one.z) == 9 + n
 
 
-@given(
-    st.sampled_from(["uint8", "int8", "uint16", "int16"]),
-    st.integers(0, 70),
-    st.integers(1, 3),
-    st.sampled_from(["few", "noise", "extremes"]),
-    st.integers(0, 99),
-)
-def test_counted_values(dtype, number, stride, kind, seed):
-    values = voxel_array(dtype, (number * stride,), seed, kind)[::stride]
-    ids, counts = np.unique(values, return_counts=True)
-    found = count_values(values)
-    np.testing.assert_array_equal(counted_values(values.dtype)[found > 0], ids)
-    np.testing.assert_array_equal(found[found > 0], counts)
-
-
-@given(st.lists(st.integers(0, 255), min_size=1, max_size=200), st.lists(st.floats(0, 100), min_size=1, max_size=5))
-def test_percentiles_are_those_of_numpy(values, percents):
-    counts = np.bincount(values, minlength=256)
-    found = percentiles(counts, np.arange(256), np.array(percents))
-    np.testing.assert_array_equal(found, np.percentile(np.array(values, np.float64), percents))
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=200, unique=True), st.integers(1, 300), st.lists(st.floats(0, 100), min_size=1, max_size=5))
-def test_percentiles_of_bins_are_off_by_a_bin_at_most(values, bins, percents):
-    counts, edges = np.histogram(values, bins)
-    found = binned_percentiles(counts, edges, np.array(percents))
-    low, high = (np.percentile(values, percents, method=method) for method in ("lower", "higher"))
-    width = (edges[1] - edges[0]) * (1 + 1e-9)
-    assert (found >= low - width).all()
-    assert (found <= high + width).all()
-
-
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     random = np.random.default_rng(0)
@@ -155,6 +120,20 @@ def test_contrast_is_that_of_numpy(dataset):
     values = floats[(floats != 0) & np.isfinite(floats)]
     np.testing.assert_allclose(found[["low", "high"]], [np.percentile(values, (1, 99))], atol=1.01 * float(np.ptp(values)) / 4096 + 0.15)
     np.testing.assert_allclose(found[["min", "max"]], [[values.min(), values.max()]], rtol=1e-6)
+
+
+@given(st.lists(st.integers(1, 255), min_size=1, max_size=200), st.tuples(st.floats(0, 100), st.floats(0, 100)).filter(lambda two: two[0] < two[1]))
+def test_percentiles_are_those_of_numpy(tmp_path_factory, values, percents):
+    """Those of floats lie in the right bin of their range."""
+    column = np.array(values).reshape(1, 1, 1, -1)
+    folder = make_dataset(tmp_path_factory.mktemp("column") / "ds", em=column.astype(np.uint8), floats=column.astype(np.float32) / 3)
+    np.testing.assert_array_equal(wkwdask.contrast(folder, percents, layer="em")[["low", "high"]], [np.percentile(np.array(values, np.float64), percents)])
+    found = wkwdask.contrast(folder, percents, layer="floats")[["low", "high"]].to_numpy()[0]
+    floats = column.ravel().astype(np.float32) / 3
+    low, high = (np.percentile(floats, percents, method=method) for method in ("lower", "higher"))
+    width = 1.01 * max(float(np.ptp(floats)), 1) / 4096
+    assert (found >= low - width).all()
+    assert (found <= high + width).all()
 
 
 def test_contrast_of_slices(dataset):
@@ -232,8 +211,9 @@ def test_a_range_of_one_value(dataset):
     assert int(found.sum()) == (em == 90).sum()
     assert [int(found.below.sum()), int(found.above.sum())] == [(em < 90).sum(), (em > 90).sum()]
     floats = (em[0] / 3).astype(np.float32)
-    counts = Bins(2, 30.0, 30.0).fill(floats.ravel())
-    assert [int(n.sum()) for n in (counts.counts, counts.below, counts.above)] == [
+    wkwdask.write(Path(folder) / "thirds" / "1", (5, 0, 9), floats, **SMALL)
+    counts = wkwdask.histogram(folder, layer="thirds", range=(30, 30), bins=2)
+    assert [int(n.sum()) for n in (counts, counts.below, counts.above)] == [
         (abs(floats - 30) <= 0.5).sum(),
         (floats < 29.5).sum(),
         (floats > 30.5).sum(),
@@ -243,7 +223,7 @@ def test_a_range_of_one_value(dataset):
 def test_the_command_prints_what_it_writes(tmp_path):
     make_dataset(tmp_path / "ds", color=np.full((1, 8, 8, 8), 5230632, np.uint32))
     with many_regions():
-        done = CliRunner().invoke(cli, ["contrast", str(tmp_path / "ds"), "--write"])
+        done = run_here("contrast", tmp_path / "ds", "--write")
     shown = json.loads((tmp_path / "ds" / FILE_NAME).read_text())["dataLayers"][0]["defaultViewConfiguration"]["intensityRange"]
     assert done.output.splitlines()[-1] == f"intensityRange {shown[0]!r}, {shown[1]!r} is written"
 
@@ -283,19 +263,18 @@ def test_real_em(shared_data):
 
 def test_commands(dataset, tmp_path):
     folder, em, *_ = dataset
-    run = CliRunner().invoke
-    done = run(cli, ["histogram", str(folder), "--layer", "em", "--per-slice", "-o", str(tmp_path / "counts.csv")], catch_exceptions=False)
+    done = run_here("histogram", folder, "--layer", "em", "--per-slice", "-o", tmp_path / "counts.csv")
     assert done.output == ""
     table = pd.read_csv(tmp_path / "counts.csv")
     assert table["count"].sum() == em.size
     assert table[(table.z == 9 + 3) & (table.value == 0)]["count"].item() == 40 * 30
-    printed = run(cli, ["histogram", str(folder), "--layer", "floats", "--bins", "2", "--range", "0,10"], catch_exceptions=False).output
+    printed = run_here("histogram", folder, "--layer", "floats", "--bins", "2", "--range", "0,10").output
     assert "1 values are NaN" in printed
     assert "values lie above the bins" in printed
     expected = np.percentile(em[em != 0], (5, 95))
-    shown = run(cli, ["contrast", str(folder), "--layer", "em", "--percentiles", "5,95"], catch_exceptions=False).output
+    shown = run_here("contrast", folder, "--layer", "em", "--percentiles", "5,95").output
     assert shown.endswith(f"intensityRange {expected[0]:g}, {expected[1]:g}\n")
-    assert run(cli, ["contrast", str(folder), "--percentiles", "5"]).exit_code == 2
+    assert run_here("contrast", folder, "--percentiles", "5").returncode == 2
 
 
 def test_workflow(tmp_path):

@@ -11,15 +11,15 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from faults.drivers import imports_of, runs, stopping
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
+from support.commands import run_here
+from support.datasets import FILE_NAME
+from support.inside import before_task, limited
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, UnsupportedError
-from wkwdask.formats.webknossos.datasource import FILE_NAME
-from wkwdask.store import local
 
 VOXEL_SIZE = (4, 4, 35)
 OPTIONS = {"voxel_size": VOXEL_SIZE, "block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -181,24 +181,18 @@ def test_a_new_dataset_appears_with_its_first_mag(tmp_path, sections):
     assert [layer["name"] for layer in written["dataLayers"]] == ["second", "first"]
 
 
-def test_two_first_imports_at_once(tmp_path, sections, monkeypatch):
+def test_two_first_imports_at_once(tmp_path, sections):
     """The second one that ends finds the JSON of the other one, and keeps its layer."""
-    from wkwdask.verbs import foreign_import
 
-    check = foreign_import.StagedImport.check_unchanged
+    def meanwhile():
+        wkwdask.convert(sections, tmp_path / "ds", layer="inner", **OPTIONS)
 
-    def meanwhile(self):
-        if "/outer/" in self.staged.folders[0]:
-            wkwdask.convert(sections, tmp_path / "ds", layer="inner", **OPTIONS)
-        check(self)
-
-    monkeypatch.setattr(foreign_import.StagedImport, "check_unchanged", meanwhile)
-    wkwdask.convert(sections, tmp_path / "ds", layer="outer", **OPTIONS)
+    with before_task(1, meanwhile):
+        wkwdask.convert(sections, tmp_path / "ds", layer="outer", **OPTIONS)
     assert [layer["name"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
     shutil.rmtree(tmp_path / "ds")
-    with pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(9.0, 9.0, 9.0\) nm"):
+    with before_task(1, meanwhile), pytest.raises(ValueError, match=r"the voxel size is \(4.0, 4.0, 35.0\) nm, not \(9.0, 9.0, 9.0\) nm"):
         wkwdask.convert(sections, tmp_path / "ds", layer="outer", **(OPTIONS | {"voxel_size": (9, 9, 9)}))
-    monkeypatch.undo()
     report = wkwdask.convert(sections, tmp_path / "ds", layer="outer", **{name: value for name, value in OPTIONS.items() if name != "voxel_size"})
     assert "had been finished before" in report.note
     assert [layer["name"] for layer in document(tmp_path / "ds")["dataLayers"]] == ["inner", "outer"]
@@ -381,35 +375,30 @@ def test_a_full_disk(tmp_path, sections, monkeypatch):
 @pytest.mark.parametrize("options", [{}, {"dtype": "uint16"}, {"channels": (0,)}])
 def test_sections_too_large_for_memory(tmp_path, monkeypatch, options):
     """They are read in strips, and decoded once each."""
-    from wkwdask.formats.pictures import image_stack
-    from wkwdask.plans import slabs
-
     array = voxels((21, 60, 81))
-    monkeypatch.setattr(slabs, "READING_NBYTES", 8 * 81 * 20)
-    decoded, read = [], image_stack.read_pixels
-    monkeypatch.setattr(image_stack, "read_pixels", lambda *args: decoded.append(args[0].name) or read(*args))
-    wkwdask.convert(save(tmp_path / "s", array), tmp_path / "ds", offset=(3, 1, 2), **OPTIONS, **options)
+    sections, decoded, load = save(tmp_path / "s", array), [], PngImageFile.load_end
+    monkeypatch.setattr(PngImageFile, "load_end", lambda image: decoded.append(image.filename) or load(image))
+    with limited(section_nbytes=8 * 81 * 20):
+        wkwdask.convert(sections, tmp_path / "ds", offset=(3, 1, 2), **OPTIONS, **options)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "ds")[0].T, array)
     assert len(decoded) == len(set(decoded)) == 21
     assert hidden(tmp_path) == []
 
 
-def test_there_is_no_uncompressed_copy(tmp_path, monkeypatch):
+def written():
+    """Count the bytes that this process has written so far."""
+    return int(next(line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("wchar")).split()[1])
+
+
+def test_there_is_no_uncompressed_copy(tmp_path):
     """Of sections that compress well, few bytes are ever written."""
     array = np.zeros((64, 128, 128), np.uint8)
     array[:, 5, 5] = 1
     save(tmp_path / "s", array)
-    written = 0
-    write = local.NewFile.write
-
-    def count(self, data, offset):
-        nonlocal written
-        written += memoryview(data).nbytes
-        return write(self, data, offset)
-
-    monkeypatch.setattr(local.NewFile, "write", count)
+    wkwdask.convert(tmp_path / "s", tmp_path / "first", **OPTIONS)  # compiles
+    before = written()
     wkwdask.convert(tmp_path / "s", tmp_path / "ds", **OPTIONS)
-    assert 0 < written < array.nbytes / 4
+    assert 0 < written() - before < array.nbytes / 4
 
 
 # ----------------------------------------------------------------------------- export
@@ -547,8 +536,8 @@ def test_an_interrupted_export_goes_on(tmp_path, dataset):
 
 
 def run(*arguments):
-    done = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    assert done.exception is None, done.output
+    done = run_here(*arguments)
+    assert done.returncode == 0, done.output
     return done
 
 
@@ -565,20 +554,21 @@ def test_command(tmp_path):
     done = run("convert", tmp_path / "ds" / "em" / "1", tmp_path / "b.npy", "--box", "5,6,7,10,10,10")
     assert "b.npy: 1 file, 1,000 voxels" in done.output
     np.testing.assert_array_equal(np.load(tmp_path / "b.npy"), found[:10, :10, :10])
-    done = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.npy"), str(tmp_path / "x"), "--voxel-size", "4,4"])
-    assert isinstance(done.exception, ValueError)
-    done = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.npy"), str(tmp_path / "x"), "--offset", "a,b,c"])
+    done = run_here("convert", tmp_path / "a.npy", tmp_path / "x", "--voxel-size", "4,4")
+    assert done.returncode == 1
+    assert "voxel" in done.output
+    done = run_here("convert", tmp_path / "a.npy", tmp_path / "x", "--offset", "a,b,c")
     assert "--offset takes numbers with commas between them" in done.output
-    done = CliRunner().invoke(cli, ["convert", str(tmp_path / "a.npy"), str(tmp_path / "x"), "--range", "5"])
+    done = run_here("convert", tmp_path / "a.npy", tmp_path / "x", "--range", "5")
     assert "--range takes two numbers, LOW,HIGH, got 1" in done.output
 
 
 def test_command_tells_of_gaps(tmp_path, sections):
     (sections / "s3.png").unlink()
     for options in ((), ("--dry-run",), ("--pyramid",)):
-        done = CliRunner().invoke(cli, ["convert", str(sections), str(tmp_path / "ds"), "--voxel-size", "4,4,35", *options])
-        assert isinstance(done.exception, MissingError)
-        assert "sections seem to be missing: 3; " in str(done.exception)
+        done = run_here("convert", sections, tmp_path / "ds", "--voxel-size", "4,4,35", *options)
+        assert done.returncode == 1
+        assert "sections seem to be missing: 3; " in done.output
         assert not (tmp_path / "ds").exists()
     done = run("convert", sections, tmp_path / "ds", "--voxel-size", "4,4,35", "--on-error", "fill")
     assert done.output.count("sections that are missing, filled with zeros: 3") == 1

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
+import xarray as xr
 from faults.drivers import imports_of, stopping
 from PIL import Image
+from support.commands import run_here
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, SectionWarning
-from wkwdask.formats.opening import find
 
 pytest.importorskip("zarr", reason="the extra zarr")
 
@@ -50,7 +49,7 @@ def test_sections(target, sections):
     report = wkwdask.convert(sections, target, **options)
     assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (21 * 30 * 41, 0, 254)
     np.testing.assert_array_equal(wkwdask.read(opened(target), ((-5, 6, 7), (36, 36, 28)))[0], VOXELS.T)
-    assert find(opened(target)).choose(None).voxel_size_nm == SIZE
+    assert xr.open_dataset(target.removeprefix("n5://"), engine="n5" if target.startswith("n5") else "ngff").attrs["voxel_size_nm"] == SIZE
     with pytest.raises(ExistsError):
         wkwdask.convert(sections, target, **options)
     assert "nothing to do" in wkwdask.convert(sections, target, existing="resume", **options).note
@@ -114,7 +113,7 @@ def test_options_that_make_no_sense(tmp_path, sections, name, options, message):
 
 
 def test_command(target, sections):
-    done = CliRunner().invoke(cli, ["convert", f"{sections}/s*.png", target, "--voxel-size", "4,4,35"])
-    assert done.exit_code == 0, done.output
+    done = run_here("convert", f"{sections}/s*.png", target, "--voxel-size", "4,4,35")
+    assert done.returncode == 0, done.output
     with pytest.raises(MissingError):
         wkwdask.convert(f"{sections}/none", target, voxel_size=SIZE, existing="overwrite")

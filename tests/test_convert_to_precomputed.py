@@ -7,14 +7,12 @@ import json
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from faults.drivers import imports_of, stopping
+from faults.drivers import imports_of, logged, runs, stopping
 from PIL import Image
+from support.commands import run_here
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, ResumeError, SectionWarning, ViewerWarning
-from wkwdask.graphs import calls
 
 SIZE = (4, 4, 35)
 VOXELS = np.random.default_rng(0).integers(0, 255, (21, 30, 41)).astype(np.uint8)  # z, y, x
@@ -143,22 +141,13 @@ def fail(*_, **__):
     raise OSError("the plug")
 
 
-def test_scales_of_a_call_that_was_interrupted_between_two(tmp_path, monkeypatch, sections):
+def test_scales_of_a_call_that_was_interrupted_behind_the_first(tmp_path, sections):
     source, url = f"precomputed://{tmp_path}/em", f"precomputed://{tmp_path}/too"
     made = wkwdask.convert(sections, source, pyramid=True, **OPTIONS)
-    copied = []
-
-    def once(*args, **options):
-        if copied:
-            raise OSError("the plug")
-        copied.append(make(*args, **options))
-        return copied[0]
-
-    make = calls.make
-    with monkeypatch.context() as patch:
-        patch.setattr(calls, "make", once)
-        with pytest.raises(OSError, match="the plug"):
-            wkwdask.convert(source, url, chunk_size=(8, 8, 8))
+    with logged(tmp_path / "log"):
+        wkwdask.convert(source, f"precomputed://{tmp_path}/whole", chunk_size=(8, 8, 8))
+    with stopping(tmp_path / "log", sum(runs(tmp_path / "log").values()) - 1, OSError("the plug")), pytest.raises(OSError, match="the plug"):
+        wkwdask.convert(source, url, chunk_size=(8, 8, 8))
     report = wkwdask.convert(source, url, chunk_size=(8, 8, 8))
     assert len(report.mags) == len(made.mags) > 1
     with pytest.raises(ExistsError):
@@ -235,8 +224,8 @@ def test_what_the_viewer_shows_wrong(tmp_path):
 def test_command(tmp_path, sections):
     pytest.importorskip("imagecodecs", reason="jpeg needs the extra precomputed")
     arguments = ["convert", f"{sections}/s*.png", f"precomputed://{tmp_path}/em", "--voxel-size", "0.004,0.004,0.035", "--unit", "um", "--offset", "1,2,3"]
-    done = CliRunner().invoke(cli, [*arguments, "--encoding", "jpeg", "--quality", "95", "--sharded", "--chunk-size", "32,32,16", "--pyramid"])
-    assert done.exit_code == 0, done.output
+    done = run_here(*arguments, "--encoding", "jpeg", "--quality", "95", "--sharded", "--chunk-size", "32,32,16", "--pyramid")
+    assert done.returncode == 0, done.output
     scales = info_of(tmp_path / "em")["scales"]
     assert (scales[0]["resolution"], scales[0]["voxel_offset"], scales[0]["encoding"]) == ([4, 4, 35], [1, 2, 3], "jpeg")
     assert scales[0]["jpeg_quality"] == 95

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from faults.drivers import rechunks_of, stopping
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commands import run_here
+from support.datasets import document_of, edit
+from support.wkw_files import spoil_block, stored_voxels
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.formats.wkw import splice as wkw_splice
-from wkwdask.formats.wkw.volume import WkwVolume
-from wkwdask.store import local
 
 OFFSET = (16, 0, 40)
 SHAPE = (50, 41, 30)
@@ -40,8 +37,7 @@ def _in_this_thread():
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.create_dataset(folder, (11.24, 11.24, 28))
     wkwdask.to_wkw(voxels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4")
     wkwdask.to_wkw((voxels(1) * 60).astype(np.uint8), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=2, compression="raw", category="color")
     wkwdask.build_pyramid(folder, "cells", mags=["2-2-1"])
@@ -49,14 +45,8 @@ def dataset(tmp_path):
     return folder
 
 
-def edit(folder, change):
-    document = json.loads((folder / FILE_NAME).read_text())
-    change(document)
-    (folder / FILE_NAME).write_text(format_datasource(document))
-
-
 def layers(folder):
-    return {layer["name"]: layer for layer in json.loads((folder / FILE_NAME).read_text())["dataLayers"]}
+    return {layer["name"]: layer for layer in document_of(folder)["dataLayers"]}
 
 
 def whole(folder, layer="cells", mag=1):
@@ -67,21 +57,24 @@ def files(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*.wkw")}
 
 
-def without_decoding(monkeypatch):
-    monkeypatch.setattr(wkw_splice, "encode_from", None)
-    monkeypatch.setattr(WkwVolume, "read_into", None)
+def undecodable(dataset):
+    """Make every block of the segmentation undecodable, and give what brings them back."""
+    before = {path: path.read_bytes() for path in (dataset / "cells").rglob("x*.wkw")}
+    for path in before:
+        for number in range(8):
+            spoil_block(path, number)
+    return before
 
 
-def test_a_dataset_is_copied_byte_for_byte(dataset, tmp_path, monkeypatch):
+def test_a_dataset_is_copied_byte_for_byte(dataset, tmp_path):
     """Voxels outside of the box of the layer come along, as far as a file that is copied holds them."""
     edit(dataset, lambda document: document["dataLayers"][0].update({"boundingBox": {"topLeft": [18, 3, 41], "width": 47, "height": 30, "depth": 28}}))
-    without_decoding(monkeypatch)
+    undecodable(dataset)
     report = wkwdask.copy(dataset, tmp_path / "copy")
-    monkeypatch.undo()
     assert files(tmp_path / "copy") == files(dataset)
     assert report.files == sum(not name.endswith("header.wkw") for name in files(dataset))
     assert report.note == ""
-    before, after = (json.loads((folder / FILE_NAME).read_text()) for folder in (dataset, tmp_path / "copy"))
+    before, after = (document_of(folder) for folder in (dataset, tmp_path / "copy"))
     assert after["scale"] == before["scale"]
     for name, layer in layers(tmp_path / "copy").items():
         assert {**layer, "mags": None} == {**layers(dataset)[name], "mags": None}
@@ -89,12 +82,12 @@ def test_a_dataset_is_copied_byte_for_byte(dataset, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("translate", [(32, 0, 0), (32, 64, -32)])
-def test_files_get_other_names(dataset, tmp_path, monkeypatch, translate):
-    without_decoding(monkeypatch)
+def test_files_get_other_names(dataset, tmp_path, translate):
     wkwdask.copy(dataset, tmp_path / "copy", translate=translate)
-    monkeypatch.undo()
     for mag in ("1", "2-2-1"):
         np.testing.assert_array_equal(whole(tmp_path / "copy", mag=mag), whole(dataset, mag=mag))
+    undecodable(dataset)
+    wkwdask.copy(dataset, tmp_path / "copy", translate=translate, existing="overwrite")
     place = [a + b for a, b in zip(OFFSET, translate, strict=True)]
     assert layers(tmp_path / "copy")["cells"]["boundingBox"]["topLeft"] == place
     assert layers(tmp_path / "copy")["cells"]["largestSegmentId"] == 3
@@ -127,9 +120,7 @@ def test_any_vector_and_box(tmp_path_factory, translate, corners, file_len, cut)
     expected = np.zeros((96, 96, 96), np.uint16)
     kept = tuple(slice(a, a + n) for a, n in zip(low, size, strict=True)) if cut else ...
     expected[tuple(slice(a + t, a + t + n) for a, n, t in zip(box[:3], box[3:], translate, strict=True))] = array[kept]
-    volume, found = WkwVolume.open(str(folder / "copy" / "1")), np.empty((1, 96, 96, 96), np.uint16)
-    volume.read_into(found, (0, 0, 0))
-    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(stored_voxels(folder / "copy" / "1", (96, 96, 96))[0], expected)
 
 
 def test_a_layer_gets_another_name(dataset, tmp_path):
@@ -151,8 +142,7 @@ def test_a_layer_gets_another_name(dataset, tmp_path):
 
 
 def test_another_voxel_size_is_told(dataset, tmp_path):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / FILE_NAME).write_text(format_datasource(new_document("other", (4, 4, 4))))
+    wkwdask.create_dataset(tmp_path / "other", (4, 4, 4))
     report = wkwdask.copy(dataset / "cells", tmp_path / "other" / "cells")
     assert report.note == f"voxels of {tmp_path}/other are (4.0, 4.0, 4.0) nm, those that were copied (11.24, 11.24, 28.0) nm"
 
@@ -215,17 +205,17 @@ def test_file_systems_that_cannot_copy(dataset, tmp_path, monkeypatch, code):
     def refuses(*_):
         raise OSError(code, "no")
 
-    monkeypatch.setattr(local.os, "copy_file_range", refuses)
+    monkeypatch.setattr(os, "copy_file_range", refuses)
     wkwdask.copy(dataset, tmp_path / "copy")
     assert files(tmp_path / "copy") == files(dataset)
 
 
 def test_command(dataset, tmp_path):
-    run = CliRunner().invoke(cli, ["copy", str(dataset), str(tmp_path / "copy"), "--layer", "cells", "--translate=-8,0,3", "--mags", "1"])
-    assert run.exit_code == 0, run.output
+    run = run_here("copy", dataset, tmp_path / "copy", "--layer", "cells", "--translate=-8,0,3", "--mags", "1")
+    assert run.returncode == 0, run.output
     assert layers(tmp_path / "copy")["cells"]["boundingBox"]["topLeft"] == [8, 0, 43]
-    run = CliRunner().invoke(cli, ["copy", str(dataset), str(tmp_path / "copy"), "--translate", "1,2"])
-    assert run.exit_code == 2
+    run = run_here("copy", dataset, tmp_path / "copy", "--translate", "1,2")
+    assert run.returncode == 2
     assert "three whole numbers" in run.output
 
 

@@ -14,12 +14,11 @@ from pathlib import Path
 import dataset_edits
 import numpy as np
 import pytest
+from support.datasets import FILE_NAME
 
 import wkwdask
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, ExistsError, LockedError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.datasource import FILE_NAME
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store import locks
 from wkwdask.store.local import publish_bytes

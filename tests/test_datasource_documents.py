@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from wkwdask import BoundingBox, Mag
 from wkwdask.formats.webknossos.datasource import format_datasource, parse_datasource
 from wkwdask.formats.webknossos.datasource_edits import (
     with_box,
@@ -19,8 +20,6 @@ from wkwdask.formats.webknossos.datasource_edits import (
     without_layer,
 )
 from wkwdask.formats.webknossos.layer_views import Attachment, Axis, attachments_of, axes_of, dtype_of, mappings_of, transformations_of, view_of
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 
 BOX = '"boundingBox": {"topLeft": [10, 20, 30], "width": 101, "height": 67, "depth": 45}'
 MAGS = '"mags": [{"mag": [1, 1, 1], "path": "./a/1", "cubeLength": 64, "axisOrder": {"c": 0, "x": 1, "y": 2, "z": 3}}]'

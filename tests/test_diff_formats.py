@@ -8,7 +8,6 @@ from PIL import Image
 
 import wkwdask
 from wkwdask.errors import MissingError
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 
 
 @pytest.fixture
@@ -18,8 +17,7 @@ def values():
 
 @pytest.fixture
 def mag(tmp_path, values):
-    (tmp_path / "ds").mkdir()
-    (tmp_path / "ds" / "datasource-properties.json").write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.create_dataset(tmp_path / "ds", (4, 4, 4))
     wkwdask.write(tmp_path / "ds" / "color" / "1", (5, 6, 7), values, block_len=8, file_len=2)
     return tmp_path / "ds" / "color" / "1"
 

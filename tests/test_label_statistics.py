@@ -14,7 +14,6 @@ import dask
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from faults.drivers import ENVIRONMENT
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,11 +21,10 @@ from local_cluster import local_cluster
 from memory_volume import make_volume
 from scipy import ndimage
 from strategies import vectors, voxel_array
+from support.commands import run_here
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import BoundsError, ExistsError, MissingError, TaskFailedError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.graphs.runners import carry_out
 from wkwdask.ids.label_columns import label_columns
 from wkwdask.ids.label_statistics import make_label_survey
@@ -80,8 +78,7 @@ def check_equal(found, expected, *, scale=None):
 
 def make_dataset(folder, layers, voxel_size=VOXEL_SIZE):
     """Write layers: name, mag, offset, array."""
-    folder.mkdir(exist_ok=True)
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", voxel_size)))
+    wkwdask.create_dataset(folder, voxel_size)
     for name, mag, offset, array in layers:
         wkwdask.write(folder / name / mag, offset, array, category="segmentation" if name.startswith("seg") else "color", **SMALL)
     return folder
@@ -312,13 +309,13 @@ def test_real_neurons(shared_data):
 
 def test_command(floats, tmp_path):
     dataset, labels, _ = floats
-    done = CliRunner().invoke(cli, ["labels", str(dataset), "--color", "color", "-o", str(tmp_path / "table.parquet")], catch_exceptions=False)
+    done = run_here("labels", dataset, "--color", "color", "-o", tmp_path / "table.parquet")
     found = wkwdask.label_statistics(dataset, "color")
     assert done.output == f"{len(found)} labels, {np.count_nonzero(labels):,} voxels: {tmp_path}/table.parquet\n"
     table = pd.read_parquet(tmp_path / "table.parquet")
     pd.testing.assert_frame_equal(table, found)
     assert table.attrs == found.attrs
-    printed = CliRunner().invoke(cli, ["labels", str(dataset), "--with-zero", "--box", "3,0,0,10,10,10"], catch_exceptions=False).output
+    printed = run_here("labels", dataset, "--with-zero", "--box", "3,0,0,10,10,10").output
     assert printed.endswith("labels, 1,000 voxels\n")
     assert str(int(labels[:10, :10, :10].max())) in printed
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 
 import dask
 import numpy as np
 import pytest
 from annotations import write_annotation, write_annotations, write_data_zip
-from click.testing import CliRunner
 from faults.drivers import rechunks_of, stopping
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commands import run_here
+from support.datasets import edit, layer_of
+from support.inside import before_task
+from support.wkw_files import LZ4, Header, block_bytes, spoil_block, stored_voxels
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import CorruptError, ExistsError, IncompleteWriteError, MissingError, ResumeError, UnsupportedError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.formats.wkw import splice as wkw_splice
-from wkwdask.formats.wkw.header import BlockType, format_header, make_header
-from wkwdask.formats.wkw.volume import WkwVolume
 
 STEP = 32
 SHAPE = (150, 130, 70)
@@ -43,22 +40,11 @@ def dataset(tmp_path):
 
 
 def make_dataset(folder, dtype=np.uint32, file_len=2, largest=LARGEST):
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.create_dataset(folder, (11.24, 11.24, 28))
     wkwdask.to_wkw(labels(SHAPE, 0, 9).astype(dtype), folder / "seg" / "1", file_len=file_len, compression="lz4", category="segmentation")
     wkwdask.to_wkw(np.ones(SHAPE, np.uint8), folder / "color" / "1", file_len=2)
     edit(folder, lambda document: document["dataLayers"][0].update({"largestSegmentId": largest} if largest else {}))
     return folder
-
-
-def edit(folder, change):
-    document = json.loads((folder / FILE_NAME).read_text())
-    change(document)
-    (folder / FILE_NAME).write_text(format_datasource(document))
-
-
-def layer(folder, name="seg"):
-    return next(layer for layer in json.loads((folder / FILE_NAME).read_text())["dataLayers"] if layer["name"] == name)
 
 
 def whole(folder, layer="seg", mag=1):
@@ -96,9 +82,9 @@ def test_blocks_replace_blocks(dataset, tmp_path, options):
     report = wkwdask.merge(dataset, path, tmp_path / "merged", **options, verify=True)
     expected = put(whole(dataset), BLOCKS)
     np.testing.assert_array_equal(whole(tmp_path / "merged"), expected)
-    assert layer(tmp_path / "merged")["largestSegmentId"] == max(LARGEST, max(int(voxels.max()) for voxels in BLOCKS.values()))
-    assert layer(tmp_path / "merged")["boundingBox"] == layer(dataset)["boundingBox"]
-    assert [entry["mag"] for entry in layer(tmp_path / "merged")["mags"]] == [[1, 1, 1]]
+    assert layer_of(tmp_path / "merged", "seg")["largestSegmentId"] == max(LARGEST, max(int(voxels.max()) for voxels in BLOCKS.values()))
+    assert layer_of(tmp_path / "merged", "seg")["boundingBox"] == layer_of(dataset, "seg")["boundingBox"]
+    assert [entry["mag"] for entry in layer_of(tmp_path / "merged", "seg")["mags"]] == [[1, 1, 1]]
     assert report.note.endswith(f"coarser mags are not made: wkwdask pyramid {tmp_path}/merged/seg")
     wkwdask.build_pyramid(tmp_path / "merged", "seg", mags=["2"])
 
@@ -124,14 +110,17 @@ def test_all_that_is_downloaded(dataset, tmp_path, stored, form):
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), BLOCKS))
 
 
-def test_untouched_blocks_are_not_decoded(dataset, tmp_path, monkeypatch):
-    """And files without annotated blocks are copied as they are."""
-    encode, blocks = wkw_splice.encode_from, []
-    monkeypatch.setattr(wkw_splice, "encode_from", lambda *args, **options: (blocks.append(args), encode(*args, **options))[1])
-    border = sum(index[0] == 4 or index[1] == 4 or index[2] == 2 for index in np.ndindex(5, 5, 3))
-    inside = {index: voxels for index, voxels in BLOCKS.items() if index != (4, 4, 2)}
-    wkwdask.merge(dataset, write_annotation(tmp_path / "annotation.zip", {"1": inside}), tmp_path / "merged")
-    assert len(blocks) == border + len(inside)
+def test_untouched_blocks_are_not_decoded(dataset, tmp_path):
+    """They are copied as they are, and so are files without annotated blocks; those at the border of the box may hold more than lies in it."""
+    blocks = {index: voxels for index, voxels in BLOCKS.items() if index != (4, 4, 2)}
+    path = write_annotation(tmp_path / "annotation.zip", {"1": blocks})
+    kept = {}
+    for index in np.ndindex(4, 4, 2):
+        file, number = f"seg/1/z{index[2] // 2}/y{index[1] // 2}/x{index[0] // 2}.wkw", sum((n % 2) << axis for axis, n in enumerate(index))
+        if index not in blocks:
+            kept[file, number] = spoil_block(dataset / file, number)
+    wkwdask.merge(dataset, path, tmp_path / "merged")
+    assert {(file, number): block_bytes(tmp_path / "merged" / file, number) for file, number in kept} == kept
     untouched = "seg/1/z0/y0/x1.wkw"
     assert (tmp_path / "merged" / untouched).read_bytes() == (dataset / untouched).read_bytes()
 
@@ -161,7 +150,7 @@ def test_relabel(dataset, tmp_path):
     raised = {index: np.where(voxels > LARGEST, voxels + 10, voxels) for index, voxels in second.items()}
     raised_more = {index: voxels + 30 for index, voxels in third.items()}
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(dataset), first | raised | raised_more))
-    assert layer(tmp_path / "merged")["largestSegmentId"] == LARGEST + 32
+    assert layer_of(tmp_path / "merged", "seg")["largestSegmentId"] == LARGEST + 32
     assert "ids 51 to 70 became 61 to 80" in report.note
     edit(dataset, lambda document: document["dataLayers"][0].pop("largestSegmentId"))
     with pytest.raises(ValueError, match="its JSON does not state"):
@@ -180,7 +169,7 @@ def test_a_json_that_states_too_small_an_id(dataset, tmp_path):
         wkwdask.merge(dataset, path, tmp_path / "merged", relabel=True)
     wkwdask.merge(dataset, path, tmp_path / "merged", relabel=8)
     np.testing.assert_array_equal(whole(tmp_path / "merged"), whole(dataset))
-    assert layer(tmp_path / "merged")["largestSegmentId"] == 8
+    assert layer_of(tmp_path / "merged", "seg")["largestSegmentId"] == 8
 
 
 def test_types(tmp_path):
@@ -190,7 +179,7 @@ def test_types(tmp_path):
     path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
     wkwdask.merge(base, path, tmp_path / "merged")
     np.testing.assert_array_equal(whole(tmp_path / "merged"), put(whole(base), BLOCKS))
-    assert layer(tmp_path / "merged")["largestSegmentId"] == {"customJsonEncoding": "bigint", "value": str(1 << 60)}
+    assert layer_of(tmp_path / "merged", "seg")["largestSegmentId"] == {"customJsonEncoding": "bigint", "value": str(1 << 60)}
     small = make_dataset(tmp_path / "small", np.uint16)
     with pytest.raises(UnsupportedError, match=r"annotation.zip:data_0_Volume.zip:1: holds uint32 in 1 channels, which .* cannot hold"):
         wkwdask.merge(small, path, tmp_path / "other")
@@ -202,7 +191,7 @@ def test_annotated_outside_of_the_box(dataset, tmp_path):
     voxels = np.zeros((STEP,) * 3, int)
     voxels[3:7, 4, 5] = 8
     wkwdask.merge(dataset, write_annotation(tmp_path / "annotation.zip", {"1": {(5, 0, 0): voxels}}), tmp_path / "merged")
-    assert layer(tmp_path / "merged")["boundingBox"] == {"topLeft": [10, 4, 5], "width": 157, "height": 96, "depth": 45}
+    assert layer_of(tmp_path / "merged", "seg")["boundingBox"] == {"topLeft": [10, 4, 5], "width": 157, "height": 96, "depth": 45}
     expected = np.zeros((157, 96, 45), int)
     expected[:100, 6:, 5:] = whole(dataset)
     expected[153:157, 0, 0] = 8
@@ -254,7 +243,7 @@ def test_what_is_refused(dataset, tmp_path):
     raw[1500:1600] = bytes(100)
     (tmp_path / "damaged.zip").write_bytes(raw)
     wkwdask.write(tmp_path / "large" / "1", (0, 0, 0), block().astype(np.uint32), block_len=16, file_len=2)
-    header = format_header(make_header(np.uint32, 1, block_len=32, file_len=1, block_type=BlockType.LZ4))
+    header = Header(np.uint32, 1, 32, 1, LZ4).to_bytes()
     for path, error, message in (
         (tmp_path / "nothing.zip", MissingError, "no such file"),
         (tmp_path / "text.zip", CorruptError, "text.zip: not readable as zip"),
@@ -306,16 +295,10 @@ def test_by_processes(dataset, tmp_path, options):
     assert not (tmp_path / "merged" / "seg").exists()
 
 
-def test_an_annotation_that_is_replaced_meanwhile(dataset, tmp_path, monkeypatch):
+def test_an_annotation_that_is_replaced_meanwhile(dataset, tmp_path):
     path = write_annotation(tmp_path / "annotation.zip", {"1": BLOCKS})
-    encode = wkw_splice.encode_from
-
-    def replaces(*args, **options):
-        write_annotation(path, {"1": {(0, 0, 0): block(9)}})
-        return encode(*args, **options)
-
-    monkeypatch.setattr(wkw_splice, "encode_from", replaces)
-    with pytest.raises(IncompleteWriteError, match=r"annotation.zip:data_0_Volume.zip: was replaced while it was read"):
+    replace = before_task(1, lambda: write_annotation(path, {"1": {(0, 0, 0): block(9)}}))
+    with replace, pytest.raises(IncompleteWriteError, match=r"annotation.zip:data_0_Volume.zip: was replaced while it was read"):
         wkwdask.merge(dataset, path, tmp_path / "merged")
     assert not (tmp_path / "merged" / "seg" / "1").exists()
 
@@ -352,19 +335,17 @@ def test_any_geometry(tmp_path_factory, steps, lengths, offset, shape, indices, 
         expected = put(expected, blocks, steps[1])
     with dask.config.set(scheduler="synchronous"):
         wkwdask.merge(folder / "seg" / "1", paths, folder / "merged" / "1", file_len=lengths[1])
-    found = np.empty((1, 96, 96, 96), np.uint32)
-    WkwVolume.open(str(folder / "merged" / "1")).read_into(found, (0, 0, 0))
-    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(stored_voxels(folder / "merged" / "1", (96, 96, 96))[0], expected)
 
 
 def test_command(dataset, tmp_path):
     first = write_annotation(tmp_path / "first.zip", {"1": {(0, 0, 0): block(1)}})
     second = write_annotation(tmp_path / "second.zip", {"1": {(0, 0, 0): block(2)}})
-    run = CliRunner().invoke(cli, ["merge", str(dataset), str(first), str(second), str(tmp_path / "merged"), "--layer", "seg", "--relabel"])
-    assert run.exit_code == 0, run.output
+    run = run_here("merge", dataset, first, second, tmp_path / "merged", "--layer", "seg", "--relabel")
+    assert run.returncode == 0, run.output
     assert "became" in run.output
-    run = CliRunner().invoke(cli, ["merge", str(dataset), str(first), str(tmp_path / "other"), "--largest-id", "5"])
-    assert run.exit_code == 2
+    run = run_here("merge", dataset, first, tmp_path / "other", "--largest-id", "5")
+    assert run.returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,14 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 from n5_volumes import write_attributes, write_dataset
 from PIL import Image
 from precomputed_volumes import labels
+from support.commands import run_here
 
 import wkwdask
-from wkwdask.cli import cli
+from wkwdask import Mag
 from wkwdask.errors import BoundsError, ExistsError, MissingError, UnsupportedError
-from wkwdask.geometry.mag import Mag
-from wkwdask.xarray.backend import N5Backend, NgffBackend
 
 SHAPE = (50, 37, 23)
 EM = np.random.default_rng(3).integers(0, 255, SHAPE).astype(np.uint8)
@@ -66,18 +64,22 @@ def test_read_and_sample(container):
     assert wkwdask.sample(container / "em", [[8, 4, 0], [57, 40, 22]]).tolist() == [EM[0, 0, 0], EM[49, 36, 22]]
 
 
+def _engine(name):
+    return xr.backends.list_engines()[name]
+
+
 def test_xarray(container):
-    dataset = xr.open_dataset(f"n5://{container}/em", engine=N5Backend, mag=2)
+    dataset = xr.open_dataset(f"n5://{container}/em", engine="n5", mag=2)
     np.testing.assert_array_equal(dataset["em"].values, EM[::2, ::2, ::2])
     assert dataset["em"].sel(x=slice(32, 48)).sizes["x"] == 2  # centres of voxels 4 and 5 of mag 2 [nm]
     assert (dataset.x.attrs["units"], dataset.attrs["mag"]) == ("nm", "2")
-    tree = xr.open_datatree(container, engine=N5Backend)
+    tree = xr.open_datatree(container, engine="n5")
     assert sorted(tree.groups) == ["/", "/cells", "/cells/1", "/em", "/em/1", "/em/2"]
     np.testing.assert_array_equal(tree["/cells/1/cells"].values, IDS)
-    assert N5Backend().guess_can_open(container)
-    assert not N5Backend().guess_can_open(container.parent)
-    assert NgffBackend().guess_can_open("zarr://x")
-    assert not NgffBackend().guess_can_open(str(container))
+    assert _engine("n5").guess_can_open(container)
+    assert not _engine("n5").guess_can_open(container.parent)
+    assert _engine("ngff").guess_can_open("zarr://x")
+    assert not _engine("ngff").guess_can_open(str(container))
 
 
 def test_info_and_preview(container, tmp_path):
@@ -85,9 +87,9 @@ def test_info_and_preview(container, tmp_path):
     assert [(scale.key, scale.mag, scale.encoding) for scale in summary.scales] == [
         ("cells", Mag(1, 1, 1), "raw"), ("em/s0", Mag(1, 1, 1), "gzip"), ("em/s1", Mag(2, 2, 2), "gzip"),
     ]  # fmt: skip
-    document = json.loads(CliRunner().invoke(cli, ["info", f"n5://{container}/em", "--json"], catch_exceptions=False).output)
+    document = json.loads(run_here("info", f"n5://{container}/em", "--json").output)
     assert (document["format"], document["dtype"], document["scales"][0]["box"]) == ("n5", "uint8", [8, 4, 0, *SHAPE])
-    printed = CliRunner().invoke(cli, ["info", str(container)], catch_exceptions=False).output
+    printed = run_here("info", container).output
     assert "n5 container" in printed
     with Image.open(wkwdask.preview(container / "em", tmp_path / "p.png", size=64)) as picture:
         assert picture.size[0] > 64
@@ -207,9 +209,9 @@ def test_ngff(ngff, tmp_path, name):
         ("s0", Mag(1, 1, 1), (4.0, 4.0, 4.0), (8, 4, 0)), ("s1", Mag(2, 2, 2), (8.0, 8.0, 8.0), (4, 2, 0)),
     ]  # fmt: skip
     assert all(scale.files > 0 for scale in summary.scales)
-    tree = xr.open_datatree(ngff / name, engine=NgffBackend)
+    tree = xr.open_datatree(ngff / name, engine="ngff")
     assert sorted(tree.groups) == ["/", "/1", "/2"]
-    assert xr.open_dataset(url, engine=NgffBackend).x.values[:2].tolist() == [34, 38]
+    assert xr.open_dataset(url, engine="ngff").x.values[:2].tolist() == [34, 38]
     wkwdask.convert(url, tmp_path / "ds", layer="color")
     assert wkwdask.diff(tmp_path / "ds" / "color", url).equal
     (made,) = wkwdask.convert(ngff / name / "s1", tmp_path / "level").mags  # by its path alone it is the same level
@@ -220,15 +222,15 @@ def test_ngff(ngff, tmp_path, name):
 def test_n5_as_zarr(container, tmp_path):
     """What the command prints; what it writes goes again, and what is of somebody else stays."""
     wkwdask.convert(container / "em", f"n5://{tmp_path}/v.n5/em")
-    printed = CliRunner().invoke(cli, ["n5-as-zarr", f"{tmp_path}/v.n5"], catch_exceptions=False).output
+    printed = run_here("n5-as-zarr", f"{tmp_path}/v.n5").output
     assert sorted(json.loads(printed)) == ["em/s0/zarr.json", "em/s1/zarr.json", "em/zarr.json", "zarr.json"]
     assert not list(tmp_path.rglob("zarr.json"))
-    CliRunner().invoke(cli, ["n5-as-zarr", f"{tmp_path}/v.n5", "--write"], catch_exceptions=False)
+    run_here("n5-as-zarr", f"{tmp_path}/v.n5", "--write")
     assert len(list(tmp_path.rglob("zarr.json"))) == 4
     image = json.loads((tmp_path / "v.n5" / "em" / "zarr.json").read_text())["attributes"]["ome"]["multiscales"][0]
     assert [entry["coordinateTransformations"][1]["translation"] for entry in image["datasets"]] == [[32.0, 16.0, 0.0], [34.0, 18.0, 2.0]]
     wkwdask.convert(container / "em" / "s0", f"n5://{tmp_path}/v.n5/em", mag=1, existing="overwrite")  # a dataset with a zarr.json is one still
-    CliRunner().invoke(cli, ["n5-as-zarr", f"{tmp_path}/v.n5", "--remove"], catch_exceptions=False)
+    run_here("n5-as-zarr", f"{tmp_path}/v.n5", "--remove")
     assert not list(tmp_path.rglob("zarr.json"))
     (tmp_path / "v.n5" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
     with pytest.raises(ExistsError, match=r"was not made of attributes.json; it is not touched"):

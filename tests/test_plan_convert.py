@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from PIL import Image
 from precomputed_volumes import labels, write_volume
+from support.commands import run_here
 
 import wkwdask
-from wkwdask.cli import cli
+from wkwdask import Sharding
 from wkwdask.errors import ExistsError, SectionWarning
-from wkwdask.formats.precomputed.sharding import Sharding
 
 IDS = labels((150, 90, 70), np.uint32)
 EM = np.random.default_rng(0).integers(0, 255, (20, 130, 150)).astype(np.uint8)  # z, y, x
@@ -97,10 +96,8 @@ def test_what_holds_nothing_is_named(tmp_path):
 
 def test_command(tmp_path, sections):
     (sections / "s7.png").unlink()
-    done = CliRunner().invoke(
-        cli, ["convert", str(sections), f"precomputed://{tmp_path}/em", "--voxel-size", "4,4,35", "--dry-run", "--pyramid", "--on-error", "fill"]
-    )
-    assert done.exit_code == 0, done.output
+    done = run_here("convert", sections, f"precomputed://{tmp_path}/em", "--voxel-size", "4,4,35", "--dry-run", "--pyramid", "--on-error", "fill")
+    assert done.returncode == 0, done.output
     for text in ("4_4_35: 150 x 130 x 20 voxels, ", "reads ", "writes ", "memory ", "time ", "then the pyramid of", "filled with zeros: 7"):
         assert text in done.output
     assert not (tmp_path / "em").exists()

@@ -10,16 +10,13 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from click.testing import CliRunner
 from PIL import Image
 from precomputed_volumes import labels, scale_entry, write_info, write_scale, write_volume
+from support.commands import run_here
 
 import wkwdask
-from wkwdask.cli import cli
+from wkwdask import Mag, Sharding
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
-from wkwdask.formats.precomputed.sharding import Sharding
-from wkwdask.geometry.mag import Mag
-from wkwdask.xarray.backend import PrecomputedBackend, WkwBackend
 
 SHAPE = (50, 37, 23)
 EM = np.random.default_rng(3).integers(0, 255, (2, *SHAPE)).astype(np.uint8)
@@ -125,8 +122,8 @@ def test_jobs_for_wkw_alone_say_so(volumes):
 
 
 def _printed(*arguments):
-    done = CliRunner().invoke(cli, [str(argument) for argument in arguments])
-    assert done.exit_code == 0, done.output
+    done = run_here(*arguments)
+    assert done.returncode == 0, done.output
     return done.output
 
 
@@ -153,47 +150,47 @@ def test_preview(volumes, tmp_path):
 
 
 def test_xarray(volumes):
-    opened = xr.open_dataarray(f"precomputed://{volumes}/cells", engine=PrecomputedBackend)
+    opened = xr.open_dataarray(f"precomputed://{volumes}/cells", engine="precomputed")
     np.testing.assert_array_equal(opened.transpose("x", "y", "z"), IDS[0])
     assert (opened.name, opened.attrs["category"], opened.attrs["mag"]) == ("cells", "segmentation", "1")
     np.testing.assert_allclose(opened.x[:2], [4 * 101.5, 4 * 102.5])
     np.testing.assert_allclose(opened.z[:1], [40 * 40.5])
     assert opened.x.attrs["units"] == "nm"
-    coarse = xr.open_dataarray(volumes / "em", engine=PrecomputedBackend, mag=Mag(2, 2, 1), chunks={})
+    coarse = xr.open_dataarray(volumes / "em", engine="precomputed", mag=Mag(2, 2, 1), chunks={})
     assert isinstance(coarse.data, da.Array)
     np.testing.assert_array_equal(coarse, EM[:, ::2, ::2])
     np.testing.assert_allclose(coarse.x[0], 8 * 50.5)
-    odd = xr.open_dataarray(volumes / "em", engine=PrecomputedBackend, mag="12_12_120")
+    odd = xr.open_dataarray(volumes / "em", engine="precomputed", mag="12_12_120")
     np.testing.assert_allclose([odd.x[0], odd.z[1]], [12 * 33.5, 120 * 14.5])
     points = xr.DataArray([3, 30, 7], dims="p")
     np.testing.assert_array_equal(opened.isel(x=points, y=points, z=[2, 1]), IDS[0][[3, 30, 7], [3, 30, 7]][:, [2, 1]])
     np.testing.assert_array_equal(opened.isel(x=[40, 3, 17], z=slice(None, None, -4)), IDS[0][[40, 3, 17]][:, :, ::-4])
-    part = xr.open_dataarray(volumes / "cells", engine=PrecomputedBackend, bounding_box=(111, 17, 45, 4, 5, 6))
+    part = xr.open_dataarray(volumes / "cells", engine="precomputed", bounding_box=(111, 17, 45, 4, 5, 6))
     np.testing.assert_array_equal(part, IDS[0, 10:14, 10:15, 5:11])
-    small = xr.open_dataarray(volumes / "em", engine=PrecomputedBackend, chunk_size=(10, 10, 10))
+    small = xr.open_dataarray(volumes / "em", engine="precomputed", chunk_size=(10, 10, 10))
     np.testing.assert_array_equal(small, EM)
 
 
 def test_another_mag_of_an_opened_array(volumes):
-    opened = xr.open_dataarray(volumes / "em", engine=PrecomputedBackend, mag=1)
+    opened = xr.open_dataarray(volumes / "em", engine="precomputed", mag=1)
     other = opened.sel(c=1).wkw.at_mag("2-2-1")
     np.testing.assert_array_equal(other, EM[1, ::2, ::2])
 
 
 def test_xarray_guesses_and_trees(volumes):
     for url, is_one in ((volumes / "cells", True), (f"precomputed://{volumes}/cells", True), (volumes, False), ("https://host/v", False), (5, False)):
-        assert PrecomputedBackend().guess_can_open(url) is is_one
-        assert not WkwBackend().guess_can_open(url)
-    tree = xr.open_datatree(volumes / "em", engine=PrecomputedBackend)
+        assert xr.backends.list_engines()["precomputed"].guess_can_open(url) is is_one
+        assert not xr.backends.list_engines()["wkw"].guess_can_open(url)
+    tree = xr.open_datatree(volumes / "em", engine="precomputed")
     assert {node.path for node in tree.leaves} == {"/1", "/2-2-1", "/12_12_120"}
     np.testing.assert_array_equal(tree["2-2-1/em"], EM[:, ::2, ::2])
     assert tree.attrs["voxel_size_nm"] == (4, 4, 40)
     for attrs in (tree["12_12_120"].attrs, tree["12_12_120/em"].attrs):  # it has no mag, and its voxels are its own
         assert {name: attrs.get(name) for name in ("mag", "key", "voxel_size_nm")} == {"mag": None, "key": "12_12_120", "voxel_size_nm": (12, 12, 120)}
     assert {name: tree["2-2-1"].attrs.get(name) for name in ("mag", "key")} == {"mag": "2-2-1", "key": None}
-    assert {node.path for node in xr.open_datatree(volumes / "em" / "8_8_40", engine=PrecomputedBackend).leaves} == {"/2-2-1"}
+    assert {node.path for node in xr.open_datatree(volumes / "em" / "8_8_40", engine="precomputed").leaves} == {"/2-2-1"}
     write_info(volumes / "halves", [scale_entry("bad", size=(0, 0, 0)), scale_entry("good")])
-    assert "scales[0].size" in xr.open_datatree(volumes / "halves", engine=PrecomputedBackend)["bad"].attrs["problem"]
+    assert "scales[0].size" in xr.open_datatree(volumes / "halves", engine="precomputed")["bad"].attrs["problem"]
 
 
 def _wkw(folder, name, array):

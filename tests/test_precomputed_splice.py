@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from faults.trees import contents, leftovers
 from precomputed_volumes import scale_entry, split_shard, write_info, write_scale
+from support.inside import limited
 
 import wkwdask
+from wkwdask import Sharding
 from wkwdask.errors import CorruptError, TaskFailedError
-from wkwdask.formats.precomputed import target as precomputed_splice
-from wkwdask.formats.precomputed.sharding import Sharding
 
 pytest.importorskip("imagecodecs", reason="encodes images")
 
@@ -47,11 +47,11 @@ def volume(request, tmp_path):
 
 
 @pytest.mark.parametrize("sharded", [False, True, FEW])
-def test_in_place_and_elsewhere(volume, monkeypatch, sharded):
-    monkeypatch.setattr(precomputed_splice, "_HELD_NBYTES", 3 * 16 * 16 * 8 * 4)  # pieces of four chunks
+def test_in_place_and_elsewhere(volume, sharded):
     before = wkwdask.read(volume)
-    wkwdask.rechunk(volume, f"precomputed://{volume}-too", sharded=sharded)
-    wkwdask.rechunk(volume, sharded=sharded)
+    with limited(shard_nbytes=3 * 16 * 16 * 8 * 4):  # pieces of four chunks
+        wkwdask.rechunk(volume, f"precomputed://{volume}-too", sharded=sharded)
+        wkwdask.rechunk(volume, sharded=sharded)
     for folder in (volume, f"{volume}-too"):
         np.testing.assert_array_equal(wkwdask.read(folder), before)
         found = wkwdask.verify(folder)

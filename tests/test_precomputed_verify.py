@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from precomputed_volumes import labels, scale_entry, split_shard, write_info, write_scale, write_volume
+from precomputed_volumes import labels, read_shard, scale_entry, split_shard, write_info, write_minishards, write_scale, write_shard, write_volume
+from support.commands import run_here
+from support.inside import KINDS_OF_FAULTS
 
 import wkwdask
-from wkwdask.cli import cli
+from wkwdask import Sharding
 from wkwdask.errors import MissingError, UnsupportedError
-from wkwdask.formats.precomputed.gzip_stream import compress_gzip
-from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard, format_minishard_index, format_shard_index
-from wkwdask.model.faults import KINDS
 
 ARRAY = np.maximum(labels((40, 33, 20), np.uint32), 1)
 RAW = Sharding(1, 1, 9)
@@ -62,7 +61,7 @@ def test_what_it_is_not_for(tmp_path):
     fsspec.filesystem("memory").pipe("/verified/info", (tmp_path / "info").read_bytes())
     with pytest.raises(UnsupportedError, match="cannot be listed"):
         wkwdask.verify("precomputed://memory://verified")
-    assert CliRunner().invoke(cli, ["verify", str(tmp_path)]).exit_code == 0
+    assert run_here("verify", tmp_path).returncode == 0
 
 
 # ------------------------------------------------------------------------------------------------ damage to files
@@ -90,41 +89,16 @@ def copy_as(name):
     return lambda path: (path.parent / name).write_bytes(path.read_bytes())
 
 
-def shard_of(path, sharding=RAW):
-    """Take a shard apart: its chunks by their identifiers."""
-    from wkwdask.formats.precomputed.gzip_stream import decompress_gzip
-    from wkwdask.formats.precomputed.sharding import parse_minishard_index, parse_shard_index
-
-    raw, chunks = path.read_bytes(), {}
-    head = sharding.index_nbytes
-    for start, end in zip(*(column.tolist() for column in parse_shard_index(raw[:head], sharding, "test")), strict=True):
-        part = raw[head + start : head + end]
-        table = decompress_gzip(part, 1 << 20, "test", 0) if sharding.minishard_index_encoding == "gzip" and part else part
-        for chunk, first, size in zip(*(column.tolist() for column in parse_minishard_index(table, "test", 0)), strict=True):
-            chunks[chunk] = raw[head + first : head + first + size]
-    return chunks
-
-
 def with_chunk(change):
     """Change the chunks of a shard, and write it anew in one minishard's place."""
 
     def damage(path):
-        chunks = shard_of(path)
+        chunks = read_shard(path, RAW)
         ids = np.array(sorted(chunks), np.uint64)
         minishards = RAW.places(ids)[1]
         ids, minishards = change(ids, minishards)
-        data, starts, ends = b"", [], []
-        for minishard in range(2):
-            members = ids[minishards == minishard]
-            parts = [chunks.get(int(chunk), bytes(1)) for chunk in members]
-            sizes = np.array([len(part) for part in parts], np.uint64)
-            first = np.uint64(len(data)) + np.cumsum(sizes, dtype=np.uint64) - sizes
-            data += b"".join(parts)
-            index = format_minishard_index(members, first, sizes, "raw")
-            starts.append(len(data))
-            ends.append(len(data) + len(index))
-            data += index
-        path.write_bytes(format_shard_index(np.array(starts, np.uint64), np.array(ends, np.uint64)) + data)
+        parts = [[(int(chunk), chunks.get(int(chunk), bytes(1))) for chunk in ids[minishards == minishard]] for minishard in range(2)]
+        write_minishards(path, parts)
 
     return damage
 
@@ -165,7 +139,7 @@ DAMAGE = [
     (None, empty, {"chunk.empty"}),
     (None, dangle, {"file.dangling"}),
     (None, make_folder, {"file.no_file"}),
-    (None, lambda path: path.with_name(path.name + ".gz").write_bytes(compress_gzip(path.read_bytes())), {"chunk.twice"}),
+    (None, lambda path: path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes())), {"chunk.twice"}),
     (None, lambda path: path.with_name(path.name + ".gz").write_bytes(b"no gzip"), {"chunk.twice", "chunk.undecodable"}),
     (None, copy_as("6-22_-6-10_7-15"), {"name.unread"}),  # off the grid
     (None, copy_as("05-21_-6-10_7-15"), {"name.unread"}),
@@ -195,21 +169,21 @@ def test_damage(tmp_path, sharding, damage, kinds):
     damage(path)
     report = wkwdask.verify(tmp_path)
     assert {fault.kind for fault in report.faults} == kinds, str(report)
-    assert report.is_sound == all(KINDS[kind][0] != "error" for kind in kinds)
+    assert report.is_sound == all(fault.severity != "error" for fault in report.faults)
     assert all(str(place) in fault.path for fault in report.faults)
     json.dumps(report.to_json())
     if not report.is_sound:
-        assert CliRunner().invoke(cli, ["verify", str(tmp_path)]).exit_code == 1
+        assert run_here("verify", tmp_path).returncode == 1
 
 
 def test_broken_chunks_are_named(tmp_path):
     """Chunk, lowest voxel and byte; all other chunks of the shard are still checked."""
     place = make(tmp_path, GZIP)
     path = largest(place)
-    chunks = shard_of(path, GZIP)
+    chunks = read_shard(path, GZIP)
     broken = sorted(chunks)[1]
     chunks[broken] = b"no gzip"
-    path.write_bytes(b"".join(assemble_shard(chunks, GZIP)))
+    write_shard(path, chunks, GZIP)
     report = wkwdask.verify(tmp_path)
     (fault,) = report.faults
     assert (fault.kind, fault.block) == ("chunk.undecodable", broken)
@@ -270,4 +244,4 @@ def test_several_chunk_sizes(tmp_path):
 
 def test_every_kind_is_found_somewhere():
     found = set().union(*(kinds for _, _, kinds in [*DAMAGE, *INFOS]))
-    assert {kind for kind in KINDS if kind.startswith(("info.", "chunk.", "shard.", "minishard."))} <= found
+    assert {kind for kind in KINDS_OF_FAULTS if kind.startswith(("info.", "chunk.", "shard.", "minishard."))} <= found

@@ -7,13 +7,14 @@ import json
 import numpy as np
 import pytest
 from PIL import Image
-from precomputed_volumes import scale_entry, write_info, write_volume
+from precomputed_volumes import scale_entry, write_info, write_shard, write_volume
 from range_server import range_server
+from support.inside import limited
 
 import wkwdask
+from wkwdask import Sharding
 from wkwdask.formats.opening import open_stored
 from wkwdask.formats.precomputed.chunk import ChunkCodec
-from wkwdask.formats.precomputed.sharding import Sharding, assemble_shard
 from wkwdask.viewer import slices
 
 HUGE = 1 << 20
@@ -21,9 +22,9 @@ EM = np.random.default_rng(4).integers(1, 255, (2, 90, 70, 50)).astype(np.uint8)
 
 
 @pytest.fixture
-def _few_voxels(monkeypatch):
-    monkeypatch.setattr(slices, "_WHOLE_VX", 100)
-    monkeypatch.setattr(slices, "_TILE_VX", 20)
+def _few_voxels():
+    with limited(picture_whole_vx=100, picture_tile_vx=20):
+        yield
 
 
 def middle(array, columns, rows):
@@ -97,7 +98,7 @@ def _huge(folder, kind):
             return
         chunk = scale.chunk_id(cell)
         shard = int(scale.sharding.places(np.array([chunk], np.uint64))[0][0])
-        (folder / "4_4_4" / scale.sharding.shard_name(shard)).write_bytes(b"".join(assemble_shard({chunk: data}, scale.sharding)))
+        write_shard(folder / "4_4_4" / scale.sharding.shard_name(shard), {chunk: data}, scale.sharding)
 
 
 @pytest.mark.parametrize("kind", ["wkw", "files", "shards", "n5"])

@@ -15,7 +15,6 @@ import pytest
 
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 from wkwdask.runs import job as jobs
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -27,8 +26,7 @@ def dataset(tmp_path):
 
 
 def make_dataset(folder):
-    folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (1, 1, 1))))
+    wkwdask.create_dataset(folder, (1, 1, 1))
     return folder
 
 
@@ -193,7 +191,7 @@ def test_options_that_would_do_nothing(dataset, options, error):
 
 
 def test_tasks_have_an_upper_size():
-    from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask import BoundingBox
     from wkwdask.plans.pyramid import choose_region
 
     box = BoundingBox((0, 0, 0), (1 << 15,) * 3)

@@ -10,7 +10,6 @@ import textwrap
 import numpy as np
 
 import wkwdask
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
 
 SCRIPT = textwrap.dedent("""
     import sys
@@ -41,8 +40,7 @@ def run(script, folder, **variables):
 
 
 def make_dataset(folder):
-    folder.mkdir()
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.create_dataset(folder, (8, 8, 8))
     array = np.arange(20 * 18 * 16, dtype=np.uint16).reshape(20, 18, 16) + 1
     wkwdask.write(folder / "color" / "1", (0, 0, 0), array, block_len=8, file_len=2)
     return folder

@@ -10,10 +10,10 @@ import dask
 import numpy as np
 import pytest
 from faults.drivers import rechunks_of, stopping
+from support.datasets import FILE_NAME
 
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.formats.wkw import target as wkw_target
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.verbs import splice as splice_module
@@ -38,14 +38,13 @@ def _in_this_thread():
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.create_dataset(folder, (11.24, 11.24, 28))
     wkwdask.to_wkw(voxels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4")
     wkwdask.to_wkw((voxels(1) * 60).astype(np.uint8), folder / "color" / "1", offset=OFFSET, block_len=8, file_len=2, compression="raw", category="color")
     wkwdask.build_pyramid(folder, "cells", mags=["2-2-1"])
     document = json.loads((folder / FILE_NAME).read_text())
     document["dataLayers"][0].update({"largestSegmentId": 3, "mappings": ["agglomerate"]})
-    (folder / FILE_NAME).write_text(format_datasource(document))
+    (folder / FILE_NAME).write_text(json.dumps(document))
     return folder
 
 
@@ -261,7 +260,7 @@ def test_who_opened_it_before_is_told(dataset):
 
 def test_a_pyramid_stays_one(tmp_path):
     """How coarser mags were made is known after they were stored anew, and they can be brought up to date."""
-    (tmp_path / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.create_dataset(tmp_path, (4, 4, 4))
     array = np.random.default_rng(0).integers(0, 200, (64, 64, 64)).astype(np.uint8)
     wkwdask.write(tmp_path / "color" / "1", (0, 0, 0), array, block_len=8, file_len=4)
     wkwdask.build_pyramid(tmp_path, mags=[2], method="max")

@@ -17,12 +17,12 @@ from click.testing import CliRunner
 from faults.drivers import ENVIRONMENT, regions_of, stopping, without_flushing
 from hypothesis import given
 from hypothesis import strategies as st
+from support.datasets import FILE_NAME
 
 import wkwdask
 from wkwdask.cli import cli
 from wkwdask.errors import ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ResumeError, UnsupportedError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.graphs import runners
+from wkwdask.graphs import build
 from wkwdask.ids import id_map, id_source
 from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans import apply
@@ -48,8 +48,7 @@ def small_and_quick():
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.create_dataset(folder, (4, 4, 4))
     wkwdask.write(folder / "seg" / "1", OFFSET, labels(), **SMALL)
     return folder
 
@@ -422,13 +421,13 @@ def test_an_interrupted_run_goes_on_with_the_same_mapping_only(dataset, tmp_path
 
 def test_a_npy_that_changes_meanwhile(dataset, tmp_path):
     np.save(tmp_path / "a.npy", np.arange(300))
-    run = runners.run_job
+    run = build._run_from_journal
 
-    def changed(*args, **options):
+    def changed(*args):
         np.save(tmp_path / "a.npy", np.arange(301))
-        return run(*args, **options)
+        return run(*args)
 
-    with mock.patch.object(runners, "run_job", changed), pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"):
+    with mock.patch.object(build, "_run_from_journal", changed), pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "a.npy")
 
 
@@ -451,14 +450,14 @@ def test_a_npy_that_is_moved_or_replaced(dataset, tmp_path):
 
 
 def test_a_second_run_is_refused(dataset):
-    run = runners.run_job
+    run = build._run_from_journal
 
-    def meanwhile(*args, **options):
+    def meanwhile(*args):
         with pytest.raises(LockedError):
             wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", {1: 2})
-        return run(*args, **options)
+        return run(*args)
 
-    with mock.patch.object(runners, "run_job", meanwhile):
+    with mock.patch.object(build, "_run_from_journal", meanwhile):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", {1: 2})
 
 

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from faults.drivers import regions_of, stopping
+from support.datasets import FILE_NAME
 
 import wkwdask
 from wkwdask.cli import cli, copies
 from wkwdask.errors import LockedError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 from wkwdask.store import local
 from wkwdask.store.locks import read_owner, release_lock, take_lock
 from wkwdask.store.owner import Owner
@@ -35,8 +35,7 @@ def _in_this_thread():
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.create_dataset(folder, (11.24, 11.24, 28))
     for layer in ("cells", "other"):
         wkwdask.to_wkw(ARRAY, folder / layer / "1", block_len=8, file_len=2)
         wkwdask.build_pyramid(folder, layer, mags=["2-2-1"])
@@ -51,7 +50,7 @@ def listed(folder):
 def edit(folder, change):
     document = json.loads((folder / FILE_NAME).read_text())
     change(document)
-    (folder / FILE_NAME).write_text(format_datasource(document))
+    (folder / FILE_NAME).write_text(json.dumps(document))
 
 
 def everything(folder):

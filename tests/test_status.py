@@ -7,11 +7,10 @@ from dataclasses import asdict
 
 import dask
 import pytest
-from click.testing import CliRunner
 from faults.drivers import CASES, regions_of, stopping
+from support.commands import run_here
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import MissingError
 from wkwdask.runs.job_lines import Failure
 from wkwdask.runs.status import finished_in, jobs_of, status_of
@@ -20,7 +19,7 @@ CASE = CASES["files"]
 
 
 def _status(*arguments):
-    return CliRunner().invoke(cli, ["status", *map(str, arguments)])
+    return run_here("status", *map(str, arguments))
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def test_an_interrupted_job(interrupted):
     assert status.total > 7
     assert not job.is_running
     shown = _status(interrupted)
-    assert shown.exit_code == 3
+    assert shown.returncode == 3
     assert "the same command goes on with it" in shown.output
     assert f"7/{status.total} tasks" in shown.output
     assert "ETA" not in shown.output
@@ -87,7 +86,7 @@ def test_a_running_job_tells_what_failed(interrupted, tmp_path):
     assert "running" in text
     assert "ETA" in text or "after" in text
     assert finished_in(folder / "seg" / "2")[0].command == "build_pyramid"
-    assert _status(folder).exit_code == 0
+    assert _status(folder).returncode == 0
 
 
 def test_failures_are_listed(interrupted):
@@ -105,10 +104,10 @@ def test_failures_are_listed(interrupted):
 
 def test_nothing_writes_here(tmp_path):
     shown = _status(tmp_path)
-    assert (shown.exit_code, shown.output) == (0, f"{tmp_path}: no job writes here, and none has left a record\n")
+    assert (shown.returncode, shown.output) == (0, f"{tmp_path}: no job writes here, and none has left a record\n")
 
 
 def test_cancel_of_what_is_no_slurm_job(interrupted):
-    result = CliRunner().invoke(cli, ["cancel", str(interrupted)])
-    assert result.exit_code == 1
+    result = run_here("cancel", interrupted)
+    assert result.returncode == 1
     assert "no job runs here" in result.output

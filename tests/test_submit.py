@@ -7,9 +7,9 @@ import os
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from faults.drivers import regions_of
 from faults.trees import contents, leftovers, make_dataset
+from support.commands import run_here
 
 import wkwdask
 from wkwdask.cli import cli
@@ -51,8 +51,8 @@ def test_what_goes_on():
     ],
 )
 def test_what_cannot_be_submitted(arguments, said):
-    result = CliRunner().invoke(cli, ["submit", *arguments])
-    assert result.exit_code == 2
+    result = run_here("submit", *arguments)
+    assert result.returncode == 2
     assert said in result.output
 
 
@@ -61,7 +61,7 @@ def test_without_slurm(tmp_path, monkeypatch):
     make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(np.ones((1, 64, 64, 64), np.uint8), tmp_path / "ds" / "color" / "1", file_len=1)
     monkeypatch.setenv("PATH", str(tmp_path))
-    result = CliRunner().invoke(cli, ["submit", "pyramid", str(tmp_path / "ds"), "--cluster", "slurm-array", "--logs", str(tmp_path / "logs")])
+    result = run_here("submit", "pyramid", tmp_path / "ds", "--cluster", "slurm-array", "--logs", tmp_path / "logs")
     assert "sbatch: no such command" in str(result.exception)
     assert not leftovers(tmp_path / "ds")
 
@@ -91,7 +91,7 @@ def test_what_the_user_asks_of_sbatch(asked, ds, tmp_path):
     """What a user wants to wait for holds for the array; the job after it waits for nothing but the array. Cores are those of the script."""
     (tmp_path / "mine.sbatch").write_text('#!/bin/bash\n# kind: array\n#SBATCH -c 4\nexec "$@"\n')
     arguments = ["submit", "pyramid", "ds", "--layer", "color", "--cluster", "mine.sbatch", "--logs", "100% mine"]
-    result = CliRunner().invoke(cli, [*arguments, "--sbatch", "--dependency=afterok:99 --partition=short"])
+    result = run_here(*arguments, "--sbatch", "--dependency=afterok:99 --partition=short")
     assert "1 elements of 4 cores" in result.output, result.exception
     array, after = asked()
     assert [option for option in array if "dependency" in option] == ["--dependency=afterok:99"]
@@ -103,8 +103,8 @@ def test_what_the_user_asks_of_sbatch(asked, ds, tmp_path):
 
 @pytest.mark.parametrize("option", ["--array=0-9%2", "-a 3", "--output=mine", "--wait"])
 def test_what_submit_sets_itself(option, ds):
-    result = CliRunner().invoke(cli, ["submit", "pyramid", str(ds), "--cluster", "slurm-array", "--sbatch", option])
-    assert result.exit_code == 2
+    result = run_here("submit", "pyramid", ds, "--cluster", "slurm-array", "--sbatch", option)
+    assert result.returncode == 2
     assert "of sbatch is set by wkwdask submit" in result.output
 
 
@@ -113,7 +113,7 @@ def test_what_submit_sets_itself(option, ds):
 )
 def test_several_that_start_anew(arguments, asked, ds):
     """The job after the first array could not tell which of them it has made."""
-    result = CliRunner().invoke(cli, ["submit", *arguments, "--cluster", "slurm-array"])
+    result = run_here("submit", *arguments, "--cluster", "slurm-array")
     assert "submit one command for each" in str(result.exception)
     assert not asked()
     assert not leftovers(ds)

@@ -7,18 +7,18 @@ import multiprocessing
 import os
 import stat
 import threading
-from dataclasses import asdict, replace
 
 import dask
 import dask.array as da
 import numpy as np
 import pytest
 from faults.trees import contents, leftovers
+from support.inside import limited
+from support.locks import dead_process, put_lock
 
 import wkwdask
+from wkwdask import Sharding
 from wkwdask.errors import ExistsError, LockedError, ResumeError, TaskFailedError, UnsupportedError
-from wkwdask.formats.precomputed.sharding import Sharding
-from wkwdask.store.owner import Owner
 
 SIZE = (40, 30, 20)
 VOXEL_SIZE = (4, 4, 40)
@@ -159,9 +159,7 @@ def test_remote_volumes_are_not_written(url):
 def test_a_lock_of_provenance_that_a_dead_process_left(tmp_path):
     """Nobody takes it again once the file is there; it goes with the next change of the volume."""
     wkwdask.to_precomputed(voxels(), tmp_path / "v", **OPTIONS)
-    dead = replace(Owner.this_process("making of provenance"), pid=os.getpid(), process_start="1")
-    lock = tmp_path / "v" / ".provenance.wkwdask-lock"
-    lock.write_text(json.dumps(asdict(dead)))
+    lock = put_lock(tmp_path / "v" / "provenance", dead_process("making of provenance"))
     wkwdask.to_precomputed(voxels(), tmp_path / "v", existing="overwrite", **OPTIONS)
     assert not lock.exists()
 
@@ -245,9 +243,8 @@ class BrokenError(Exception):
 
 
 @pytest.mark.parametrize("sharded", [False, SHARDING])
-def test_what_was_finished_is_kept(tmp_path, monkeypatch, sharded):
+def test_what_was_finished_is_kept(tmp_path, sharded):
     """An interrupted call goes on with what its journal tells of; what was damaged meanwhile is made anew."""
-    monkeypatch.setattr("wkwdask.plans.chunks._GROUP_CHUNKS", 4)
     asked, state = [], {"left": 5}
 
     def chunk(block, block_info=None):
@@ -260,7 +257,7 @@ def test_what_was_finished_is_kept(tmp_path, monkeypatch, sharded):
 
     array = da.from_array(voxels(), chunks=(20, 20, 10)).map_blocks(chunk, dtype=np.uint8)
     options = {**OPTIONS, "sharded": sharded}
-    with dask.config.set(scheduler="synchronous"):
+    with dask.config.set(scheduler="synchronous"), limited(chunks_of_a_group=4):
         with pytest.raises((BrokenError, TaskFailedError)) as failed:
             wkwdask.to_precomputed(array, tmp_path / "v", **options)
         assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))

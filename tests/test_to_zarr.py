@@ -8,10 +8,12 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from command_line import run_here
+from faults.drivers import stopping
 from faults.trees import leftovers
 from hypothesis import given
 from hypothesis import strategies as st
+from support.commands import run_here
+from support.inside import limited
 from zarr_sources import VOXEL_SIZE, document, make_dataset, voxels
 
 import wkwdask
@@ -168,10 +170,16 @@ class BrokenError(Exception):
     pass
 
 
+@pytest.fixture
+def _small_groups():
+    with limited(chunks_of_a_group=8):
+        yield
+
+
+@pytest.mark.usefixtures("_small_groups")
 @pytest.mark.parametrize("shard", [False, (16, 16, 16)])
-def test_what_was_finished_is_kept(tmp_path, monkeypatch, shard):
+def test_what_was_finished_is_kept(tmp_path, shard):
     """An interrupted call goes on with what its journal tells of; what was damaged meanwhile is made anew, and no shard is seen before all are."""
-    monkeypatch.setattr("wkwdask.plans.shards.GROUP_CHUNKS", 8)
     asked, state = [], {"left": 6}
 
     def chunk(block, block_info=None):
@@ -277,27 +285,15 @@ def test_conversions_that_are_refused(tmp_path, dataset, options, error, message
     assert os.listdir(tmp_path) == []
 
 
-def test_an_interrupted_conversion(tmp_path, dataset, monkeypatch):
+def test_an_interrupted_conversion(tmp_path, dataset):
     """The same call goes on; a mag that is there stays, and is not half there."""
-    from wkwdask.formats.zarr.target import ZarrTarget
-
-    write, calls = ZarrTarget.encoded_chunks, []
-
-    def broken(self, array, topleft):
-        calls.append(self.mag)
-        if len(calls) == 4:
-            raise BrokenError
-        return write(self, array, topleft)
-
     options = {"layer": "color", "chunk_size": (8, 8, 8), "sharded": False}
-    with monkeypatch.context() as patch:
-        patch.setattr(ZarrTarget, "encoded_chunks", broken)
-        patch.setattr("wkwdask.plans.shards.GROUP_CHUNKS", 8)
-        with pytest.raises((BrokenError, TaskFailedError)):
-            wkwdask.convert(dataset, tmp_path / "a.ome.zarr", **options)
-        calls.clear()
-        calls.extend([None] * 10)
-        wkwdask.convert(dataset, tmp_path / "a.ome.zarr", existing="resume", **options)
+    with stopping(tmp_path / "log", 1, BrokenError()), pytest.raises((BrokenError, TaskFailedError)):
+        wkwdask.convert(dataset, tmp_path / "a.ome.zarr", **options)
+    finished = {path: path.stat().st_mtime_ns for path in (tmp_path / "a.ome.zarr" / "1" / "c").rglob("*") if path.is_file()}
+    assert finished
+    wkwdask.convert(dataset, tmp_path / "a.ome.zarr", existing="resume", **options)
+    assert {path: path.stat().st_mtime_ns for path in finished} == finished
     np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr", "1"), wkwdask.open(dataset / "color" / "1")[0].compute().T)
     np.testing.assert_array_equal(read(tmp_path / "a.ome.zarr", "4-4-2"), wkwdask.open(dataset / "color" / "4-4-2")[0].compute().T)
     assert left(tmp_path) == []

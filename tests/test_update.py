@@ -19,7 +19,6 @@ from faults.trees import JSON_NAME, contents, differences, leftovers, make_datas
 import wkwdask
 from wkwdask.errors import LockedError, MissingError, ResumeError
 from wkwdask.formats.webknossos.dataset import choose_layer, locate
-from wkwdask.formats.webknossos.datasource import format_datasource
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.store.owner import Owner
 
@@ -168,7 +167,7 @@ def built_anew(layer, folder, *, program=Ours):
     document = json.loads((folder / JSON_NAME).read_text())
     for entry in document["dataLayers"]:
         entry["mags"] = [mag for mag in entry["mags"] if mag["path"].endswith("/1")]
-    (fresh / JSON_NAME).write_text(format_datasource(document))
+    (fresh / JSON_NAME).write_text(json.dumps(document))
     layer.build(fresh)
     found, expected = contents(folder), contents(fresh)
     for name in found.keys() - expected.keys():

@@ -13,19 +13,18 @@ import time
 import dask
 import numpy as np
 import pytest
-from command_line import run_here
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset, states
 from hypothesis import given
 from hypothesis import strategies as st
 from local_cluster import local_cluster
 from strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
+from support.commands import run_here
 
 import wkwdask
+from wkwdask import BoundingBox, Mag
 from wkwdask.errors import ExistsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.wkw.volume import read_header
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 from wkwdask.plans import upsample as plans
 from wkwdask.runs import journal
 from wkwdask.store.records import read_record

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import run_script_here
 from scipy import ndimage
+from support.commands import run_script_here
 
 import wkwdask
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 
 WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
 VALUES = ndimage.gaussian_filter(np.random.default_rng(0).random((60, 50, 40)), 1)
@@ -24,8 +23,7 @@ LABELS = np.kron(np.random.default_rng(1).integers(0, 9, (15, 10, 8)), np.ones((
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (4, 4, 4))))
+    wkwdask.create_dataset(folder, (4, 4, 4))
     wkwdask.to_wkw(EM, folder / "color" / "1", block_len=8, file_len=2, category="color")
     wkwdask.to_wkw(LABELS, folder / "seg" / "1", block_len=8, file_len=2)
     return folder

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import run_script_here
 from PIL import Image
 from scipy import ndimage
+from support.commands import run_script_here
 
 import wkwdask
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
 
 WORKFLOWS = Path(__file__).resolve().parent.parent / "workflows"
 ARRAY = np.random.default_rng(0).integers(0, 4, (60, 50, 40)).astype(np.uint8)
@@ -23,8 +22,7 @@ ARRAY = np.random.default_rng(0).integers(0, 4, (60, 50, 40)).astype(np.uint8)
 @pytest.fixture
 def dataset(tmp_path):
     folder = tmp_path / "ds"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 28))))
+    wkwdask.create_dataset(folder, (11.24, 11.24, 28))
     wkwdask.to_wkw(ARRAY, folder / "color" / "1", block_len=8, file_len=1, compression="raw", category="color")
     return folder
 

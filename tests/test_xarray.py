@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from local_cluster import local_cluster
 from memory_volume import MemoryVolume
+from support.datasets import FILE_NAME
 
 import wkwdask
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
+from wkwdask import BoundingBox
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
-from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.graphs.read import box_reader
 from wkwdask.xarray.backend import WkwBackend
 from wkwdask.xarray.variables import _preferred_chunks
@@ -52,8 +52,7 @@ def in_memory(voxels, name, mag=(1, 1, 1), topleft=TOPLEFT):
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
     folder = tmp_path_factory.mktemp("xarray") / "ds"
-    folder.mkdir()
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", VOXEL_SIZE)))
+    wkwdask.create_dataset(folder, VOXEL_SIZE)
     for layer, voxels in (("em", EM), ("rgb", RGB), ("cells", IDS)):
         wkwdask.to_wkw(voxels, folder / layer / "1", offset=TOPLEFT, **OPTIONS)
     wkwdask.build_pyramid(folder, "em", mags=["2-2-1"])

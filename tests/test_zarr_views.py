@@ -9,7 +9,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from command_line import run_here
+from support.commands import run_here
 from zarr_sources import VOXEL_SIZE, absolute, document, make_dataset, voxels
 
 import wkwdask

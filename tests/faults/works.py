@@ -132,8 +132,8 @@ def error_of(output):
 
 def slow_command():
     """Be the command ``wkwdask`` whose tasks are slow and written down, as two variables of the environment say: for elements of arrays."""
-    from command_line import COMMAND
     from faults.drivers import regions_of
+    from support.commands import COMMAND
 
     if GREEDY_VARIABLE in os.environ:
         threading.Thread(target=_be_greedy, args=(os.environ[GREEDY_VARIABLE],), daemon=True).start()

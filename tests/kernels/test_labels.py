@@ -12,6 +12,7 @@ from strategies import vectors, voxel_array
 
 from wkwdask.kernels.labels.layout import COUNT, HIGH, LOW, SUM, UPPER_SUM
 from wkwdask.kernels.labels.tables import LabelTable, adds_exactly, count_labels, tabulate_labels
+from wkwdask.kernels.labels.value_counts import count_values, counted_values
 
 LABEL_DTYPES = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64")
 VALUE_DTYPES = (*LABEL_DTYPES, "float32", "float64")
@@ -154,3 +155,18 @@ def test_shapes_and_types_are_checked():
         table.add(np.ones((2, 2, 2), np.uint32), (0, 0, 0), np.ones((1, 2, 2, 3), np.uint8))
     with pytest.raises(ValueError, match=r"labels are int32"):
         table.add(np.ones((2, 2, 2), np.int32), (0, 0, 0), np.ones((1, 2, 2, 2), np.uint8))
+
+
+@given(
+    st.sampled_from(["uint8", "int8", "uint16", "int16"]),
+    st.integers(0, 70),
+    st.integers(1, 3),
+    st.sampled_from(["few", "noise", "extremes"]),
+    st.integers(0, 99),
+)
+def test_counted_values(dtype, number, stride, kind, seed):
+    values = voxel_array(dtype, (number * stride,), seed, kind)[::stride]
+    ids, counts = np.unique(values, return_counts=True)
+    found = count_values(values)
+    np.testing.assert_array_equal(counted_values(values.dtype)[found > 0], ids)
+    np.testing.assert_array_equal(found[found > 0], counts)

@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from support.commands import run_here
 
 import wkwdask
-from tests.command_line import run_here
 from tests.n5_volumes import write_dataset
 from wkwdask.errors import FormatError, UnsupportedError
 

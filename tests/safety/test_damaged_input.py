@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from annotations import write_annotation
-from command_line import run_here
 from memory_room import memory_room
 from mutations import MUTATIONS, mutated
 from n5_volumes import java_lz4, write_attributes, write_dataset
+from support.commands import run_here
 
 import wkwdask
 

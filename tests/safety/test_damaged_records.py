@@ -11,10 +11,10 @@ import signal
 import dask
 import pytest
 from click.testing import CliRunner
-from command_line import COMMAND
 from faults.drivers import regions_of, stopping
 from mutations import MUTATIONS, mutated
 from safety.test_job_records import NEW, OPTIONS, ended_owner, fork, killed_between_record_and_rename, make_dataset, tree
+from support.commands import COMMAND
 
 import wkwdask
 from wkwdask.errors import WkwDaskError

@@ -18,8 +18,8 @@ import dask.array as da
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from command_line import COMMAND
 from faults.drivers import regions_of, stopping
+from support.commands import COMMAND
 
 import wkwdask
 from wkwdask.errors import CorruptError, LockedError, MissingError

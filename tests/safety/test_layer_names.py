@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from command_line import run_here
+from support.commands import run_here
 
 import wkwdask
 

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from command_line import run_here
 from listening import listening
+from support.commands import run_here
 
 import wkwdask
 

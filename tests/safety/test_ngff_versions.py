@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
+from support.commands import run_here
 
 import wkwdask
-from tests.command_line import run_here
 from wkwdask.errors import UnsupportedError
 
 zarr = pytest.importorskip("zarr", reason="the extra zarr")

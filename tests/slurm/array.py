@@ -6,8 +6,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from command_line import COMMAND
 from faults.drivers import rechunks_of, regions_of
+from support.commands import COMMAND
 
 
 def submit(capsys, *arguments, config="slurm-array", elements=3):

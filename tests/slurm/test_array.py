@@ -5,9 +5,9 @@ from __future__ import annotations
 import dask
 import numpy as np
 import pytest
-from command_line import COMMAND
 from faults.trees import contents, lay_out, leftovers, make_dataset
 from slurm.array import element_states, finished, submit
+from support.commands import COMMAND
 
 import wkwdask
 from wkwdask.errors import LockedError, UnsupportedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from click.shell_completion import BashComplete, FishComplete, ZshComplete
-from command_line import COMMAND
+from support.commands import COMMAND
 
 import wkwdask
 

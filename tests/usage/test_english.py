@@ -7,7 +7,7 @@ import re
 import click
 import numpy as np
 import pytest
-from command_line import COMMAND, run_here
+from support.commands import COMMAND, run_here
 
 import wkwdask
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import dask.array as da
 import numpy as np
 import pytest
-from command_line import run_here
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.commands import run_here
 
 import wkwdask
 from wkwdask import BoundingBox

@@ -9,8 +9,8 @@ import time
 
 import numpy as np
 import pytest
-from command_line import run_here
 from range_server import range_server
+from support.commands import run_here
 
 import wkwdask
 

@@ -8,7 +8,7 @@ import dask
 import dask.array as da
 import numpy as np
 import pytest
-from command_line import run_here
+from support.commands import run_here
 
 import wkwdask
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command_line import run_here
+from support.commands import run_here
 
 import wkwdask
 from wkwdask.errors import BoundsError, TaskFailedError, WkwDaskError

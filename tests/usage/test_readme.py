@@ -16,7 +16,7 @@ from pathlib import Path
 import annotations
 import numpy as np
 import pytest
-from command_line import run_here
+from support.commands import run_here
 
 README = Path(__file__).resolve().parent.parent.parent / "README.md"
 EXTRAS = ("compresso", "h5py", "imagecodecs", "isal", "matplotlib", "pandas", "pyarrow", "scipy", "tifffile", "zarr")

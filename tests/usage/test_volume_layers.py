@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from annotations import write_annotations
-from command_line import run_here
+from support.commands import run_here
 
 import wkwdask
 from wkwdask.errors import MissingError

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xarray as xr
-from command_line import run_here
 from PIL import Image
+from support.commands import run_here
 from verbs.cases import Case, components_of, draw, largest_of_windows
 from verbs.forms import VOXEL_SIZE, Form
 

@@ -15,16 +15,33 @@ COMMAND = cli.cli
 """What click knows of the command."""
 
 
-def run_here(*arguments):
+class Done(subprocess.CompletedProcess):
+    """What a command printed, and its exit code."""
+
+    @property
+    def output(self):
+        """What it printed, errors last."""
+        return self.stdout + self.stderr
+
+
+COMMAND = cli.cli
+"""What click knows of the command."""
+
+
+def run_here(*arguments, input=""):
     """Give the exit code and what is printed, as ``subprocess.run`` does."""
-    out, errors = io.StringIO(), io.StringIO()
-    with mock.patch.object(sys, "argv", ["wkwdask", *map(str, arguments)]), contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+    out, errors, code = io.StringIO(), io.StringIO(), 0
+    with (
+        mock.patch.object(sys, "argv", ["wkwdask", *map(str, arguments)]),
+        mock.patch.object(sys, "stdin", io.StringIO(input)),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(errors),
+    ):
         try:
             cli.main()
-            code = 0
         except SystemExit as end:
             code = end.code
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
+    return Done(arguments, code, out.getvalue(), errors.getvalue())
 
 
 def run_script_here(path, *arguments):
