@@ -7,27 +7,25 @@ import json
 import multiprocessing
 import os
 import signal
-import threading
 import time
 
 import dask
 import numpy as np
 import pytest
+from faults.drivers import journaled, rechunks_of, stopping
 from faults.trees import JSON_NAME, contents, differences, lay_out, leftovers, make_dataset, states
 from hypothesis import given
 from hypothesis import strategies as st
 from local_cluster import local_cluster
 from strategies import DTYPE_NAMES, VOXEL_KINDS, vectors, voxel_array
 from support.commands import run_here
+from support.inside import before_task, limited
+from support.locks import put_lock, this_process
+from support.wkw_files import header_of
 
 import wkwdask
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import ExistsError, LockedError, MissingError, ResumeError
-from wkwdask.formats.webknossos.dataset import read_datasource
-from wkwdask.formats.wkw.volume import read_header
-from wkwdask.plans import upsample as plans
-from wkwdask.runs import journal
-from wkwdask.store.records import read_record
 
 VOXEL_SIZE = (11.24, 11.24, 28)
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -39,16 +37,6 @@ SHAPE = (27, 21, 24)
 def _without_flushing(monkeypatch):
     """Flushing to disk helps when the machine goes down, not when a process does."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
-
-
-@contextlib.contextmanager
-def regions_of(edge):
-    """Let an upsampling have regions of one size, however many workers there are."""
-    before, plans.choose_region = plans.choose_region, lambda *_: (edge,) * 3
-    try:
-        yield
-    finally:
-        plans.choose_region = before
 
 
 def voxels(shape=SHAPE, seed=1):
@@ -83,7 +71,7 @@ def enlarged(array, source_box, box):
 
 
 def listed(folder, layer="cells"):
-    return [mag.mag.name for mag in read_datasource(str(folder)).layer(layer).mags]
+    return [mag.name for mag in wkwdask.open_dataset(folder)[layer].mags]
 
 
 # ----------------------------------------------------------------------------- brute force
@@ -118,13 +106,9 @@ def test_brute_force(tmp_path_factory, layer, dtype, channels, kind, source_leng
     folder = make_dataset(tmp_path_factory.mktemp("brute") / "ds", VOXEL_SIZE)
     wkwdask.write(folder / "x" / source.name, box.in_mag(source).topleft, array, block_len=source_lengths[0], file_len=source_lengths[1], compression="lz4")
     set_box(folder, "x", box)
-    before = plans._BRICK_NBYTES, plans._READING_NBYTES
-    plans._BRICK_NBYTES, plans._READING_NBYTES = budget, budget // 2
-    try:
-        with regions_of(block_len * per_region), dask.config.set(scheduler="synchronous"):
-            report = wkwdask.upsample(folder, "x", source=source, mags=mags, block_len=block_len, file_len=file_len, compression=compression)
-    finally:
-        plans._BRICK_NBYTES, plans._READING_NBYTES = before
+    small = limited(upsample_brick_nbytes=budget, upsample_reading_nbytes=budget // 2)
+    with small, rechunks_of(block_len * per_region), dask.config.set(scheduler="synchronous"):
+        report = wkwdask.upsample(folder, "x", source=source, mags=mags, block_len=block_len, file_len=file_len, compression=compression)
     assert sorted(listed(folder, "x")) == sorted([source.name, *(mag.name for mag in mags)])
     assert sum(mag.voxels for mag in report.mags) == sum(box.in_mag(mag).volume for mag in mags)
     for mag in mags:
@@ -160,7 +144,7 @@ def test_defaults(dataset):
     assert listed(dataset) == ["1", "2-2-1", "4-4-2"]
     assert report.nbytes_in == 2 * voxels().nbytes
     assert (report.mags[0].minimum, report.mags[0].maximum) == (0, 199)
-    assert len({(header.block_len, header.block_type) for header in (read_header(str(dataset / "cells" / mag)) for mag in ("1", "2-2-1", "4-4-2"))}) == 1
+    assert len({(header.block_len, header.block_type) for header in (header_of(dataset / "cells" / mag) for mag in ("1", "2-2-1", "4-4-2"))}) == 1
     np.testing.assert_array_equal(wkwdask.read(dataset, mag=1)[:, ::4, ::4, ::2], wkwdask.read(dataset, mag="4-4-2"))
     assert wkwdask.info(dataset).layers[0].bounding_box == BoundingBox((36, 16, 26), (108, 84, 48))
 
@@ -243,7 +227,7 @@ def undisturbed(tmp_path_factory):
     folder = make_dataset(tmp_path_factory.mktemp("undisturbed") / "ds", VOXEL_SIZE)
     wkwdask.write(folder / "cells" / "4-4-2", OFFSET, voxels(), category="segmentation", **OPTIONS)
     before = contents(folder)
-    with dask.config.set(scheduler="synchronous"), regions_of(16):
+    with dask.config.set(scheduler="synchronous"), rechunks_of(16):
         wkwdask.upsample(folder, file_len=4)
     return before, contents(folder)
 
@@ -257,7 +241,7 @@ def check_after(folder, after):
 def test_regions_do_not_show(tmp_path, undisturbed, edge):
     before, after = undisturbed
     folder = lay_out(before, tmp_path / "ds")
-    with regions_of(edge):
+    with rechunks_of(edge):
         wkwdask.upsample(folder, file_len=4)
     check_after(folder, after)
 
@@ -272,7 +256,7 @@ def test_runners_make_the_same_files(tmp_path, undisturbed, scheduler, workers):
             stack.enter_context(distributed.Client(stack.enter_context(local_cluster(silence_logs="ERROR"))))
         else:
             stack.enter_context(dask.config.set(scheduler=scheduler, num_workers=workers))
-        stack.enter_context(regions_of(16))
+        stack.enter_context(rechunks_of(16))
         wkwdask.upsample(folder, file_len=4)
     check_after(folder, after)
 
@@ -280,25 +264,19 @@ def test_runners_make_the_same_files(tmp_path, undisturbed, scheduler, workers):
 # ----------------------------------------------------------------------------- kills
 
 
-def upsample_in_child(folder, kill_at):
-    """Work until the n-th entry of the journal, if it comes so far."""
-    append, left = journal.Journal.append, kill_at
-
-    def counted(self, entry):
-        nonlocal left
-        append(self, entry)
-        left -= 1
-        if left == 0:
-            threading.Thread(target=os.kill, args=(os.getpid(), signal.SIGKILL), daemon=True).start()
-
-    journal.Journal.append = counted
-    with regions_of(16), dask.config.set(scheduler="threads", num_workers=2):
+def upsample_in_child(folder, num_tasks):
+    """Work until so many tasks are done, or to the end on two threads."""
+    with contextlib.ExitStack() as stack:
+        if num_tasks is not None:
+            stack.enter_context(before_task(num_tasks + 1, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+        stack.enter_context(rechunks_of(16))
+        stack.enter_context(dask.config.set(scheduler="threads" if num_tasks is None else "synchronous", num_workers=2))
         wkwdask.upsample(folder, source="4-4-2", file_len=4, existing="resume")
 
 
-def killed(folder, kill_at=0, seconds=None):
-    """Work in a forked process that is killed at an entry of the journal or after some time; tells whether it was."""
-    child = multiprocessing.get_context("fork").Process(target=upsample_in_child, args=(folder, kill_at))
+def killed(folder, num_tasks=None, seconds=None):
+    """Work in a forked process that is killed after so many tasks or after some time; tells whether it was."""
+    child = multiprocessing.get_context("fork").Process(target=upsample_in_child, args=(folder, num_tasks))
     child.start()
     if seconds is not None:
         time.sleep(seconds)
@@ -320,16 +298,14 @@ def check_unseen(folder, before, after):
 @pytest.mark.faults
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_and_resumed(tmp_path, undisturbed):
-    """At several entries of the journal, and again while it goes on, the next start finishes the job, and does nothing twice."""
+    """After several numbers of tasks, and again while it goes on, the next start finishes the job, and does nothing twice."""
     before, after = undisturbed
-    for kill_at in (1, 7, 40, 90):
-        folder = lay_out(before, tmp_path / str(kill_at))
-        assert killed(folder, kill_at)
+    for num_tasks in (1, 7, 40, 90):
+        folder = lay_out(before, tmp_path / str(num_tasks))
+        assert killed(folder, num_tasks)
         assert killed(folder, 3)
         check_unseen(folder, before, after)
-        (root,) = (folder / "cells").glob(".wkwdask-job-*")
-        done = [json.loads(line)["task"] for line in journal.read_journal(str(root))]
-        assert kill_at + 3 <= len(done) == len(set(done))
+        assert len(journaled(folder)) == num_tasks + 3
         with dask.config.set(scheduler="synchronous"):  # other regions would be chosen now
             report = wkwdask.upsample(folder, source="4-4-2", file_len=4)
         check_after(folder, after)
@@ -356,32 +332,18 @@ def test_killed_at_random_moments(tmp_path, undisturbed):
         check_after(folder, after)
 
 
-def fail_after(monkeypatch, entries):
-    """Let a job end with an error at an entry of its journal."""
-    append = journal.Journal.append
-
-    def failing(self, entry):
-        nonlocal entries
-        append(self, entry)
-        entries -= 1
-        if entries == 0:
-            raise RuntimeError("the disk is full")
-
-    monkeypatch.setattr(journal.Journal, "append", failing)
+def interrupt(folder, num_tasks=9):
+    error = RuntimeError("the disk is full")
+    stop = stopping(folder.parent / "log", num_tasks, error)
+    with stop, rechunks_of(16), dask.config.set(scheduler="synchronous"), pytest.raises(RuntimeError, match="disk is full"):
+        wkwdask.upsample(folder, source="4-4-2", file_len=4)
+    assert any("the same call goes on from there" in note for note in error.__notes__)
 
 
-def interrupt(folder, monkeypatch, entries=9):
-    with monkeypatch.context() as patch, regions_of(16), dask.config.set(scheduler="synchronous"):
-        fail_after(patch, entries)
-        with pytest.raises(RuntimeError, match="disk is full") as caught:
-            wkwdask.upsample(folder, source="4-4-2", file_len=4)
-    assert any("the same call goes on from there" in note for note in caught.value.__notes__)
-
-
-def test_an_interrupted_job_is_that_of_its_settings(tmp_path, undisturbed, monkeypatch):
+def test_an_interrupted_job_is_that_of_its_settings(tmp_path, undisturbed):
     before, after = undisturbed
     folder = lay_out(before, tmp_path / "ds")
-    interrupt(folder, monkeypatch)
+    interrupt(folder)
     for options in ({}, {"file_len": 2}, {"file_len": 4, "finest": "2-2-1"}, {"file_len": 4, "compression": "raw", "existing": "resume"}):
         with pytest.raises(ResumeError, match="made with other settings"):
             wkwdask.upsample(folder, source="4-4-2", **options)
@@ -393,10 +355,10 @@ def test_an_interrupted_job_is_that_of_its_settings(tmp_path, undisturbed, monke
     check_after(folder, after)
 
 
-def test_a_source_that_changes_meanwhile(tmp_path, undisturbed, monkeypatch):
+def test_a_source_that_changes_meanwhile(tmp_path, undisturbed):
     before, after = undisturbed
     folder = lay_out(before, tmp_path / "ds")
-    interrupt(folder, monkeypatch, entries=30)
+    interrupt(folder, 30)
     for path in (folder / "cells" / "4-4-2").rglob("x*.wkw"):
         os.utime(path, (1, 1))
     with pytest.raises(ResumeError, match=r"the source has changed since the job was interrupted \(.*wkw was changed last"):
@@ -440,7 +402,7 @@ def test_the_source_of_a_finished_job_has_changed(dataset):
 def test_records_name_the_files_of_the_coarse_mag(dataset):
     """Each of its own: the mags are made from the coarse one, not one from the other."""
     wkwdask.upsample(dataset, file_len=OPTIONS["file_len"])
-    rows = {mag: read_record(str(dataset / "cells" / mag)) for mag in ("1", "2-2-1")}
+    rows = {mag: np.load(dataset / "cells" / mag / ".wkwdask-files.npy") for mag in ("1", "2-2-1")}
     sources = {mag: {int(row[5]) for row in of_mag if row[3]} for mag, of_mag in rows.items()}
     assert 0 not in sources["1"]
     for mag, of_mag in rows.items():
@@ -461,15 +423,10 @@ def test_a_pyramid_of_the_new_finest_mag(dataset):
 
 
 def test_another_job_writes_the_mag(dataset):
-    with contextlib.ExitStack() as stack:
-        from wkwdask.runs.job_folder import JobFolder
-        from wkwdask.store.owner import Owner
-
-        other = JobFolder(str(dataset / "cells"), Owner.this_process("another job"), [str(dataset / "cells" / "2-2-1")])
-        other.start("error", {})
-        stack.callback(other.discard)
-        with pytest.raises(LockedError, match="another job"):
-            wkwdask.upsample(dataset)
+    lock = put_lock(dataset / "cells" / "2-2-1", this_process())
+    with pytest.raises(LockedError, match="another job"):
+        wkwdask.upsample(dataset)
+    lock.unlink()
     assert wkwdask.upsample(dataset).files
 
 

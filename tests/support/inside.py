@@ -9,7 +9,7 @@ from wkwdask.formats.precomputed import target as precomputed_target
 from wkwdask.graphs import write
 from wkwdask.ids import id_map, id_source, wkw_components
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
-from wkwdask.plans import apply, chunks, components, shards, slabs
+from wkwdask.plans import apply, chunks, components, shards, slabs, upsample
 from wkwdask.runs import job as jobs
 from wkwdask.viewer import cards, slices
 
@@ -24,6 +24,8 @@ _LIMITS = {
     "picture_whole_vx": [(slices, "_WHOLE_VX")],
     "rows_of_ids": [(id_map, "ROWS"), (id_source, "ROWS")],  # of a table that are sorted in memory
     "section_nbytes": [(slabs, "READING_NBYTES")],  # of pixels that are decoded at once
+    "upsample_brick_nbytes": [(upsample, "_BRICK_NBYTES")],
+    "upsample_reading_nbytes": [(upsample, "_READING_NBYTES")],
     "shard_nbytes": [(precomputed_target, "_HELD_NBYTES")],  # of a shard that is written in pieces
 }
 
