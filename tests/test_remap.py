@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from unittest import mock
 
 import dask
 import h5py
@@ -13,19 +11,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 from faults.drivers import ENVIRONMENT, regions_of, stopping, without_flushing
 from hypothesis import given
 from hypothesis import strategies as st
-from support.datasets import FILE_NAME
+from support.commands import run_here
+from support.datasets import layer_of
+from support.inside import before_task, limited
+from support.plain_mapping import mapped
 
 import wkwdask
-from wkwdask.cli import cli
 from wkwdask.errors import ExistsError, FormatError, IncompleteWriteError, LockedError, MissingError, ResumeError, UnsupportedError
-from wkwdask.graphs import build
-from wkwdask.ids import id_map, id_source
-from wkwdask.kernels.labels.remap import map_ids
-from wkwdask.plans import apply
 
 SMALL = {"block_len": 8, "file_len": 2}
 OFFSET = (13, 8, 5)
@@ -41,7 +36,7 @@ def labels(seed=1, dtype="uint32", most=300):
 
 @pytest.fixture(autouse=True)
 def small_and_quick():
-    with dask.config.set(scheduler="synchronous"), regions_of(32), without_flushing(), mock.patch.object(apply, "BRICK_NBYTES", 16**3 * 8):
+    with dask.config.set(scheduler="synchronous"), regions_of(32), without_flushing(), limited(brick_nbytes=16**3 * 8):
         yield
 
 
@@ -55,18 +50,6 @@ def dataset(tmp_path):
 
 def result(folder):
     return wkwdask.read(folder)[0]
-
-
-def layer_of(dataset, name):
-    return next(layer for layer in json.loads((dataset / FILE_NAME).read_text())["dataLayers"] if layer["name"] == name)
-
-
-def mapped(array, pairs, default="keep"):
-    """What numpy makes of a whole array."""
-    out = array.astype(np.uint64) if default == "keep" else np.zeros(array.shape, np.uint64)
-    for old, new in pairs:
-        out[array == old] = new
-    return out
 
 
 PAIRS = np.array([[7, 3], [299, 4], [12, 3], [1, 1000], [5000, 9], [250, 0], [12, 3]])
@@ -124,7 +107,7 @@ def dense_forms(folder):
 @pytest.mark.parametrize("rows", [2, 1 << 20])
 def test_pairs_in_every_form(dataset, tmp_path, default, rows):
     expected = mapped(labels(), PAIRS, default)
-    with mock.patch.object(id_map, "ROWS", rows), mock.patch.object(id_source, "ROWS", rows):
+    with limited(rows_of_ids=rows):
         for number, (name, mapping) in enumerate(forms(tmp_path).items()):
             wkwdask.remap(dataset / "seg" / "1", dataset / f"m{number}" / "1", mapping, default=default)
             np.testing.assert_array_equal(result(dataset / f"m{number}" / "1"), expected, err_msg=name)
@@ -136,54 +119,10 @@ def test_pairs_in_every_form(dataset, tmp_path, default, rows):
 @pytest.mark.parametrize("rows", [50, 1 << 20])
 def test_entries_for_each_id_in_every_form(dataset, tmp_path, default, rows):
     expected = mapped(labels(), enumerate(TABLE.tolist()), default)
-    with mock.patch.object(id_map, "ROWS", rows), mock.patch.object(id_source, "ROWS", rows):
+    with limited(rows_of_ids=rows):
         for number, (name, mapping) in enumerate(dense_forms(tmp_path).items()):
             wkwdask.remap(dataset / "seg" / "1", dataset / f"m{number}" / "1", mapping, default=default)
             np.testing.assert_array_equal(result(dataset / f"m{number}" / "1"), expected, err_msg=name)
-
-
-# Types of ids, of values and of what is made of them: every size of each, and sizes that grow and shrink. Each triple of sizes takes time to compile.
-LOOPS = [
-    ("u1", "u1", "u2"),
-    ("u2", "u8", "u4"),
-    ("u4", "u8", "u1"),
-    ("u4", "u8", "u4"),
-    ("i4", "i8", "u8"),
-    ("u8", "u8", "i4"),
-    ("i8", "u2", "u8"),
-    ("u8", "u4", "u4"),
-]
-
-
-@given(st.sampled_from(LOOPS), st.booleans(), st.booleans(), st.integers(0, 99))
-def test_the_loop_equals_numpy(dtypes, keeps, is_dense, seed):
-    dtype, value_dtype, out_dtype = dtypes
-    random = np.random.default_rng(seed)
-    most = min(int(np.iinfo(dtype).max), int(np.iinfo(out_dtype).max))
-    near = np.unique(np.array([*random.integers(0, min(most, 20_000) + 1, 40).tolist(), 0, most], np.uint64))
-    ids = np.repeat(random.choice(near, 500), random.integers(1, 5, 500)).astype(dtype)
-    if is_dense:
-        keys, values = None, random.integers(0, 100, 50).astype(value_dtype)
-        pairs = enumerate(values.tolist())
-    else:
-        keys = np.unique(random.choice(near, 15))
-        values = random.integers(0, 100, len(keys)).astype(value_dtype)
-        pairs = zip(keys.tolist(), values.tolist(), strict=True)
-    out = np.empty(ids.shape, out_dtype)
-    assert map_ids(ids, keys, values, out, keeps=keeps) is None
-    np.testing.assert_array_equal(out, mapped(ids, list(pairs), "keep" if keeps else "zero").astype(out_dtype))
-
-
-def test_negative_ids_are_named_by_nobody():
-    ids = np.array([-1, 3, -(2**31)], np.int32)
-    keys, values = np.array([3, 2**31, 2**32 - 1], np.uint64), np.array([5, 6, 7], np.uint64)
-    out = np.empty(3, np.int32)
-    assert map_ids(ids, keys, values, out, keeps=True) is None
-    assert out.tolist() == [-1, 5, -(2**31)]
-    wide = np.empty(3, np.uint32)
-    assert map_ids(ids, keys, values, wide, keeps=True) == -1
-    assert map_ids(ids, keys, values, wide, keeps=False) is None
-    assert wide.tolist() == [0, 5, 0]
 
 
 def test_ids_beyond_32_bits(dataset):
@@ -359,34 +298,31 @@ def test_what_is_no_mapping(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1 << 20])
-def test_contradictions_far_apart(tmp_path, rows):
+def test_contradictions_far_apart(dataset, tmp_path, rows):
     random = np.random.default_rng(5)
     keys = random.permutation(1000).astype(np.uint64)
     pairs = np.stack([keys, keys // 3], axis=1)
-    (tmp_path / "t").mkdir()
     path = csv(tmp_path / "a.csv", [*pairs.tolist(), pairs[17].tolist(), (int(pairs[30, 0]), 4444)])
-    with (
-        mock.patch.object(id_map, "ROWS", rows * 100),
-        mock.patch.object(id_source, "ROWS", rows * 100),
-        pytest.raises(ValueError, match=rf"a\.csv: line 1002: id {pairs[30, 0]} becomes 4444, but {pairs[30, 1]} in line 31"),
-    ):
-        id_source.CsvFile(str(path)).write(str(tmp_path / "t"))
-    assert os.listdir(tmp_path / "t") == []
+    message = rf"a\.csv: line 1002: id {pairs[30, 0]} becomes 4444, but {pairs[30, 1]} in line 31"
+    with limited(rows_of_ids=rows * 100), pytest.raises(ValueError, match=message):
+        wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", path)
+    assert not list(dataset.rglob(".wkwdask-job-*"))
 
 
-@given(st.integers(0, 3000), st.integers(1, 400), st.integers(0, 99))
+@given(st.integers(1, 3000), st.integers(1, 400), st.integers(0, 99))
 def test_pairs_are_sorted_from_files(tmp_path_factory, count, rows, seed):
     folder = tmp_path_factory.mktemp("sorted")
     random = np.random.default_rng(seed)
     keys = random.integers(0, random.choice([50, 2000, 2**62]), count).astype(np.uint64)
     values = (keys * np.uint64(7)) % np.uint64(1001)
-    with mock.patch.object(id_map, "ROWS", rows):
-        table = id_map.write_pairs_sorted(str(folder), lambda: [(1, keys, values)], str)
-    found_keys, found_values = table.arrays()
-    np.testing.assert_array_equal(found_keys, np.unique(keys))
-    np.testing.assert_array_equal(found_values, (np.unique(keys) * np.uint64(7)) % np.uint64(1001))
-    assert table.largest == values.max(initial=0)
-    assert sorted(os.listdir(folder)) == ["keys", "values"]
+    ids = np.append(random.choice(keys, 300), random.integers(0, 2**62, 212).astype(np.uint64)).reshape(8, 8, 8)
+    wkwdask.write(folder / "seg" / "1", (0, 0, 0), ids, **SMALL)
+    with limited(rows_of_ids=rows):
+        wkwdask.remap(folder / "seg" / "1", folder / "m" / "1", csv(folder / "a.csv", zip(keys, values, strict=True)))
+    place = np.searchsorted(known := np.unique(keys), ids).clip(max=len(known) - 1)
+    np.testing.assert_array_equal(
+        wkwdask.read(folder / "m" / "1", ((0, 0, 0), (8, 8, 8)))[0], np.where(known[place] == ids, known[place] * np.uint64(7) % np.uint64(1001), ids)
+    )
 
 
 # ----------------------------------------------------------------------------- interruptions, and whoever runs it
@@ -408,7 +344,7 @@ def test_an_interrupted_run_goes_on_with_the_same_mapping_only(dataset, tmp_path
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", path)
     with pytest.raises(ResumeError, match="mapping was"):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", csv(tmp_path / "b.csv", PAIRS[:-2]))
-    with stopping(log, 10_000, StopError()), mock.patch.object(id_source.CsvFile, "chunks", side_effect=AssertionError("is read again")):
+    with stopping(log, 10_000, StopError()):
         report = wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", path)
     begun = [line for line in log.read_text().splitlines() if line.startswith("begin")]
     assert len(begun) == len(set(begun))
@@ -421,13 +357,8 @@ def test_an_interrupted_run_goes_on_with_the_same_mapping_only(dataset, tmp_path
 
 def test_a_npy_that_changes_meanwhile(dataset, tmp_path):
     np.save(tmp_path / "a.npy", np.arange(300))
-    run = build._run_from_journal
-
-    def changed(*args):
-        np.save(tmp_path / "a.npy", np.arange(301))
-        return run(*args)
-
-    with mock.patch.object(build, "_run_from_journal", changed), pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"):
+    change = before_task(1, lambda: np.save(tmp_path / "a.npy", np.arange(301)))
+    with change, pytest.raises(IncompleteWriteError, match=r"a\.npy: was changed while ids were mapped"):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", tmp_path / "a.npy")
 
 
@@ -450,15 +381,16 @@ def test_a_npy_that_is_moved_or_replaced(dataset, tmp_path):
 
 
 def test_a_second_run_is_refused(dataset):
-    run = build._run_from_journal
+    refused = []
 
-    def meanwhile(*args):
+    def meanwhile():
         with pytest.raises(LockedError):
             wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", {1: 2})
-        return run(*args)
+        refused.append(True)
 
-    with mock.patch.object(build, "_run_from_journal", meanwhile):
+    with before_task(1, meanwhile):
         wkwdask.remap(dataset / "seg" / "1", dataset / "m" / "1", {1: 2})
+    assert refused
 
 
 def test_threads_and_a_cluster_give_the_same_files(dataset, tmp_path):
@@ -521,17 +453,13 @@ def test_what_makes_no_sense(dataset):
     assert not (dataset / "m").exists()
 
 
-def run(*arguments):
-    return CliRunner().invoke(cli, list(map(str, arguments)))
-
-
 def test_the_commands(dataset, tmp_path):
     path = csv(tmp_path / "a.csv", PAIRS)
-    assert run("remap", dataset / "seg" / "1", dataset / "m" / "1", path, "--default", "zero").exit_code == 0
+    assert run_here("remap", dataset / "seg" / "1", dataset / "m" / "1", path, "--default", "zero").returncode == 0
     np.testing.assert_array_equal(result(dataset / "m" / "1"), mapped(labels(), PAIRS, "zero"))
-    done = run("dust", dataset / "m" / "1", dataset / "clean" / "1", "--min-voxels", 1)
+    done = run_here("dust", dataset / "m" / "1", dataset / "clean" / "1", "--min-voxels", 1)
     assert "0 of 3 segments removed" in done.output
-    done = run("renumber", dataset / "m" / "1", dataset / "small" / "1", "--dtype", "uint8", "--mapping", tmp_path / "ids.csv")
+    done = run_here("renumber", dataset / "m" / "1", dataset / "small" / "1", "--dtype", "uint8", "--mapping", tmp_path / "ids.csv")
     assert "3 segments, old and new ids in" in done.output
     ids = np.unique(result(dataset / "m" / "1"))[1:]
     assert (tmp_path / "ids.csv").read_text() == "old,new\n" + "".join(f"{old},{new}\n" for new, old in enumerate(ids, 1))
