@@ -90,7 +90,7 @@ def _below(url: str) -> Path:
 
 def _chunk_files(url: str) -> list[Path]:
     """List the files of voxels of an image."""
-    names = {"info", "header.wkw", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup", "datasource-properties.json"}
+    names = {"info", "provenance", "header.wkw", "attributes.json", "zarr.json", ".zarray", ".zattrs", ".zgroup", "datasource-properties.json"}
     return sorted(path for path in _below(url).rglob("*") if path.is_file() and path.name not in names and not path.name.startswith(".wkwdask"))
 
 
@@ -282,9 +282,13 @@ def pyramid_update(bench):
 
 @verb
 def pyramid_plan(bench):
-    files = len(_chunk_files(bench.image))
-    assert "2-2-1" in str(wkwdask.plan_pyramid(bench.image, mags=["2-2-1"]))
-    assert len(_chunk_files(bench.image)) == files
+    files = _chunk_files(bench.image)
+    plan = wkwdask.plan_pyramid(bench.image, mags=["2-2-1"])
+    assert "2-2-1" in str(plan)
+    assert plan.files_in == len(files)
+    assert _chunk_files(bench.image) == files
+    wkwdask.build_pyramid(bench.image, mags=["2-2-1"])
+    assert plan.mags[0].files >= len(_chunk_files(bench.image)) - len(files) > 0
 
 
 @verb
@@ -397,7 +401,7 @@ def manifest(bench):
     wkwdask.write_manifest(bench.image)
     assert not wkwdask.check_manifest(bench.image).changed
     _damage(bench)
-    assert wkwdask.check_manifest(bench.image).changed
+    assert [name.rpartition("/")[2] for name in wkwdask.check_manifest(bench.image).changed] == [_chunk_files(bench.image)[0].name]
 
 
 @verb
@@ -407,7 +411,9 @@ def diff(bench):
     changed[0, 0, 0, 0] += 1
     bench.form.save(changed, other, bench.case.offset)
     assert wkwdask.diff(bench.image, bench.image).equal
-    assert wkwdask.diff(bench.image, other).voxels_different == 1
+    found = wkwdask.diff(bench.image, other)
+    assert found.voxels_different == 1
+    assert [(one.voxel, one.first, one.second) for one in found.volumes[0].listed] == [(bench.case.offset, bench.case.array[0, 0, 0, 0], changed[0, 0, 0, 0])]
 
 
 # ---------------------------------------------------------------------------- labels
