@@ -43,7 +43,6 @@ class View(Work):
         import zarr
 
         zarr.config.set({"async.concurrency": 1, "threading.max_workers": 1})
-        _register()
         dataset, layer, _ = path.rsplit("/", 2)
         copy = DatasetCopy(dataset, layer, folder)
         copy.reset()
@@ -68,20 +67,6 @@ class View(Work):
     def digests(self) -> list[str]:
         """Hash every result."""
         return [digest(result.T[np.newaxis]) for result in self._results]
-
-
-def _register() -> None:
-    """Make the codec known where the package is not installed, but only on the path."""
-    from zarr.registry import get_codec_class, register_chunk_key_encoding, register_codec
-
-    from wkwdask.formats.zarr.codecs.wkw import WkwCodec
-    from wkwdask.formats.zarr.codecs.wkw_keys import WkwChunkKeyEncoding
-
-    try:
-        get_codec_class("wkw")
-    except KeyError:
-        register_codec("wkw", WkwCodec)
-        register_chunk_key_encoding("wkw", WkwChunkKeyEncoding)
 
 
 class Export(zarr_images.Export):

@@ -14,18 +14,14 @@ from types import SimpleNamespace
 import dask
 import numpy as np
 import pytest
+from faults.drivers import tasks_run_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limits import few_samples, small_regions, small_tasks
 from strategies import vectors
 
 import wkwdask
 from wkwdask.errors import SpaceWarning, TruncatedError
-from wkwdask.formats.webknossos.datasource import format_datasource, new_document
-from wkwdask.plans import pyramid as plan_module
-from wkwdask.runs import job as job_module
-from wkwdask.runs.room import space_problems
-from wkwdask.verbs.pyramid import RegionSpec
-from wkwdask.verbs.wkw import mags as wkw_mags
 
 OPTIONS = {"block_len": 4, "file_len": 4, "compression": "lz4"}
 
@@ -37,8 +33,7 @@ def _serial():
 
 
 def make_dataset(folder, array, offset=(0, 0, 0), **options):
-    folder.mkdir(parents=True)
-    (folder / "datasource-properties.json").write_text(format_datasource(new_document("ds", (8, 8, 8))))
+    wkwdask.create_dataset(folder, (8, 8, 8))
     wkwdask.write(folder / "color" / "1", offset, array, **{**OPTIONS, **options})
     return folder
 
@@ -51,14 +46,12 @@ def tree(folder):
 def counted():
     """Count the tasks that run: regions and joins."""
     kinds = Counter()
-    run_task = job_module.run_task
 
     def count(task):
-        kinds[type(task.spec) is RegionSpec] += 1
-        return run_task(task)
+        kinds[task.key.startswith("region ")] += 1
+        return task.run()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job_module, "run_task", count)
+    with tasks_run_by(count):
         yield kinds
 
 
@@ -84,12 +77,12 @@ def build_and_compare(folder, *, exact, **options):
 
 @pytest.mark.parametrize("region_vx", [8, 32, 512])
 @pytest.mark.parametrize("options", [{"coarsest": 4}, {"mags": ["2-2-1", "8-8-4"]}, {"mags": [2, 4, 8, 16, 32], "file_len": 2}, {"mags": [8], "block_len": 2}])
-def test_dense_data_takes_what_was_told(tmp_path, monkeypatch, region_vx, options):
+def test_dense_data_takes_what_was_told(tmp_path, region_vx, options):
     """Files and tasks exactly; with joins and without, in one pass and in several, into other blocks and files too."""
-    monkeypatch.setattr(plan_module, "_REGION_VX", region_vx)
     array = np.random.default_rng(1).integers(1, 250, (70, 41, 50), dtype=np.uint8)
     folder = make_dataset(tmp_path / "ds", array, (13, 7, 0))
-    plan, report = build_and_compare(folder, exact=True, method="max", **options)
+    with small_regions(region_vx, 128):
+        plan, report = build_and_compare(folder, exact=True, method="max", **options)
     assert sum(len(one.makes) for one in plan.passes) == len(plan.mags) > 0
     assert [one.reads for one in plan.passes] == ["1", *(one.makes[-1] for one in plan.passes[:-1])]
     assert (plan.files_in, plan.nbytes_in) == _stored(folder / "color" / "1")
@@ -110,8 +103,7 @@ def test_sparse_data_takes_at_most_what_was_told(tmp_path_factory, data):
             array[tuple(slice(None, n // 2 + 1) if k == axis else slice(None) for k, n in enumerate(size))] = 0
     array[-1, -1, -1] = 1
     make_dataset(folder, array, offset)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "_REGION_VX", data.draw(st.sampled_from([8, 32])))
+    with small_regions(data.draw(st.sampled_from([8, 32])), 128):
         plan, report = build_and_compare(folder, exact=False, method="min", mags=data.draw(st.sampled_from([[2, 4], ["2-2-1", "8-8-2", "16-16-16", 32]])))
     assert (plan.files_in, plan.nbytes_in) == _stored(folder / "color" / "1")
     assert plan.voxel_nbytes_in <= report.nbytes_in
@@ -127,17 +119,16 @@ def test_what_is_absent_is_not_counted(tmp_path):
     array[100, 1, 1] = 1
     plan = wkwdask.plan_pyramid(make_dataset(tmp_path / "ds", array), mags=[2], block_len=4, file_len=2)
     assert (plan.files_in, plan.files) == (1, 8 * 4 * 4)  # a region of the finest mag is the box; mag 2 of it has this many files of 8
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_module, "_REGION_VX", 8)
+    with small_regions(8, 128):
         plan = wkwdask.plan_pyramid(tmp_path / "ds", mags=[2], block_len=4, file_len=2)
     assert (plan.files_in, plan.files, plan.passes[0].regions, plan.voxel_nbytes_in) == (1, 1, 1, 16**3)
 
 
-def test_estimate_of_many_files_is_made_from_some(tmp_path, monkeypatch):
+def test_estimate_of_many_files_is_made_from_some(tmp_path):
     array = np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8)
     folder = make_dataset(tmp_path / "ds", array)
-    monkeypatch.setattr(wkw_mags, "_SAMPLED_FILES", 5)
-    plan = wkwdask.plan_pyramid(folder, mags=[2])
+    with few_samples(5):
+        plan = wkwdask.plan_pyramid(folder, mags=[2])
     files, nbytes = _stored(folder / "color" / "1")
     assert plan.files_in == files == 64
     assert plan.nbytes_in == pytest.approx(nbytes, rel=0.1)
@@ -158,20 +149,18 @@ def test_nothing_to_do(tmp_path):
     assert str(plan)
 
 
-def test_the_plan_of_an_interrupted_pyramid_is_that_of_its_first_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan_module, "_SMALLEST_REGION_VX", 8)
-    monkeypatch.setattr(plan_module, "_SMALL_TASK_NBYTES", 0)
-    monkeypatch.setattr(plan_module, "_REGION_VX", 32)
-    folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (128, 64, 64), dtype=np.uint8))
-    path = folder / "color" / "1" / "z3" / "y3" / "x7.wkw"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1])
-    with pytest.raises(TruncatedError) as caught:
-        wkwdask.build_pyramid(folder, mags=[2])
-    assert any("what was finished is kept" in note for note in caught.value.__notes__)
-    path.write_bytes(whole)
-    with dask.config.set(scheduler="threads", num_workers=1000):
-        again, fresh = (wkwdask.plan_pyramid(folder, mags=[2], existing=existing) for existing in ("resume", "overwrite"))
+def test_the_plan_of_an_interrupted_pyramid_is_that_of_its_first_start(tmp_path):
+    with small_regions(32, 8), small_tasks():
+        folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (128, 64, 64), dtype=np.uint8))
+        path = folder / "color" / "1" / "z3" / "y3" / "x7.wkw"
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        with pytest.raises(TruncatedError) as caught:
+            wkwdask.build_pyramid(folder, mags=[2])
+        assert any("what was finished is kept" in note for note in caught.value.__notes__)
+        path.write_bytes(whole)
+        with dask.config.set(scheduler="threads", num_workers=1000):
+            again, fresh = (wkwdask.plan_pyramid(folder, mags=[2], existing=existing) for existing in ("resume", "overwrite"))
     assert again.passes[0].region_shape == (64,) * 3
     assert fresh.passes[0].region_shape == (16,) * 3
     assert (again.workers, fresh.workers) == (1000, 1000)
@@ -184,31 +173,6 @@ def fake_disk(monkeypatch, **values):
     """A file system with some free bytes and files."""
     free = SimpleNamespace(**{"f_bavail": 10, "f_frsize": 100, "f_files": 50, "f_favail": 5, **values})
     monkeypatch.setattr(os, "statvfs", lambda folder: free)
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "files", "disk", "problems"),
-    [
-        (1000, 5, {}, 0),  # exactly what there is
-        (1001, 5, {}, 1),
-        (1000, 6, {}, 1),
-        (10_000, 60, {}, 2),
-        (0, 10**9, {"f_files": 0, "f_favail": 0}, 0),  # a file system that counts no files
-        (1, 1, {"f_bavail": 0, "f_favail": 0}, 2),  # full
-    ],
-)
-def test_space_problems(monkeypatch, nbytes, files, disk, problems):
-    fake_disk(monkeypatch, **disk)
-    found = space_problems("/some/layer", nbytes, files)
-    assert len(found) == problems
-    assert all(line.startswith("/some/layer: ") for line in found)
-    if nbytes == 10_000:
-        assert found == ["/some/layer: about 10.0 kB will be written, 1.0 kB are free", "/some/layer: up to 60 files will be written, 5 more are possible"]
-
-
-def test_space_of_a_real_folder(tmp_path):
-    assert space_problems(str(tmp_path), 1, 1) == []
-    assert len(space_problems(str(tmp_path), 1 << 80, 1)) == 1
 
 
 def test_a_plan_tells_of_too_little_space(tmp_path, monkeypatch):

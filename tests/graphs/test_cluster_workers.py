@@ -1,4 +1,4 @@
-"""Clusters whose workers are all paused: an error says so, where nothing else would ever come."""
+"""Workers of a cluster: which of them get a task, and an error where all are paused and nothing else would ever come."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import wkwdask
 from wkwdask.errors import TaskFailedError
 from wkwdask.graphs import client_run, compute, pause_watch
 from wkwdask.graphs.pause_watch import PauseWatch
+from wkwdask.graphs.workers import Workers, rather_on
 
 
 class Cluster:
@@ -81,3 +82,54 @@ def test_workers_without_memory(tmp_path, monkeypatch):
             wkwdask.build_pyramid(tmp_path / "ds", "color")
         with pytest.raises(TaskFailedError, match="all 1 workers are paused"):
             wkwdask.to_wkw(da.from_array(array, chunks=32), tmp_path / "ds" / "other" / "1", block_len=8, file_len=4)
+
+
+# ----------------------------------------------------------------------------- which of them get a task
+
+
+class ThreeWorkers:
+    """A client of three workers, whose scheduler may not answer."""
+
+    status = "running"
+
+    def __init__(self):
+        self.answers = True
+
+    def nthreads(self):
+        return self._answer(dict.fromkeys("abc", 2))
+
+    def processing(self):
+        return self._answer({"a": ("one", "two"), "b": ()})
+
+    def who_has(self, futures):
+        return self._answer(dict.fromkeys(futures, ("b", "c")))
+
+    def _answer(self, value):
+        if not self.answers:
+            raise ConnectionResetError
+        return value
+
+
+def test_workers_to_avoid():
+    workers = Workers(ThreeWorkers())
+    assert workers.away_from() == {}
+    assert workers.away_from("a") == {"workers": ["b", "c"], "allow_other_workers": True}
+    workers.avoid("b")
+    assert workers.away_from() == rather_on(["a", "c"])
+    assert workers.away_from("a") == rather_on(["c"])
+    assert workers.away_from("ac") == rather_on(["b"])  # rather one to be avoided than one where it failed
+    assert workers.away_from("abc") == {}
+    workers.avoid("ac")
+    assert workers.good() == ["a", "b", "c"]
+
+
+def test_a_scheduler_that_does_not_answer():
+    cluster = ThreeWorkers()
+    workers = Workers(cluster)
+    cluster.answers = False
+    assert workers.num_threads() == {}
+    cluster.answers = True
+    known = workers.num_threads(), workers.running(), workers.holding("future")
+    assert known == ({"a": 2, "b": 2, "c": 2}, {"one": "a", "two": "a"}, {"b", "c"})
+    cluster.answers = False
+    assert (workers.num_threads(), workers.running(), workers.holding("future")) == (known[0], {}, set())
