@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from wkwdask import BoundingBox
 from wkwdask.errors import FormatError, IncompleteWriteError, WkwDaskError
-from wkwdask.formats.wkw import target as wkw_target
 from wkwdask.formats.wkw.file import decode_file, encode_file
 from wkwdask.formats.wkw.header import BlockType, make_header
 from wkwdask.formats.wkw.target import WkwTarget
@@ -151,18 +149,6 @@ def test_a_whole_file_equals_joined_parts(tmp_path):
     assert (receipt.nbytes, receipt.part, receipt.voxels) == (len(raw), None, 16**3)
 
 
-def test_a_whole_file_in_another_order_is_refused(tmp_path):
-    array = voxels((1, 16, 16, 16))
-    target = make_target(tmp_path, array)
-    target.prepare()
-    writer = target.open_part((0, 0, 0), None)
-    writer.append(array[:, 8:, :8, :8], (8, 0, 0))
-    with pytest.raises(ValueError, match="blocks of a whole file must come in Morton order"):
-        writer.append(array[:, :8, :8, :8], (0, 0, 0))
-    writer.discard()
-    assert files(target.folder) == ["header.wkw"]
-
-
 @pytest.mark.parametrize("whole", [True, False])
 def test_zeros_are_not_stored(tmp_path, whole):
     array = np.zeros((1, 16, 16, 16), np.float32)
@@ -175,27 +161,6 @@ def test_zeros_are_not_stored(tmp_path, whole):
     assert (receipt.path, receipt.nbytes, receipt.minimum, receipt.maximum, receipt.nonzero, receipt.voxels) == (None, 0, 0, 0, None, 16**3)
     assert target.join_shard((0, 0, 0), [receipt]).path is None
     assert files(tmp_path) == ["mag/header.wkw"]
-
-
-def test_negative_zero_is_stored(tmp_path):
-    """It compares equal to zero, but its bits are others."""
-    array = np.zeros((1, 16, 16, 16), np.float32)
-    array[0, 3, 3, 3] = -0.0
-    target = make_target(tmp_path, array)
-    write_all(target, array, (8, 8, 8))
-    out = np.zeros((1, 16, 16, 16), np.float32)
-    target.as_volume().read_into(out, (0, 0, 0))
-    np.testing.assert_array_equal(np.signbit(out), np.signbit(array))
-
-
-def test_nan_is_stored(tmp_path):
-    array = np.zeros((1, 16, 16, 16), np.float64)
-    array[0, 3, 3, 3] = np.nan
-    target = make_target(tmp_path, array)
-    (receipt,) = write_all(target, array, (8, 8, 8))
-    np.testing.assert_array_equal(read_all(target), array)
-    assert (receipt.minimum, receipt.maximum) == (0, 0)
-    assert receipt.nonzero == BoundingBox((3, 3, 3), (1, 1, 1))
 
 
 def test_a_zero_file_takes_the_place_of_an_older_one(tmp_path):
@@ -321,35 +286,6 @@ def test_a_disk_that_is_full(tmp_path, monkeypatch):
 # ----------------------------------------------------------------------------- shapes
 
 
-def test_part_shape(tmp_path):
-    target = make_target(tmp_path, voxels((3, 64, 64, 64)), block_len=8, file_len=8)  # 6 bytes a voxel
-    for nbytes, edge in ((1, 8), (8**3 * 6, 8), (16**3 * 6 - 1, 8), (16**3 * 6, 16), (32**3 * 6, 32), (1 << 40, 64)):
-        assert target.part_shape(nbytes) == (edge,) * 3
-
-
-def test_small_batches_make_the_same_file(tmp_path, monkeypatch):
-    array = voxels((1, 16, 16, 16))
-    array[:, 5:9] = 0
-    results = []
-    for n, batch in enumerate((4 << 20, 1, 300)):
-        monkeypatch.setattr(wkw_target, "_BATCH_NBYTES", batch if batch > 1000 else max(batch, 4**3 * 2))
-        target = make_target(tmp_path / str(n), array)
-        (receipt,) = write_all(target, array, (8, 8, 8))
-        results.append(Path(receipt.path).read_bytes())
-    assert results[0] == results[1] == results[2]
-
-
-def test_pickle(tmp_path):
-    array = voxels((1, 16, 16, 16))
-    target = make_target(tmp_path, array)
-    again = pickle.loads(pickle.dumps(target))
-    assert again == target
-    assert len(pickle.dumps(target)) < 1500
-    receipts = write_all(again, array, (8, 8, 8))
-    assert pickle.loads(pickle.dumps(receipts)) == receipts
-    np.testing.assert_array_equal(read_all(target), array)
-
-
 def test_files_have_the_header_of_a_data_file(tmp_path):
     array = voxels((1, 8, 8, 8))
     for n, block_type in enumerate(BLOCK_TYPES):
@@ -454,26 +390,3 @@ def test_an_equal_file_is_left_alone(tmp_path):
     np.testing.assert_array_equal(read_all(target), array + 1)
     assert write(array * 0).path is None
     assert not path.exists()
-
-
-@pytest.mark.parametrize("block_type", BLOCK_TYPES)
-def test_bytes_can_be_counted_without_writing(tmp_path, block_type):
-    array = voxels((2, 16, 16, 16))
-    array[:, :5] = 0
-    target = make_target(tmp_path, array, block_type=block_type)
-    nbytes = target.encoded_nbytes(array, (0, 0, 0))
-    assert files(tmp_path) == []
-    (receipt,) = write_all(target, array, (16, 16, 16))
-    assert receipt.nbytes == nbytes + target.header.smallest_data_offset
-    assert target.encoded_nbytes(array[:, 8:, :4, 4:], (8, 0, 4)) < nbytes
-    assert target.expected_nbytes(1, array[0].size * target.header.voxel_nbytes, nbytes / array.nbytes) == pytest.approx(receipt.nbytes, abs=2)
-
-
-def test_a_file_of_one_block_is_expected_to_hold_zeros_besides(tmp_path):
-    """Blocks that no voxel is known of are counted as zeros, which take a few bytes each."""
-    array = voxels((1, 16, 16, 16))
-    array[:, 4:] = array[:, :, 4:] = array[:, :, :, 4:] = 0
-    target = make_target(tmp_path, array)
-    (receipt,) = write_all(target, array, (16, 16, 16))
-    ratio = target.encoded_nbytes(array[:, :4, :4, :4], (0, 0, 0)) / array[:, :4, :4, :4].nbytes
-    assert target.expected_nbytes(1, 4**3 * 2, ratio) == pytest.approx(receipt.nbytes, abs=2)

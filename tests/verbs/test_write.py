@@ -187,6 +187,18 @@ def test_all_zero_files_are_not_written(tmp_path, array):
     assert (report.files, report.mags[0].nonzero, report.mags[0].maximum) == (0, None, 0)
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_bits_count_and_not_values(tmp_path, lazy):
+    """Negative zero compares equal to zero and NaN to nothing; both are stored."""
+    for name, value, limits in (("zero", -0.0, (0, 0)), ("nan", np.nan, (0, 0))):
+        values = np.zeros((16, 16, 16), np.float64)
+        values[3, 4, 5] = value
+        report = wkwdask.to_wkw(da.from_array(values, chunks=9) if lazy else values, tmp_path / name / "1", block_len=4, file_len=2)
+        assert wkwdask.read(tmp_path / name / "1").tobytes() == values[np.newaxis].tobytes()
+        assert report.files == 1
+        assert (report.mags[0].minimum, report.mags[0].maximum) == limits
+
+
 @pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (2, 4, 4, 0)])
 @pytest.mark.parametrize("lazy", [False, True])
 def test_an_array_without_voxels(tmp_path, shape, lazy):
