@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from faults.drivers import journaled, killed_at, logged, regions_of, runs
 from faults.trees import contents, differences, lay_out, leftovers, make_dataset
-from limits import small_bricks
+from support.inside import limited
 
 import wkwdask
 
@@ -18,18 +18,18 @@ SHAPE = (64, 64, 32)
 
 def small():
     """Let there be many tasks."""
-    return *small_bricks(16), regions_of(32)
+    return limited(components_nbytes=16**3 * 8, brick_nbytes=16**3 * 8), regions_of(32)
 
 
 def find_components(folder):
-    labels, other, regions = small()
-    with labels, other, regions:
+    bricks, regions = small()
+    with bricks, regions:
         wkwdask.connected_components(folder / "seg" / "1", folder / "cc" / "1", min_voxels=2)
 
 
 def map_ids(folder):
-    labels, other, regions = small()
-    with labels, other, regions:
+    bricks, regions = small()
+    with bricks, regions:
         wkwdask.remap(folder / "seg" / "1", folder / "cc" / "1", {1: 7, 2: 7})
 
 

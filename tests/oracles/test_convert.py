@@ -10,8 +10,8 @@ import warnings
 import dask
 import numpy as np
 import pytest
-from limits import small_exports, small_readings
 from PIL import Image
+from support.inside import limited
 
 import wkwdask
 from wkwdask.errors import BoundsError, CorruptError, MissingError, UnsupportedError
@@ -120,7 +120,7 @@ def test_large_tiffs_are_read_in_parts(tmp_path, options):
     (tmp_path / "s").mkdir()
     for z, section in enumerate(array):
         tifffile.imwrite(tmp_path / "s" / f"{z}.tif", section, **options)
-    with small_readings(2 * 8 * 90 * 20):
+    with limited(section_nbytes=2 * 8 * 90 * 20):
         np.testing.assert_array_equal(imported(tmp_path / "s", tmp_path)[0], array)
 
 
@@ -480,7 +480,7 @@ def test_export(tmp_path, dtype, channels, limit):
     if dtype == "uint64":
         with pytest.raises(UnsupportedError, match=r"OME-TIFF has no uint64: cast it"):
             wkwdask.convert(source, targets.pop("a.ome.tiff"))
-    with small_exports(limit):
+    with limited(exported_nbytes=limit):
         for target in targets.values():
             wkwdask.convert(source, target)
     np.testing.assert_array_equal(np.load(targets["a.npy"]), expected)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limits import small_regions
 from strategies import vectors
+from support.inside import limited
 
 import wkwdask
 from wkwdask import Mag
@@ -54,7 +54,7 @@ def test_pyramids(tmp_path_factory, volume, mags, method, region_vx):
     folder = tmp_path_factory.mktemp("volume") / "v"
     voxels = blobs(shape, dtype, seed)
     wkwdask.to_precomputed(voxels, folder, type=kind, voxel_size=(4, 4, 40), offset=offset, chunk_size=chunk, sharded=sharded)
-    with small_regions(region_vx):
+    with limited(region_vx=region_vx, smallest_region_vx=min(region_vx, 128)):
         wkwdask.build_pyramid(folder, mags=mags, method=method or "default")
     finest, *coarser = scales_of(folder)
     assert len(coarser) == len(mags)

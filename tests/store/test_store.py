@@ -9,9 +9,9 @@ import sys
 import fsspec
 import numpy as np
 import pytest
-from limits import no_pauses
 from precomputed_volumes import labels, write_volume
 from range_server import range_server
+from support.inside import limited
 
 import wkwdask
 from wkwdask import Sharding
@@ -22,8 +22,8 @@ SHARDED = Sharding(2, 2, 2, minishard_index_encoding="gzip", data_encoding="gzip
 
 
 @pytest.fixture(autouse=True)
-def _no_pauses():
-    with no_pauses():
+def _limited(pauses=(0.0, 0.0)):
+    with limited(pauses=(0.0, 0.0)):
         yield
 
 

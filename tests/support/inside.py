@@ -5,12 +5,17 @@ from __future__ import annotations
 import contextlib
 from unittest import mock
 
+from wkwdask.formats.pictures import exported
 from wkwdask.formats.precomputed import target as precomputed_target
 from wkwdask.graphs import write
 from wkwdask.ids import id_map, id_source, wkw_components
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
-from wkwdask.plans import apply, chunks, components, shards, slabs, upsample
+from wkwdask.plans import apply, chunks, components, pyramid, shards, slabs, upsample
 from wkwdask.runs import job as jobs
+from wkwdask.store import local, store
+from wkwdask.verbs import update
+from wkwdask.verbs import write as write_jobs
+from wkwdask.verbs.wkw import mags as wkw_mags
 from wkwdask.viewer import cards, slices
 
 _LIMITS = {
@@ -19,11 +24,19 @@ _LIMITS = {
     "card_seconds": [(cards, "_MOST_SECONDS")],
     "chunks_of_a_group": [(chunks, "_GROUP_CHUNKS"), (shards, "GROUP_CHUNKS")],  # encoded together
     "components_nbytes": [(components, "BRICK_NBYTES")],  # what a task of `connected_components` holds at once
+    "exported_nbytes": [(exported, "SLAB_NBYTES"), (exported, "_STRETCH_NBYTES")],  # held while files are written
     "ids_of_32_bits": [(wkw_components, "_MOST_OF_32_BITS")],
+    "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],  # of a file that is written in parts
+    "pauses": [(store, "_PAUSES")],  # before a server is asked again
     "picture_tile_vx": [(slices, "_TILE_VX")],
     "picture_whole_vx": [(slices, "_WHOLE_VX")],
+    "region_vx": [(pyramid, "_REGION_VX")],  # edge of what a task of a pyramid makes of its first mag
     "rows_of_ids": [(id_map, "ROWS"), (id_source, "ROWS")],  # of a table that are sorted in memory
+    "sampled_files": [(wkw_mags, "_SAMPLED_FILES")],  # that an estimate looks at
+    "save_seconds": [(update, "_SAVE_SECONDS")],  # between two records of an update
     "section_nbytes": [(slabs, "READING_NBYTES")],  # of pixels that are decoded at once
+    "small_task_nbytes": [(pyramid, "_SMALL_TASK_NBYTES")],
+    "smallest_region_vx": [(pyramid, "_SMALLEST_REGION_VX")],
     "upsample_brick_nbytes": [(upsample, "_BRICK_NBYTES")],
     "upsample_reading_nbytes": [(upsample, "_READING_NBYTES")],
     "shard_nbytes": [(precomputed_target, "_HELD_NBYTES")],  # of a shard that is written in pieces
@@ -38,6 +51,11 @@ def limited(**limits):
             for module, attribute in _LIMITS[name]:
                 stack.enter_context(mock.patch.object(module, attribute, value))
         yield
+
+
+def without_exchange():
+    """Be a file system that cannot swap two names in one step."""
+    return mock.patch.object(local, "exchange", return_value=False)
 
 
 def memory_of_tasks(nbytes):

@@ -17,8 +17,8 @@ import pytest
 from faults.drivers import tasks_run_by
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limits import few_samples, small_regions, small_tasks
 from strategies import vectors
+from support.inside import limited
 
 import wkwdask
 from wkwdask.errors import SpaceWarning, TruncatedError
@@ -81,7 +81,7 @@ def test_dense_data_takes_what_was_told(tmp_path, region_vx, options):
     """Files and tasks exactly; with joins and without, in one pass and in several, into other blocks and files too."""
     array = np.random.default_rng(1).integers(1, 250, (70, 41, 50), dtype=np.uint8)
     folder = make_dataset(tmp_path / "ds", array, (13, 7, 0))
-    with small_regions(region_vx, 128):
+    with limited(region_vx=region_vx):
         plan, report = build_and_compare(folder, exact=True, method="max", **options)
     assert sum(len(one.makes) for one in plan.passes) == len(plan.mags) > 0
     assert [one.reads for one in plan.passes] == ["1", *(one.makes[-1] for one in plan.passes[:-1])]
@@ -103,7 +103,7 @@ def test_sparse_data_takes_at_most_what_was_told(tmp_path_factory, data):
             array[tuple(slice(None, n // 2 + 1) if k == axis else slice(None) for k, n in enumerate(size))] = 0
     array[-1, -1, -1] = 1
     make_dataset(folder, array, offset)
-    with small_regions(data.draw(st.sampled_from([8, 32])), 128):
+    with limited(region_vx=data.draw(st.sampled_from([8, 32]))):
         plan, report = build_and_compare(folder, exact=False, method="min", mags=data.draw(st.sampled_from([[2, 4], ["2-2-1", "8-8-2", "16-16-16", 32]])))
     assert (plan.files_in, plan.nbytes_in) == _stored(folder / "color" / "1")
     assert plan.voxel_nbytes_in <= report.nbytes_in
@@ -119,7 +119,7 @@ def test_what_is_absent_is_not_counted(tmp_path):
     array[100, 1, 1] = 1
     plan = wkwdask.plan_pyramid(make_dataset(tmp_path / "ds", array), mags=[2], block_len=4, file_len=2)
     assert (plan.files_in, plan.files) == (1, 8 * 4 * 4)  # a region of the finest mag is the box; mag 2 of it has this many files of 8
-    with small_regions(8, 128):
+    with limited(region_vx=8):
         plan = wkwdask.plan_pyramid(tmp_path / "ds", mags=[2], block_len=4, file_len=2)
     assert (plan.files_in, plan.files, plan.passes[0].regions, plan.voxel_nbytes_in) == (1, 1, 1, 16**3)
 
@@ -127,7 +127,7 @@ def test_what_is_absent_is_not_counted(tmp_path):
 def test_estimate_of_many_files_is_made_from_some(tmp_path):
     array = np.random.default_rng(1).integers(1, 250, (64, 64, 64), dtype=np.uint8)
     folder = make_dataset(tmp_path / "ds", array)
-    with few_samples(5):
+    with limited(sampled_files=5):
         plan = wkwdask.plan_pyramid(folder, mags=[2])
     files, nbytes = _stored(folder / "color" / "1")
     assert plan.files_in == files == 64
@@ -150,7 +150,7 @@ def test_nothing_to_do(tmp_path):
 
 
 def test_the_plan_of_an_interrupted_pyramid_is_that_of_its_first_start(tmp_path):
-    with small_regions(32, 8), small_tasks():
+    with limited(region_vx=32, smallest_region_vx=8, small_task_nbytes=0):
         folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (128, 64, 64), dtype=np.uint8))
         path = folder / "color" / "1" / "z3" / "y3" / "x7.wkw"
         whole = path.read_bytes()

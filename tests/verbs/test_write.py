@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from limits import small_parts
+from support.inside import limited
 
 import wkwdask
 from wkwdask import BoundingBox
@@ -103,7 +103,7 @@ def test_every_scheduler_makes_the_same_files(tmp_path, array, scheduler):
 def test_files_of_parts_equal_files_written_whole(tmp_path, array):
     """A limit on the size of parts changes how a file is made, not what it holds."""
     wkwdask.to_wkw(array, tmp_path / "whole" / "1", offset=OFFSET, **OPTIONS)
-    with small_parts(16**3 * 2):
+    with limited(part_nbytes=16**3 * 2):
         wkwdask.to_wkw(array, tmp_path / "job" / "1", offset=OFFSET, **OPTIONS)
         wkwdask.to_wkw(da.from_array(array, chunks=17), tmp_path / "graph" / "1", offset=OFFSET, **OPTIONS)
     assert contents(tmp_path / "job") == contents(tmp_path / "graph") == contents(tmp_path / "whole")

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from limits import without_exchange
+from support.inside import without_exchange
 
 import wkwdask
 from wkwdask.errors import ReplacedError
