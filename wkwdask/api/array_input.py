@@ -15,7 +15,7 @@ from wkwdask.kernels.arrays.fold import fold
 from wkwdask.kernels.arrays.turned_copy import copy_into
 from wkwdask.model.coordinates import first_voxel, spacing_of
 from wkwdask.model.levels import ratio_of
-from wkwdask.verbs.content import Content
+from wkwdask.runs.content import Content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

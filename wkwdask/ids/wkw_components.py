@@ -15,18 +15,16 @@ from wkwdask.formats.pictures.foreign import open_any
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import format_header, make_header
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
-from wkwdask.geometry.mag import vec3
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
 from wkwdask.plans.components import plan_components
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store.local import publish_bytes
-from wkwdask.store.owner import Owner
 from wkwdask.verbs.apply import ApplyJob
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.wkw.apply import ApplyOptions, header_for
-from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, check_presence, open_source, presence, source_token
+from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, open_source, presence, source_token
 from wkwdask.verbs.wkw.places import Place, edit_for, place_of
 from wkwdask.verbs.wkw.write import check_level, staged_target, stored_settings
 
@@ -187,7 +185,6 @@ def stage_components(
     BoundsError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
         As for :func:`wkwdask.connected_components`.
     """
-    check_existing(existing, EXISTING)
     check_level(options.level)
     if options.connectivity not in CONNECTIVITIES:
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
@@ -210,18 +207,13 @@ def stage_components(
         connectivity=options.connectivity, min_voxels=options.min_voxels, dtype="auto" if options.dtype is None else dtype.name,
         **stored_settings(header, options.level), input=token_of(source),
     )  # fmt: skip
-    parent = place.layer.folder
-    interrupted = find_interrupted(parent, (place.folder,), settings, existing)
-    owner = Owner.this_process(f"{_COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
-    region = None if interrupted is None else vec3(interrupted.plan["region"])
-    plan = plan_components(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, source.dtype.itemsize, workers, region)
+    draft = stage(f"{_COMMAND} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
+    plan = plan_components(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, source.dtype.itemsize, workers, draft.shape())
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
-    if interrupted is not None and isinstance(source, WkwVolume):
-        check_presence(source, record, interrupted.plan)
-    made = staged_target(owner, parent, header, options.level, box)
+    made = staged_target(draft, header, options.level, box)
     labelling = Labelling(source, plan, area, limits, options.connectivity, options.min_voxels, made.scratch_folder)
     edit = edit_for(place, header, box, "segmentation")
-    staged = StagedMags(owner, parent, (made,), (place.folder,), box.volume * source.dtype.itemsize, edit, settings, existing, record)
+    staged = draft.mags([made], box.volume * source.dtype.itemsize, edit, record)
     return StagedComponents(labelling, staged, place, options.dtype is None)
 
 

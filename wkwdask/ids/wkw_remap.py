@@ -11,7 +11,6 @@ import numpy as np
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.volume import WkwVolume
-from wkwdask.geometry.mag import vec3
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, open_mapping
 from wkwdask.ids.merger_mode import MergerMode, read_merger_mode
@@ -19,13 +18,12 @@ from wkwdask.ids.wkw_components import open_labels, place_like, token_of
 from wkwdask.kernels.labels.remap import map_ids
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store.local import local_path, make_folders_below
-from wkwdask.store.owner import Owner
 from wkwdask.verbs.apply import Application, ApplyJob
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.wkw.apply import ApplyOptions, header_for
-from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, check_presence, presence
+from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, presence
 from wkwdask.verbs.wkw.places import Place, edit_for
 from wkwdask.verbs.wkw.write import check_level, staged_target, stored_settings
 
@@ -166,7 +164,6 @@ def stage_remap(
     BoundsError, FormatError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
         As for :func:`wkwdask.remap`.
     """
-    check_existing(existing, EXISTING)
     check_level(options.level)
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
@@ -186,18 +183,13 @@ def stage_remap(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
         default=options.default, dtype=header.dtype.name, **stored_settings(header, options.level), input=token_of(source),
     )  # fmt: skip
-    parent = place.layer.folder
-    interrupted = find_interrupted(parent, (place.folder,), settings, existing)
-    owner = Owner.this_process(f"{options.command} into {place.folder}", interrupted.job if interrupted is not None else None)
-    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    draft = stage(f"{options.command} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
     voxel_nbytes = source.dtype.itemsize + header.voxel_nbytes
-    plan = plan_bricks(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes, workers, None, region)
+    plan = plan_bricks(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes, workers, None, draft.shape())
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
-    if interrupted is not None and isinstance(source, WkwVolume):
-        check_presence(source, record, interrupted.plan)
-    made = staged_target(owner, parent, header, options.level, box)
+    made = staged_target(draft, header, options.level, box)
     edit = edit_for(place, header, box, "segmentation")
-    staged = StagedMags(owner, parent, (made,), (place.folder,), box.volume * source.dtype.itemsize, edit, settings, existing, record)
+    staged = draft.mags([made], box.volume * source.dtype.itemsize, edit, record)
     return StagedRemap(source, found, Application(map_ids, (source,), plan, where=area), made, staged, place, options.default == "keep")
 
 

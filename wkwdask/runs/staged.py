@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.receipts import Receipt
     from wkwdask.model.volume import Target
-    from wkwdask.runs.job_records import UnfinishedJob
     from wkwdask.runs.journaled import ResumableJob
     from wkwdask.runs.tally import ShardTally
 
@@ -80,11 +79,6 @@ class StagedMags:
     """Memory of one task, about."""
     box: BoundingBox | None = None
     """Where the one mag has data, where its files are taken over with what they hold around that box."""
-
-    @staticmethod
-    def staged_folder(owner: Owner, parent: str, name: str) -> str:
-        """Say where a mag is built before it appears."""
-        return f"{job_root(parent, owner.job)}/{name}"
 
     @property
     def root(self) -> str:
@@ -319,18 +313,6 @@ def settings_of(command: str, **options: Any) -> dict[str, Any]:
     return {"command": command, **{name: value if isinstance(value, (int, float, type(None))) else str(value) for name, value in options.items()}}
 
 
-def check_existing(existing: str, choices: Sequence[str]) -> None:
-    """Make sure that the option is one that there is.
-
-    Raises
-    ------
-    ValueError
-        It is not.
-    """
-    if existing not in choices:
-        raise ValueError(f"existing must be {' or '.join(repr(choice) for choice in choices)}, got {existing!r}")
-
-
 def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, Any], but: Sequence[str] = ()) -> None:
     """Compare a job with one that was interrupted or finished before, but for some settings.
 
@@ -345,22 +327,6 @@ def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, A
     of_source = {"input": "the source was replaced", "states": "files of the source have changed"}
     differences = [of_source.get(name, f"{name} was {before.get(name, 'not set')}, is {settings.get(name, 'not set')}") for name in names]
     raise ResumeError(f'{what}: made with other settings: {"; ".join(differences)}. Give the same settings, or existing="overwrite" to start anew')
-
-
-def find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> UnfinishedJob | None:
-    """Find the interrupted job that a new one is to go on with.
-
-    Raises
-    ------
-    ResumeError
-        There is one that writes the same mags with other settings.
-    """
-    if existing == "overwrite" or any(lock_holder(folder) is not None for folder in folders):
-        return None  # a job that is running is told apart when the locks are taken
-    unfinished = find_unfinished(parent, folders)
-    if unfinished is not None:
-        check_same_settings(unfinished.root, settings, unfinished.settings)
-    return unfinished
 
 
 def finish_what_was_left(parent: str, folder: str, command: str, dataset: str | None = None) -> None:

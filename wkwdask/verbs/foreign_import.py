@@ -10,22 +10,20 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.pictures.foreign import Foreign, Placing, open_foreign
 from wkwdask.formats.pictures.image_stack import ImageStack, read_notes
-from wkwdask.geometry.mag import vec3
 from wkwdask.model.converted import Converted, converted
 from wkwdask.model.translated import moved
 from wkwdask.plans.slabs import Slabs, plan_slabs
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.staged import StagedMags, find_interrupted
-from wkwdask.store.owner import Owner
 from wkwdask.verbs.convert import ConvertJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Generator
 
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.volume import Target
-    from wkwdask.runs.job_records import UnfinishedJob
+    from wkwdask.runs.stage import Draft
+    from wkwdask.runs.staged import StagedMags
     from wkwdask.verbs.convert import Source
 
 _NOTES_NAME = "bad-slices"
@@ -137,9 +135,7 @@ def in_frame_of(source: Any, origin: Vec3) -> Source:
     return framed
 
 
-def staged_import(
-    source: Source, foreign: Foreign, target: Target, staged: StagedMags, options: SourceOptions, interrupted: UnfinishedJob | None, workers: int
-) -> StagedImport:
+def staged_import(source: Source, foreign: Foreign, draft: Draft, staged: StagedMags, options: SourceOptions, workers: int) -> StagedImport:
     """Lay out an import whose target is staged.
 
     Parameters
@@ -148,18 +144,18 @@ def staged_import(
         What is read, in the coordinates of the target.
     foreign : Foreign
         What it says about itself.
-    target : Target
-        What is written.
+    draft : Draft
+        The job.
     staged : StagedMags
-        How it appears.
+        What is written.
     options : SourceOptions
         What a user chose.
-    interrupted : UnfinishedJob, optional
-        The interrupted job that is to go on.
     workers : int
         How many tasks run at once.
     """
-    shapes = None if interrupted is None else (vec3(interrupted.plan["region"]), vec3(interrupted.plan["reading"]))
+    target: Any = staged.targets[0]
+    region, reading = draft.shape(), draft.shape("reading")
+    shapes = None if region is None or reading is None else (region, reading)
     memory_nbytes = _memory_nbytes(source)
     plan = plan_slabs(target.box, (source.unit_shape, source.chunk_shape), target.chunk_shape, target.shard_shape, memory_nbytes, workers, shapes)
     task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + source.num_channels * source.dtype.itemsize)
@@ -185,35 +181,10 @@ class Imported:
         return {"on_error": self.taken.on_error, "input": token_of(self.source)}
 
 
-def stage_imported(
-    imported: Imported, parent: str, folder: str, settings: dict[str, Any], existing: str, workers: int, lay_out: Callable[[Owner], StagedMags]
-) -> StagedImport:
-    """Lay out the making of one mag of images or an array, or find the interrupted job that is to go on.
-
-    Parameters
-    ----------
-    imported : Imported
-        What goes there.
-    parent, folder : str
-        The folder in which the job is, and that of the mag.
-    settings : dict
-        What the job does.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-    lay_out : callable
-        Gives what is written, when it is known who does it.
-
-    Raises
-    ------
-    ResumeError
-        Another job that writes the mag was interrupted.
-    """
-    interrupted = find_interrupted(parent, [folder], settings, existing)
-    staged = lay_out(Owner.this_process(f"convert into {folder}", None if interrupted is None else interrupted.job))
+def imported_mag(imported: Imported, draft: Draft, staged: StagedMags, workers: int) -> StagedImport:
+    """Lay out the making of one mag of images or an array, in the coordinates of its target."""
     target: Any = staged.targets[0]
-    return staged_import(in_frame_of(imported.source, target.origin), imported.foreign, target, staged, imported.taken, interrupted, workers)
+    return staged_import(in_frame_of(imported.source, target.origin), imported.foreign, draft, staged, imported.taken, workers)
 
 
 def token_of(source: Source) -> str:
@@ -230,7 +201,7 @@ def _memory_nbytes(source: Source) -> int:
 
 
 def _notes_folder(staged: StagedMags) -> str:
-    return StagedMags.staged_folder(staged.owner, staged.parent, _NOTES_NAME)
+    return f"{staged.root}/{_NOTES_NAME}"
 
 
 def _with_notes(source: Any, folder: str) -> Source:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.geometry.mag import vec3
 from wkwdask.model.translated import in_frame
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.staged import find_interrupted
-from wkwdask.store.owner import Owner
 from wkwdask.verbs.compare import CompareJob, EqualJob
 from wkwdask.verbs.splice import SpliceJob
 from wkwdask.verbs.upsample import UpsampleJob
@@ -21,6 +18,7 @@ if TYPE_CHECKING:
 
     from wkwdask.model.volume import Volume
     from wkwdask.plans.regions import RegionGrid
+    from wkwdask.runs.stage import Draft
     from wkwdask.runs.staged import StagedMags
 
 _COMPARED_NBYTES = 64 << 20  # voxels of what was spliced that are compared at once
@@ -86,40 +84,24 @@ class Copy:
     """Makes sure, in the end, that the source is still the one that was read."""
 
 
-def stage_copied(
-    copy: Copy, command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, workers: int, lay_out: Callable[[Owner], StagedMags],
-    can_splice: Callable[[Volume, Any], bool] | None = None,
-) -> StagedRechunk:  # fmt: skip
-    """Lay out the making of one mag of the voxels of a volume, or find the interrupted job that is to go on.
+def copied(copy: Copy, draft: Draft, staged: StagedMags, workers: int, can_splice: Callable[[Volume, Any], bool] | None = None) -> StagedRechunk:
+    """Lay out the making of one mag of the voxels of a volume.
 
     Parameters
     ----------
     copy : Copy
         What goes there.
-    command : str
-        What a user asked for.
-    parent, folder : str
-        The folder in which the job is, and that of the mag.
-    settings : dict
-        What the job does.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
+    draft : Draft
+        The job.
+    staged : StagedMags
+        What is written.
     workers : int
         How many tasks run at once.
-    lay_out : callable
-        Gives what is written, when it is known who does it.
     can_splice : callable, optional
         Tells of the source, in the coordinates of the target, whether its stored chunks are those of the target, which is a Spliceable then.
-
-    Raises
-    ------
-    ResumeError
-        Another job that writes the mag was interrupted.
     """
-    interrupted = find_interrupted(parent, [folder], settings, existing)
-    staged = lay_out(Owner.this_process(f"{command} into {folder}", None if interrupted is None else interrupted.job))
     (target,), source = staged.targets, in_frame(copy.source, staged.targets[0].origin)
-    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    region = draft.shape()
     voxel_nbytes = source.num_channels * source.dtype.itemsize
     plan: RegionGrid
     if can_splice is not None and can_splice(source, target):

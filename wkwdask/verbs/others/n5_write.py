@@ -20,20 +20,19 @@ from wkwdask.formats.n5.volume import read_attributes
 from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, Vec3
-from wkwdask.runs.staged import StagedMags, check_existing, settings_of
+from wkwdask.runs.stage import check_existing, stage, stage_array
+from wkwdask.runs.staged import settings_of
 from wkwdask.store.local import is_remote
 from wkwdask.store.store import LocalStore
-from wkwdask.verbs.content import EXISTING, owner_of
-from wkwdask.verbs.foreign_import import stage_imported
-from wkwdask.verbs.rechunk import stage_copied
+from wkwdask.verbs.foreign_import import imported_mag
+from wkwdask.verbs.rechunk import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from wkwdask.formats.n5.compression import Compression
     from wkwdask.model.levels import Lengths
-    from wkwdask.store.owner import Owner
-    from wkwdask.verbs.content import Content
+    from wkwdask.runs.content import Content
+    from wkwdask.runs.stage import Draft
+    from wkwdask.runs.staged import StagedMags
     from wkwdask.verbs.foreign_import import Imported, StagedImport
     from wkwdask.verbs.rechunk import Copy, StagedRechunk
 
@@ -184,8 +183,8 @@ def other_levels(group: str, count: int, lengths_nm: Lengths | None) -> list[str
     return others
 
 
-def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag, owner: Owner) -> tuple[N5Target, N5Edit]:
-    staged = StagedMags.staged_folder(owner, place.parent, "dataset")
+def _staged_target(place: N5Place, dataset: N5Dataset, at: LevelPlace, mag: Mag, draft: Draft) -> tuple[N5Target, N5Edit]:
+    staged = draft.staged("dataset")
     document = dataset_document(dataset, at, is_level=place.group is not None, is_root=place.root == place.folder)
     target = N5Target(staged, f"{staged}.parts", mag, replace(dataset, document=document), at.offset)
     return target, N5Edit(place.root, place.group, os.path.basename(place.folder), len(dataset.dimensions), at)
@@ -240,18 +239,16 @@ def stage_n5_array(
     ValueError
         An option makes no sense.
     """
-    check_existing(existing, EXISTING)
+    check_existing(existing)
     place = n5_place(n5_folder(url))
     num_channels, width, height, depth = content.shape
     dataset = encoding.dataset((width, height, depth), content.dtype, num_channels)
     at = LevelPlace(mag or Mag(1, 1, 1), offset, lengths_nm or place.lengths_nm)
-    settings = {**settings_of(_COMMAND, folder=place.folder), **_place_settings(dataset, at), **content.settings}
-    owner = owner_of(f"{_COMMAND} into {place.folder}", place.parent, place.folder, None, settings, existing, content)
-    target, edit = _staged_target(place, dataset, at, at.mag, owner)
+    settings = {**settings_of(_COMMAND, folder=place.folder), **_place_settings(dataset, at)}
+    draft = stage_array(f"{_COMMAND} into {place.folder}", place.parent, place.folder, settings, existing, content)
+    target, edit = _staged_target(place, dataset, at, at.mag, draft)
     nbytes_in = width * height * depth * num_channels * dataset.dtype.itemsize
-    return StagedMags(
-        owner, place.parent, (target,), (place.folder,), nbytes_in, edit, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared
-    )
+    return draft.mags([target], nbytes_in, edit, goes_on_by_itself=False, not_compared=content.not_compared)
 
 
 def stage_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, workers: int) -> StagedRechunk:
@@ -279,29 +276,24 @@ def stage_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Len
     ExistsError, ResumeError, TypeError, ValueError
         As for :func:`stage_n5_array`.
     """
-    place, settings, lay_out = _level(folder, copy.source, encoding, lengths_nm, mag, existing, copy.input)
-    return stage_copied(copy, _CONVERT, place.parent, place.folder, settings, existing, workers, lay_out)
+    draft, staged = _level(folder, copy.source, encoding, lengths_nm, mag, existing, copy.input)
+    return copied(copy, draft, staged, workers)
 
 
 def stage_n5_import(folder: str, imported: Imported, encoding: N5Encoding, lengths_nm: Lengths | None, existing: str, workers: int) -> StagedImport:
     """Check and lay out the making of a group's finest level of images or an array; parameters and errors as for :func:`stage_n5_copy`."""
-    place, settings, lay_out = _level(folder, imported.source, encoding, lengths_nm, MAG_1, existing, imported.settings)
-    return stage_imported(imported, place.parent, place.folder, settings, existing, workers, lay_out)
+    draft, staged = _level(folder, imported.source, encoding, lengths_nm, MAG_1, existing, imported.settings)
+    return imported_mag(imported, draft, staged, workers)
 
 
 def _level(
     folder: str, source: Any, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, known: dict[str, Any]
-) -> tuple[N5Place, dict[str, Any], Callable[[Owner], StagedMags]]:
-    """Say where a level goes that has the voxels of a source, what its job does, and what is written once it is known who does it."""
-    check_existing(existing, EXISTING)
+) -> tuple[Draft, StagedMags]:
+    """Lay out a level that has the voxels of a source."""
     place = n5_place(folder, is_level=True)
     dataset = encoding.dataset(source.box.size, source.dtype, source.num_channels)
     at = LevelPlace(mag, source.box.topleft, lengths_nm)
     settings = {**settings_of(_CONVERT, folder=place.folder), **_place_settings(dataset, at), **known}
-
-    def lay_out(owner: Owner) -> StagedMags:
-        target, edit = _staged_target(place, dataset, at, source.box.mag, owner)
-        nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
-        return StagedMags(owner, place.parent, (target,), (place.folder,), nbytes_in, edit, settings, existing)
-
-    return place, settings, lay_out
+    draft = stage(f"{_CONVERT} into {place.folder}", place.parent, [place.folder], settings, existing)
+    target, edit = _staged_target(place, dataset, at, source.box.mag, draft)
+    return draft, draft.mags([target], source.box.volume * source.num_channels * source.dtype.itemsize, edit)

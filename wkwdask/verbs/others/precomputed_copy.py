@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.formats.precomputed.target import can_splice
-from wkwdask.runs.staged import check_existing, settings_of
-from wkwdask.verbs.content import EXISTING
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.others.precomputed_places import volume_place
-from wkwdask.verbs.others.precomputed_write import stage_scales, type_at
-from wkwdask.verbs.rechunk import Copy, stage_copied
+from wkwdask.verbs.others.precomputed_write import lay_out_scales, type_at
+from wkwdask.verbs.rechunk import Copy, copied
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
-    from wkwdask.runs.staged import StagedMags
-    from wkwdask.store.owner import Owner
     from wkwdask.verbs.others.precomputed_write import VolumeType
     from wkwdask.verbs.rechunk import StagedRechunk
 
@@ -77,21 +75,14 @@ def stage_copy(
     ValueError
         Some reader would stumble over the scale, or the volume is of another type.
     """
-    check_existing(existing, EXISTING)
     place = volume_place(url)
     volume: VolumeType = type_at(place, copy.source.dtype, copy.source.num_channels, kind)
     scale = replace(copy.scale, key=place.key_for(copy.scale.resolution))
     folder = place.folder_of(scale.key)
     settings = {**settings_of(command, type=kind, compress=compress), **copy.input, "scale": scale_entry(scale)}
-    notes: list[str] = []
-
-    def lay_out(owner: Owner) -> StagedMags:
-        nbytes_in = copy.source.box.volume * volume.num_channels * volume.dtype.itemsize
-        staged, found = stage_scales(
-            place, volume, [(scale, copy.source.box.mag)], owner, nbytes_in, settings, "overwrite" if in_place else existing, compress=compress, force=force
-        )
-        notes.extend(found)
-        return staged
-
-    staged = stage_copied(copy, command, place.folder, folder, settings, existing, workers, lay_out, can_splice)
-    return replace(staged, in_place=in_place, notes=tuple(notes))
+    draft = stage(f"{command} into {folder}", place.folder, [folder], settings, existing)
+    nbytes_in = copy.source.box.volume * volume.num_channels * volume.dtype.itemsize
+    staged, notes = lay_out_scales(
+        place, volume, [(scale, copy.source.box.mag)], draft, nbytes_in, compress=compress, force=force, existing="overwrite" if in_place else existing
+    )
+    return replace(copied(copy, draft, staged, workers, can_splice), in_place=in_place, notes=tuple(notes))

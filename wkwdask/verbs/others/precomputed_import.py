@@ -7,19 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.model.levels import lengths_in
-from wkwdask.runs.staged import check_existing, settings_of
-from wkwdask.verbs.content import EXISTING
-from wkwdask.verbs.foreign_import import Imported, SourceOptions, StagedImport, open_source, stage_imported
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import settings_of
+from wkwdask.verbs.foreign_import import Imported, SourceOptions, StagedImport, imported_mag, open_source
 from wkwdask.verbs.others.precomputed_places import volume_place
-from wkwdask.verbs.others.precomputed_write import resolution_for, stage_scales, type_at
+from wkwdask.verbs.others.precomputed_write import lay_out_scales, resolution_for, type_at
 
 if TYPE_CHECKING:
     import os
 
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.geometry.mag import Mag
-    from wkwdask.runs.staged import StagedMags
-    from wkwdask.store.owner import Owner
     from wkwdask.verbs.others.precomputed_places import VolumePlace
     from wkwdask.verbs.others.precomputed_scales import ScaleOptions
 
@@ -67,7 +65,6 @@ def stage_scale_import(
     ValueError
         An option makes no sense, the voxel size is not known, or some reader would stumble over the scale.
     """
-    check_existing(existing, EXISTING)
     place = volume_place(url)
     imported = Imported(*open_source(source, taken, mag), taken)
     voxels = imported.source
@@ -77,17 +74,10 @@ def stage_scale_import(
     folder = place.folder_of(scale.key)
     settings = settings_of(_COMMAND, folder=folder, type=volume.kind, dtype=volume.dtype.name, channels=volume.num_channels, compress=stored.compress)
     settings |= {**imported.settings, "scale": scale_entry(scale)}
-    warnings: list[str] = []
-
-    def lay_out(owner: Owner) -> StagedMags:
-        nbytes_in = voxels.box.volume * volume.num_channels * volume.dtype.itemsize
-        staged, notes = stage_scales(
-            place, volume, [(scale, mag)], owner, nbytes_in, settings, existing, compress=stored.compress, force=stored.force
-        )  # fmt: skip
-        warnings.extend(notes)
-        return staged
-
-    return replace(stage_imported(imported, place.folder, folder, settings, existing, workers, lay_out), warnings=tuple(warnings))
+    draft = stage(f"{_COMMAND} into {folder}", place.folder, [folder], settings, existing)
+    nbytes_in = voxels.box.volume * volume.num_channels * volume.dtype.itemsize
+    staged, warnings = lay_out_scales(place, volume, [(scale, mag)], draft, nbytes_in, compress=stored.compress, force=stored.force)
+    return replace(imported_mag(imported, draft, staged, workers), warnings=tuple(warnings))
 
 
 def _lengths(place: VolumePlace, mag: Mag, given: Lengths | None, found: Lengths | None) -> Lengths | None:

@@ -12,17 +12,15 @@ from wkwdask.formats.precomputed.files import num_files
 from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.formats.precomputed.layer import open_precomputed_layer
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import vec3
 from wkwdask.model.states import digest
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import plan_framed_passes
-from wkwdask.runs.staged import check_existing, find_interrupted, finish_what_was_left, settings_of
-from wkwdask.store.owner import Owner
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import finish_what_was_left, settings_of
 from wkwdask.store.pieces import MEMORY_NBYTES
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.others.precomputed_places import SAME, volume_place
 from wkwdask.verbs.others.precomputed_scales import ScaleOptions, source_settings, stored_like
-from wkwdask.verbs.others.precomputed_write import VolumeType, stage_scales
+from wkwdask.verbs.others.precomputed_write import VolumeType, lay_out_scales
 from wkwdask.verbs.pyramid import StagedPyramid, check_method
 from wkwdask.verbs.wkw.mags import check_not_replaced
 
@@ -117,7 +115,6 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     ValueError
         An option makes no sense.
     """
-    check_existing(existing, EXISTING)
     layer = open_precomputed_layer(url)
     try:
         source = layer.volume(options.finest)
@@ -140,17 +137,15 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
         **settings_of("build_pyramid", method=method, ignore_zero=options.ignore_zero, compress=options.scale.compress), **source_settings(source, states),
         "scales": [scale_entry(scale) for scale in scales],
     }  # fmt: skip
-    interrupted = find_interrupted(place.folder, folders, settings, existing)
-    owner = Owner.this_process(f"build_pyramid of {place.folder}", interrupted.job if interrupted is not None else None)
-    regions = None if interrupted is None else [vec3(shape) for shape in interrupted.plan["regions"]]
+    draft = stage(f"build_pyramid of {place.folder}", place.folder, folders, settings, existing)
     voxel_nbytes = volume.num_channels * volume.dtype.itemsize
-    staged, notes = stage_scales(
-        place, volume, list(zip(scales, mags, strict=True)), owner, source.box.volume * voxel_nbytes, settings, existing,
-        compress=options.scale.compress, force=options.scale.force,
+    staged, notes = lay_out_scales(
+        place, volume, list(zip(scales, mags, strict=True)), draft, source.box.volume * voxel_nbytes, compress=options.scale.compress,
+        force=options.scale.force,
     )  # fmt: skip
     origins = [(0, 0, 0), *(scale.voxel_offset for scale in scales)]
     chunk = scales[0].chunk_size if scales else finest.chunk_size
-    passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, regions)
+    passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, draft.shapes())
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = replace(staged, plan={"regions": [one.levels[0].region_shape for one in passes]}, task_nbytes=task_nbytes)
     return StagedScalePyramid(

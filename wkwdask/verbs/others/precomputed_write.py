@@ -19,8 +19,8 @@ from wkwdask.formats.precomputed.target import SUFFIXES, PrecomputedTarget
 from wkwdask.formats.precomputed.writable import check_writable
 from wkwdask.formats.replaceable import is_taken
 from wkwdask.geometry.mag import Mag, Vec3
-from wkwdask.runs.staged import StagedMags, check_existing, settings_of
-from wkwdask.verbs.content import EXISTING, owner_of
+from wkwdask.runs.stage import check_existing, stage_array
+from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.others.precomputed_places import same_resolution, volume_place
 
 if TYPE_CHECKING:
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.precomputed.info import Lengths
-    from wkwdask.store.owner import Owner
-    from wkwdask.verbs.content import Content
+    from wkwdask.runs.content import Content
+    from wkwdask.runs.stage import Draft
+    from wkwdask.runs.staged import StagedMags
     from wkwdask.verbs.others.precomputed_places import VolumePlace
 
 TYPES = ("image", "segmentation")
@@ -164,9 +165,9 @@ def type_at(place: VolumePlace, dtype: Any, num_channels: int, kind: str | None)
     return volume
 
 
-def stage_scales(
-    place: VolumePlace, volume: VolumeType, scales: Sequence[tuple[Scale, Mag]], owner: Owner, nbytes_in: int, settings: dict[str, Any], existing: str, *,
-    compress: str | None = None, provenance: dict[str, Any] | None = None, force: bool = False, **options: Any,
+def lay_out_scales(
+    place: VolumePlace, volume: VolumeType, scales: Sequence[tuple[Scale, Mag]], draft: Draft, nbytes_in: int, *,
+    compress: str | None = None, force: bool = False, **options: Any,
 ) -> tuple[StagedMags, list[str]]:  # fmt: skip
     """Check and lay out the making of scales of one volume, in whatever way.
 
@@ -178,18 +179,12 @@ def stage_scales(
         What its scales have in common.
     scales : sequence of (Scale, Mag)
         What is made, finest first.
-    owner : Owner
-        Who makes it.
+    draft : Draft
+        The job, with the folders of the scales.
     nbytes_in : int
         Voxel bytes that go in.
-    settings : dict
-        What the job does.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
     compress : str, optional
         How chunks that are files of their own are compressed, ``"gzip"`` or not at all.
-    provenance : dict, optional
-        What ``provenance`` says where there is none yet.
     force : bool
         Whether a segmentation may be encoded in a way that changes ids.
     **options
@@ -212,18 +207,16 @@ def stage_scales(
         A scale lies outside of the volume.
     """
     notes: list[str] = []
-    targets, folders = [], []
+    targets = []
     for number, (scale, mag) in enumerate(scales):
         notes += check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=force)
-        folder = place.folder_of(scale.key)
-        _check_free(place, scale, folder, existing)
-        staged = StagedMags.staged_folder(owner, place.folder, f"scale-{number}")
+        _check_free(place, scale, draft.folders[number], options.get("existing", draft.existing))
+        staged = draft.staged(f"scale-{number}")
         codec = ChunkCodec.of_scale(scale, volume.dtype, volume.num_channels)
         targets.append(PrecomputedTarget(staged, f"{staged}.parts", mag, scale, codec, compress))
-        folders.append(folder)
     new = new_document(volume.kind, volume.dtype, volume.num_channels)
-    edit = InfoEdit(place.folder, tuple(scale for scale, _ in scales), new, provenance or provenance_document())
-    return StagedMags(owner, place.folder, tuple(targets), tuple(folders), nbytes_in, edit, settings, existing, **options), list(dict.fromkeys(notes))
+    edit = InfoEdit(place.folder, tuple(scale for scale, _ in scales), new, provenance_document())
+    return draft.mags(targets, nbytes_in, edit, **options), list(dict.fromkeys(notes))
 
 
 def _check_free(place: VolumePlace, scale: Scale, folder: str, existing: str) -> None:
@@ -232,7 +225,7 @@ def _check_free(place: VolumePlace, scale: Scale, folder: str, existing: str) ->
         raise ExistsError(f'{place.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" replaces it whole')
 
 
-def stage_array(
+def stage_scale(
     url: str | os.PathLike[str], offset: Vec3, content: Content, encoding: ScaleEncoding, existing: str, kind: str | None = None, mag: Mag | None = None,
     lengths_nm: Lengths | None = None, *, force: bool = False,
 ) -> tuple[StagedMags, list[str]]:  # fmt: skip
@@ -262,7 +255,7 @@ def stage_array(
     Returns
     -------
     StagedMags, list of str
-        As for :func:`stage_scales`.
+        As for :func:`lay_out_scales`.
 
     Raises
     ------
@@ -275,7 +268,7 @@ def stage_array(
     UnsupportedError
         The URL is remote.
     """
-    check_existing(existing, EXISTING)
+    check_existing(existing)
     place = volume_place(url)
     mag = Mag(1, 1, 1) if mag is None else mag
     resolution = resolution_for(place, mag, lengths_nm)
@@ -283,14 +276,13 @@ def stage_array(
     _, width, height, depth = content.shape
     scale = encoding.scale(place.key_for(resolution), (width, height, depth), offset, resolution, volume)
     folder = place.folder_of(scale.key)
-    settings = {**settings_of(_COMMAND, folder=folder, type=volume.kind, scale=scale_entry(scale), compress=encoding.compress), **content.settings}
+    settings = settings_of(_COMMAND, folder=folder, type=volume.kind, scale=scale_entry(scale), compress=encoding.compress)
     check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=force)
-    owner = owner_of(f"{_COMMAND} into {folder}", place.folder, folder, None, settings, existing, content)
+    draft = stage_array(f"{_COMMAND} into {folder}", place.folder, folder, settings, existing, content)
     nbytes_in = width * height * depth * volume.num_channels * volume.dtype.itemsize
-    return stage_scales(
-        place, volume, [(scale, mag)], owner, nbytes_in, settings, existing, compress=encoding.compress, force=force, goes_on_by_itself=False,
-        not_compared=content.not_compared,
-    )  # fmt: skip
+    return lay_out_scales(
+        place, volume, [(scale, mag)], draft, nbytes_in, compress=encoding.compress, force=force, goes_on_by_itself=False, not_compared=content.not_compared
+    )
 
 
 def resolution_for(place: VolumePlace, mag: Mag, lengths_nm: Lengths | None) -> Lengths:

@@ -15,20 +15,20 @@ from wkwdask.formats.zarr.target import ZarrTarget
 from wkwdask.formats.zarr.views import rgb_range
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans.shards import given_cells, shard_cells
-from wkwdask.runs.staged import StagedMags, check_existing, settings_of
-from wkwdask.verbs.content import EXISTING, owner_of
-from wkwdask.verbs.foreign_import import stage_imported
+from wkwdask.runs.stage import check_existing, stage, stage_array
+from wkwdask.runs.staged import settings_of
+from wkwdask.verbs.foreign_import import imported_mag
 from wkwdask.verbs.others.zarr_places import image_place
-from wkwdask.verbs.rechunk import Copy, stage_copied
+from wkwdask.verbs.rechunk import Copy, copied
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
 
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.store.owner import Owner
-    from wkwdask.verbs.content import Content
+    from wkwdask.runs.content import Content
+    from wkwdask.runs.stage import Draft
+    from wkwdask.runs.staged import StagedMags
     from wkwdask.verbs.foreign_import import Imported, StagedImport
     from wkwdask.verbs.others.zarr_places import ImagePlace
     from wkwdask.verbs.rechunk import StagedRechunk
@@ -140,7 +140,7 @@ def _edit(place: ImagePlace, new: NewArray, version: str) -> NgffEdit:
     return edit
 
 
-def stage_array(
+def stage_image_array(
     url: str | os.PathLike[str], offset: Vec3, content: Content, options: ArrayOptions, existing: str, mag: Mag | None = None,
     voxel_size: Lengths | None = None, *, is_label: bool | None = None,
 ) -> StagedMags:  # fmt: skip
@@ -176,7 +176,7 @@ def stage_array(
     ValueError
         An option makes no sense, or the image there has other axes or voxels.
     """
-    check_existing(existing, EXISTING)
+    check_existing(existing)
     place = image_place(url)
     version = _version(place, options)
     size = voxel_size or place.voxel_size
@@ -189,13 +189,11 @@ def stage_array(
     edit = _edit(place, new, version)
     place.check_voxel_size(size, {mag})
     folder = place.folder_of(mag)
-    settings = {**_settings(_COMMAND, target_of("", new, options, version), new, version), "folder": folder, **content.settings}
-    owner = owner_of(f"{_COMMAND} into {folder}", place.folder, folder, None, settings, existing, content)
-    target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
+    settings = {**_settings(_COMMAND, target_of("", new, options, version), new, version), "folder": folder}
+    draft = stage_array(f"{_COMMAND} into {folder}", place.folder, folder, settings, existing, content)
+    target = target_of(draft.staged(mag.name), new, options, version)
     nbytes_in = width * height * depth * channels * dtype.itemsize
-    return StagedMags(
-        owner, place.folder, (target,), (folder,), nbytes_in, edit, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared
-    )
+    return draft.mags([target], nbytes_in, edit, goes_on_by_itself=False, not_compared=content.not_compared)
 
 
 def _stored_dtype(dtype: Any) -> np.dtype[Any]:
@@ -234,10 +232,10 @@ def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, opti
     Raises
     ------
     ExistsError, ResumeError, UnsupportedError, ValueError
-        As for :func:`stage_array`.
+        As for :func:`stage_image_array`.
     """
-    place, folder, settings, lay_out = _array(url, copy.source, copy.voxel_size_nm, existing, options, copy.input, is_label=copy.is_label)
-    return stage_copied(copy, _CONVERT, place.folder, folder, settings, existing, workers, lay_out)
+    draft, staged = _array(url, copy.source, copy.voxel_size_nm, existing, options, copy.input, is_label=copy.is_label)
+    return copied(copy, draft, staged, workers)
 
 
 def stage_image_import(
@@ -266,7 +264,7 @@ def stage_image_import(
     Raises
     ------
     ExistsError, ResumeError, UnsupportedError, ValueError
-        As for :func:`stage_array`.
+        As for :func:`stage_image_array`.
     """
     place, source = image_place(url), imported.source
     size = voxel_size_nm or place.voxel_size
@@ -274,15 +272,14 @@ def stage_image_import(
         raise ValueError(_NO_SIZE)
     place.check_voxel_size(size, {source.box.mag})
     ids = is_ids(source.dtype, source.num_channels) if is_label is None else is_label
-    place, folder, settings, lay_out = _array(url, source, size, existing, options, imported.settings, is_label=ids)
-    return stage_imported(imported, place.folder, folder, settings, existing, workers, lay_out)
+    draft, staged = _array(url, source, size, existing, options, imported.settings, is_label=ids)
+    return imported_mag(imported, draft, staged, workers)
 
 
 def _array(
     url: str | os.PathLike[str], source: Any, voxel_size_nm: Lengths, existing: str, options: ArrayOptions, known: dict[str, Any], *, is_label: bool
-) -> tuple[ImagePlace, str, dict[str, Any], Callable[[Owner], StagedMags]]:
-    """Say where an array goes that has the voxels of a source, what its job does, and what is written once it is known who does it."""
-    check_existing(existing, EXISTING)
+) -> tuple[Draft, StagedMags]:
+    """Lay out an array that has the voxels of a source."""
     place = image_place(url)
     version = _version(place, options)
     mag = source.box.mag
@@ -290,10 +287,6 @@ def _array(
     edit = _edit(place, new, version)
     folder = place.folder_of(mag)
     settings = {**_settings(_CONVERT, target_of("", new, options, version), new, version), **known}
-
-    def lay_out(owner: Owner) -> StagedMags:
-        target = target_of(StagedMags.staged_folder(owner, place.folder, mag.name), new, options, version)
-        nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
-        return StagedMags(owner, place.folder, (target,), (folder,), nbytes_in, edit, settings, existing)
-
-    return place, folder, settings, lay_out
+    draft = stage(f"{_CONVERT} into {folder}", place.folder, [folder], settings, existing)
+    nbytes_in = source.box.volume * source.num_channels * source.dtype.itemsize
+    return draft, draft.mags([target_of(draft.staged(mag.name), new, options, version)], nbytes_in, edit)

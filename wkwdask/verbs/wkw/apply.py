@@ -13,16 +13,14 @@ from wkwdask.formats.pictures.foreign import open_any
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.formats.wkw.volume import WkwVolume
-from wkwdask.geometry.mag import vec3
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.runs.drive import Outcome, Phase, Plan
-from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.runs.tolerant import Tolerance
-from wkwdask.store.owner import Owner
 from wkwdask.verbs.aligned import is_finer
 from wkwdask.verbs.apply import Application, ApplyJob, TrialSpec, function_name
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.wkw.mags import box_setting, source_token
 from wkwdask.verbs.wkw.places import edit_for, place_of
 from wkwdask.verbs.wkw.write import check_level, new_header, staged_target, stored_settings
@@ -216,11 +214,10 @@ def stage_apply(
     BoundsError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
         As for :func:`wkwdask.apply`.
     """
-    check_existing(existing, EXISTING)
     check_level(options.level)
     volumes, mask = open_sources(sources, options)
     place = place_of(target, allow_external=options.allow_external)
-    parent, box = place.layer.folder, volumes[0].box.in_mag(place.mag)
+    box = volumes[0].box.in_mag(place.mag)
     header = header_for(volumes[0], options, box)
     given = {
         "halo": ",".join(map(str, options.halo)),
@@ -233,15 +230,13 @@ def stage_apply(
         box=box_setting(box), skips_empty=int(options.skips_empty), dtype=header.dtype.name, channels=header.num_channels,
         **stored_settings(header, options.level), input=_token((*volumes, *(() if mask is None else (mask,)))), **given,
     )  # fmt: skip
-    interrupted = find_interrupted(parent, (place.folder,), settings, existing)
-    owner = Owner.this_process(f"{_COMMAND} {function_name(function)} into {place.folder}", interrupted.job if interrupted is not None else None)
-    region = None if interrupted is None else vec3(interrupted.plan["region"])
-    application = make_application(function, volumes, mask, options, header, place.mag, workers, region)
-    made = staged_target(owner, parent, header, options.level, box)
+    draft = stage(f"{_COMMAND} {function_name(function)} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
+    application = make_application(function, volumes, mask, options, header, place.mag, workers, draft.shape())
+    made = staged_target(draft, header, options.level, box)
     nbytes = sum(volume.box.volume * volume.dtype.itemsize * volume.num_channels for volume in volumes)
     edit = edit_for(place, header, box, options.category)
     plan = {"region": application.plan.region_shape}
-    staged = StagedMags(owner, parent, (made,), (place.folder,), nbytes, edit, settings, existing, plan, task_nbytes=_task_nbytes(application, made))
+    staged = draft.mags([made], nbytes, edit, plan, task_nbytes=_task_nbytes(application, made))
     return StagedApply(application, made, staged, options.most_failures)
 
 

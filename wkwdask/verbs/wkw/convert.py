@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.webknossos.datasource import check_layer_name
 from wkwdask.geometry.mag import Mag
-from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import settings_of
 from wkwdask.store.local import local_path
-from wkwdask.store.owner import Owner
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.foreign_import import SourceOptions, StagedImport, staged_import, token_of
 from wkwdask.verbs.wkw.mags import box_setting
 from wkwdask.verbs.wkw.places import Place, edit_for, in_new_dataset, place_of, voxel_size_of_new
@@ -135,7 +134,6 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     ValueError
         An option makes no sense, the voxel size is not known, or the layer has another type.
     """
-    check_existing(existing, EXISTING)
     check_category(options.category)
     header = options.encoding.header(source.dtype, source.num_channels, source.box)
     place = place_of(url, allow_external=options.allow_external)
@@ -143,12 +141,10 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
     token = token_of(source)
     settings = convert_settings(place, header, box, options.encoding.level) | {"on_error": options.taken.on_error, "input": token}
     place, edit = placed(place, header, box, options.category, foreign.voxel_size_nm, options.taken.voxel_size_nm)
-    parent = place.layer.folder
-    interrupted = find_interrupted(parent, (place.folder,), settings, existing)
-    owner = Owner.this_process(f"{COMMAND} into {place.folder}", interrupted.job if interrupted is not None else None)
-    target = staged_target(owner, parent, header, options.encoding.level, box)
-    staged = StagedMags(owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing)
-    return staged_import(source, foreign, target, staged, options.taken, interrupted, workers), place
+    draft = stage(f"{COMMAND} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
+    target = staged_target(draft, header, options.encoding.level, box)
+    staged = draft.mags([target], box.volume * header.voxel_nbytes, edit)
+    return staged_import(source, foreign, draft, staged, options.taken, workers), place
 
 
 def convert_settings(place: Place, header: WkwHeader, box: BoundingBox, level: int) -> dict[str, Any]:

@@ -29,12 +29,12 @@ from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.journaled import JournaledJob
 from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
-from wkwdask.runs.staged import check_existing, check_same_settings, settings_of
+from wkwdask.runs.stage import check_existing
+from wkwdask.runs.staged import check_same_settings, settings_of
 from wkwdask.store.json_record import read_record
 from wkwdask.store.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
 from wkwdask.store.locks import guarded, release_lock, take_lock
 from wkwdask.store.owner import Owner
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.export import ExportJob
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, source_token
 
@@ -243,7 +243,7 @@ def stage_export(mag: StoredVolume, target: str | os.PathLike[str], options: Exp
     ValueError
         An option makes no sense.
     """
-    check_existing(existing, EXISTING)
+    check_existing(existing)
     path = local_path(target)
     check_suffix(target)
     if not os.path.isdir(path) and not os.fspath(target).endswith("/"):

@@ -6,11 +6,11 @@ import contextlib
 import hashlib
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.errors import FormatError, IncompleteWriteError, MissingError, ResumeError
+from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
 from wkwdask.formats.webknossos.dataset import choose_layer, locate
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
@@ -132,18 +132,6 @@ def presence(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
         found = source.occupied(shape)
         state.update(found.places().tobytes() if isinstance(found, SparseCells) else np.packbits(found).tobytes())
     return state.hexdigest()
-
-
-def check_presence(source: WkwVolume, now: dict[str, Any], then: dict[str, Any]) -> None:
-    """Make sure that an interrupted job finds files where it found them.
-
-    Raises
-    ------
-    ResumeError
-        It does not.
-    """
-    if now["presence"] != then.get("presence"):
-        raise ResumeError(f'{source.folder}: files were added or removed since the job was interrupted; existing="overwrite" starts anew')
 
 
 def check_not_replaced(source: StoredVolume) -> None:

@@ -15,8 +15,6 @@ from wkwdask.formats.webknossos.dataset import choose_layer, locate
 from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
 from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
-from wkwdask.runs.staged import check_existing
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.wkw.places import edit_for, place_of
 from wkwdask.verbs.wkw.rechunk import find_moves, header_of, lay_out
 
@@ -172,7 +170,6 @@ def stage_merge(merge: Merge, options: RechunkOptions, existing: str, workers: i
     ValueError
         An option makes no sense.
     """
-    check_existing(existing, EXISTING)
     move, source = merge.move, merge.move.layer.volume(merge.move.mag)
     header = header_of(source, options)
     place = place_of(str(move.folder), allow_external=options.allow_external)

@@ -9,14 +9,13 @@ from wkwdask.errors import ResumeError
 from wkwdask.formats.wkw.header import BlockType
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
 from wkwdask.plans.pyramid import check_steps, plan_passes
-from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
-from wkwdask.store.owner import Owner
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import settings_of
 from wkwdask.store.pieces import MEMORY_NBYTES
 from wkwdask.store.records import read_record
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.pyramid import StagedPyramid, check_method
 from wkwdask.verbs.update import LivingMag, changed_shards
 from wkwdask.verbs.wkw.mags import (
@@ -25,7 +24,6 @@ from wkwdask.verbs.wkw.mags import (
     box_setting,
     check_apart,
     check_not_replaced,
-    check_presence,
     edit_of,
     header_like,
     mag_folder,
@@ -136,7 +134,6 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     ValueError
         An option makes no sense.
     """
-    check_existing(existing, EXISTING)
     level = options.chosen_level()
     layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     method = choose_method(layer, options)
@@ -151,19 +148,15 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
         "build_pyramid", source=source.box.mag, box=box_setting(source.box), mags=",".join(mag.name for mag in mags),
         method=method, ignore_zero=options.ignore_zero, **stored_settings(header, level_of(header, level), *headers[1:]), input=source_token(source),
     )  # fmt: skip
-    interrupted = find_interrupted(parent, folders, settings, existing)
-    owner = Owner.this_process(f"build_pyramid of {layer.folder}", interrupted.job if interrupted is not None else None)
-    targets = tuple(staged_target(owner, parent, header, level, source.box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
-    regions = None if interrupted is None else [vec3(shape) for shape in interrupted.plan["regions"]]
+    draft = stage(f"build_pyramid of {layer.folder}", parent, folders, settings, existing)
+    targets = tuple(staged_target(draft, header, level, source.box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
     files = [target.shard_shape for target in targets]
-    passes = tuple(plan_passes(source.box, mags, (header.block_len,) * 3, files, header.voxel_nbytes, workers, regions))
+    passes = tuple(plan_passes(source.box, mags, (header.block_len,) * 3, files, header.voxel_nbytes, workers, draft.shapes()))
     edit = edit_of(layer, mags, folders, headers)
     plan = {"regions": [one.levels[0].region_shape for one in passes], "presence": presence(source, [one.source_region_shape for one in passes[:1]])}
-    if interrupted is not None:
-        check_presence(source, plan, interrupted.plan)
     nbytes_in = source.box.volume * header.voxel_nbytes
     task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
-    staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, is_ladder=True, task_nbytes=task_nbytes)
+    staged = draft.mags(targets, nbytes_in, edit, plan, is_ladder=True, task_nbytes=task_nbytes)
     return StagedWkwPyramid(source, method, options.ignore_zero, passes, staged.accepting_finished(), _described(header, headers, level), level)
 
 

@@ -16,18 +16,17 @@ from wkwdask.formats.wkw.header import BlockType, WkwHeader
 from wkwdask.formats.wkw.splice import can_splice
 from wkwdask.formats.wkw.stored_file import open_if_stored
 from wkwdask.formats.wkw.volume import files_box, filled_box
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag
 from wkwdask.model.translated import TranslatedVolume, moved
 from wkwdask.plans.rechunk import plan_splicing
 from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.runs.job_records import find_unfinished, is_untouched
-from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, finish_what_was_left, settings_of
+from wkwdask.runs.stage import check_existing, stage
+from wkwdask.runs.staged import finish_what_was_left, settings_of
 from wkwdask.store.local import is_remote, local_path
-from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import read_provenance
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.rechunk import StagedRechunk
-from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, check_presence, edit_of, presence, source_token
+from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, edit_of, presence, source_token
 from wkwdask.verbs.wkw.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
 from wkwdask.verbs.wkw.write import check_level, new_header, staged_target, stored_settings
 
@@ -206,7 +205,7 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
     ValueError
         An option makes no sense.
     """
-    check_existing(existing, EXISTING)
+    check_existing(existing)
     check_level(DEFAULT_LEVEL if options.level is None else options.level)
     in_place = move.folder is None
     if in_place:
@@ -281,21 +280,18 @@ def lay_out(
         options.command, source=source.box.mag, box=box_setting(source.box), translate=options.translate,
         **stored_settings(header, options.level or 0), input=source_token(source), **more,
     )  # fmt: skip
-    interrupted = find_interrupted(parent, (folder,), settings, existing)
-    owner = Owner.this_process(f"{options.command} of {source.folder}", interrupted.job if interrupted is not None else None)
-    target = staged_target(owner, parent, header, DEFAULT_LEVEL if options.level is None else options.level, volume.box)
-    region = None if interrupted is None else vec3(interrupted.plan["region"])
+    draft = stage(f"{options.command} of {source.folder}", parent, [folder], settings, existing)
+    target = staged_target(draft, header, DEFAULT_LEVEL if options.level is None else options.level, volume.box)
+    region = draft.shape()
     if options.level is None and can_splice(volume, target):
         target = replace(target, keeps_files=options.command == "copy" and options.box is None and _shows_no_more(edit, volume.box))
         plan: RegionGrid = plan_splicing(volume.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
     else:
         plan = plan_upsampling(volume.box, volume.box.mag, target.chunk_shape, target.shard_shape, header.voxel_nbytes, workers, region)
     record = {"region": plan.region_shape, "presence": presence(volume, [plan.region_shape])}
-    if interrupted is not None:
-        check_presence(source, record, interrupted.plan)
     nbytes_in = source.box.volume * header.voxel_nbytes
     made = read_provenance(source.folder).get("made", read_provenance(source.folder)) if options.command != "merge" and options.box is None else None
-    staged = StagedMags(owner, parent, (target,), (folder,), nbytes_in, edit, settings, "overwrite" if in_place else existing, record, made=made)
+    staged = draft.mags([target], nbytes_in, edit, record, made=made, existing="overwrite" if in_place else existing)
     return StagedRechunk(volume, plan, target, staged, partial(check_not_replaced, source), in_place)
 
 

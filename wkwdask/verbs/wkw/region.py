@@ -19,11 +19,11 @@ from wkwdask.geometry.grid import cell_range
 from wkwdask.model.voxel_type import by_dtype
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import Report
-from wkwdask.runs.staged import StagedMags, check_existing, settings_of
+from wkwdask.runs.stage import check_existing, stage_array
+from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store.local import remove_temporaries
 from wkwdask.store.locks import ShardBox, guarded
 from wkwdask.store.records import RECORD_NAME, merge_record
-from wkwdask.verbs.content import EXISTING, owner_of
 from wkwdask.verbs.wkw.mags import box_setting
 from wkwdask.verbs.wkw.places import check_files_inside, check_inside_dataset, real_folder
 from wkwdask.verbs.wkw.write import check_level
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.runs.content import Content
     from wkwdask.runs.tally import ShardTally
-    from wkwdask.verbs.content import Content
 
 _COMMAND = "to_wkw region"
 
@@ -147,7 +147,7 @@ def stage_region(
     ValueError
         Array and region have different shapes.
     """
-    check_existing(existing, EXISTING)
+    check_existing(existing)
     check_level(DEFAULT_LEVEL if level is None else level)
     volume = open_volume(url)
     _check_fits(volume, region, content, has_box=_has_box(url))
@@ -155,18 +155,18 @@ def stage_region(
     check_inside_dataset(layer, volume.folder)
     folder = real_folder(layer, volume.folder)
     volume = replace(volume, folder=os.path.realpath(folder) if os.path.islink(folder) else folder)  # its locks are known by one name
-    settings = {**settings_of(_COMMAND, folder=volume.folder, box=box_setting(region), level=level or 0), **content.settings}
+    settings = settings_of(_COMMAND, folder=volume.folder, box=box_setting(region), level=level or 0)
     ranges = cell_range(region, volume.shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
     check_files_inside(layer, volume.folder, shards)
     parent = os.path.dirname(volume.folder)
-    owner = owner_of(f"{_COMMAND} {region} of {volume.folder}", parent, volume.folder, shards, settings, existing, content)
-    parts = f"{StagedMags.staged_folder(owner, parent, region.mag.long_name)}.parts"
+    draft = stage_array(f"{_COMMAND} {region} of {volume.folder}", parent, volume.folder, settings, existing, content, shards)
+    parts = f"{draft.staged(region.mag.long_name)}.parts"
     target = WkwTarget(volume.folder, parts, volume.header, DEFAULT_LEVEL if level is None else level, region, is_living=True, merges=True)
     nbytes = region.volume * volume.header.voxel_nbytes
     return StagedRegion(
-        owner, parent, (target,), (volume.folder,), nbytes, None, settings, existing, goes_on_by_itself=False, not_compared=content.not_compared, region=shards,
-        segmentation=(layer.dataset_folder, layer.name) if layer.dataset_folder is not None and layer.category == "segmentation" else None,
+        draft.owner, parent, (target,), draft.folders, nbytes, None, draft.settings, existing, goes_on_by_itself=False, not_compared=content.not_compared,
+        region=shards, segmentation=(layer.dataset_folder, layer.name) if layer.dataset_folder is not None and layer.category == "segmentation" else None,
         dataset=layer.dataset_folder,
     )  # fmt: skip
 

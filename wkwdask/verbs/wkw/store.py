@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError
-from wkwdask.runs.staged import StagedMags, check_existing
-from wkwdask.verbs.content import EXISTING
-from wkwdask.verbs.rechunk import Copy, StagedRechunk, stage_copied
+from wkwdask.runs.stage import stage
+from wkwdask.verbs.rechunk import Copy, StagedRechunk, copied
 from wkwdask.verbs.wkw.convert import COMMAND, convert_settings, placed
 from wkwdask.verbs.wkw.places import place_of
 from wkwdask.verbs.wkw.write import WkwEncoding, check_category, staged_target
 
 if TYPE_CHECKING:
     from wkwdask.model.volume import Volume
-    from wkwdask.store.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +74,6 @@ def stage_store(copy: Copy, url: str, options: StoreOptions, existing: str, work
     ValueError
         An option makes no sense, or the layer has another type.
     """
-    check_existing(existing, EXISTING)
     check_category(options.category)
     source = copy.source
     box = source.box
@@ -85,10 +82,6 @@ def stage_store(copy: Copy, url: str, options: StoreOptions, existing: str, work
     place = place_of(url, allow_external=options.allow_external)
     settings = convert_settings(place, header, box, options.encoding.level) | copy.input
     place, edit = placed(place, header, box, options.category, None, options.voxel_size_nm)
-    parent = place.layer.folder
-
-    def lay_out(owner: Owner) -> StagedMags:
-        target = staged_target(owner, parent, header, options.encoding.level, box)
-        return StagedMags(owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing)
-
-    return stage_copied(copy, COMMAND, parent, place.folder, settings, existing, workers, lay_out)
+    draft = stage(f"{COMMAND} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
+    target = staged_target(draft, header, options.encoding.level, box)
+    return copied(copy, draft, draft.mags([target], box.volume * header.voxel_nbytes, edit), workers)

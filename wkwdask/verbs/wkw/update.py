@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
+from wkwdask.formats.record_paths import job_root
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
@@ -20,7 +21,6 @@ from wkwdask.plans.pyramid import check_steps
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import Report, counted
-from wkwdask.runs.staged import StagedMags
 from wkwdask.store.local import is_remote, remove_temporaries
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
@@ -199,7 +199,7 @@ def stage_update(
             raise ResumeError(f'{folder}: keeps no record of its files; update="content" makes all anew and compares, existing="overwrite" starts anew')
         if (header.dtype, header.num_channels) != (source.header.dtype, source.header.num_channels):
             raise ValueError(f"{folder}: {header.num_channels} channels of {header.dtype.name}, the finest mag has {source.num_channels} of {source.dtype}")
-        parts = f"{StagedMags.staged_folder(owner, parent, mag.long_name)}.parts"
+        parts = f"{job_root(parent, owner.job)}/{mag.long_name}.parts"
         level = settings.get("level") or DEFAULT_LEVEL
         target = WkwTarget(folder, parts, header, level, source.box.in_mag(mag), is_living=True)
         living.append(LivingMag(target, volumes[finer], method, ignore_zero, record, _old_box(settings, finer)))

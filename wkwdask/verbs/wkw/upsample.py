@@ -10,18 +10,17 @@ import numpy as np
 from wkwdask.errors import ResumeError
 from wkwdask.formats.webknossos.dataset import is_readable
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
 from wkwdask.plans.mag_ladder import listed_mags, mag_ladder
 from wkwdask.plans.upsample import Upsampling, plan_upsampling
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report
-from wkwdask.runs.staged import StagedMags, check_existing, find_interrupted, settings_of
+from wkwdask.runs.stage import stage
+from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store.local import is_remote
-from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import read_provenance
 from wkwdask.store.records import RECORD_COLUMNS, read_record
-from wkwdask.verbs.content import EXISTING
 from wkwdask.verbs.upsample import UpsampleJob, is_current
 from wkwdask.verbs.wkw.mags import (
     NewMagsOptions,
@@ -29,7 +28,6 @@ from wkwdask.verbs.wkw.mags import (
     box_setting,
     check_apart,
     check_not_replaced,
-    check_presence,
     edit_of,
     header_like,
     mag_folder,
@@ -139,7 +137,6 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     ValueError
         An option makes no sense.
     """
-    check_existing(existing, EXISTING)
     level = options.chosen_level()
     layer, source = open_source(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
     box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(MAG_1)
@@ -153,21 +150,20 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
         _COMMAND, source=source.box.mag, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags),
         **stored_settings(header, level_of(header, level), *headers[1:]), input=source_token(source),
     )  # fmt: skip
-    interrupted = find_interrupted(parent, folders, settings, existing)
-    owner = Owner.this_process(f"{_COMMAND} of {layer.folder}", interrupted.job if interrupted is not None else None)
-    targets = tuple(staged_target(owner, parent, header, level, box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
-    regions = [None if interrupted is None else vec3(interrupted.plan["regions"][n]) for n in range(len(mags))]
+    draft = stage(f"{_COMMAND} of {layer.folder}", parent, folders, settings, existing)
+    targets = tuple(staged_target(draft, header, level, box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
+    regions = draft.shapes()
     plans = tuple(
-        plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, target.header.voxel_nbytes, workers, region)
-        for target, region in zip(targets, regions, strict=True)
+        plan_upsampling(
+            target.box, source.box.mag, target.chunk_shape, target.shard_shape, target.header.voxel_nbytes, workers, None if regions is None else regions[n]
+        )
+        for n, target in enumerate(targets)
     )
     plan = {"regions": [one.region_shape for one in plans], "presence": presence(source, [one.source_cell_shape for one in plans])}
-    if interrupted is not None:
-        check_presence(source, plan, interrupted.plan)
     nbytes_in = len(mags) * source.box.volume * source.header.voxel_nbytes
     task_nbytes = max((one.memory_nbytes(source.header.voxel_nbytes) for one in plans), default=0)
     edit = edit_of(layer, mags, folders, headers)
-    staged = StagedMags(owner, parent, targets, folders, nbytes_in, edit, settings, existing, plan, task_nbytes=task_nbytes)
+    staged = draft.mags(targets, nbytes_in, edit, plan, task_nbytes=task_nbytes)
     return StagedUpsample(source, plans, staged)
 
 

@@ -9,8 +9,8 @@ from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.plans.file_len import LARGEST_FILE_LEN, suitable_file_len
-from wkwdask.runs.staged import StagedMags, check_existing, settings_of
-from wkwdask.verbs.content import EXISTING, owner_of
+from wkwdask.runs.stage import check_existing, stage_array
+from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.wkw.places import dataset_of_lengths, edit_for, in_new_dataset, is_room_for_dataset, place_of, voxel_size_of_new
 
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
-    from wkwdask.store.owner import Owner
-    from wkwdask.verbs.content import Content
+    from wkwdask.runs.content import Content
+    from wkwdask.runs.stage import Draft
+    from wkwdask.runs.staged import StagedMags
 
 _COMMAND = "to_wkw"
 
@@ -151,7 +152,7 @@ def stage_write(
     UnsupportedError
         The folder leaves its dataset.
     """
-    check_existing(existing, EXISTING)
+    check_existing(existing)
     check_category(category)
     is_room = lengths_nm is not None and is_room_for_dataset(url)
     place = place_of(url, allow_external=allow_external)
@@ -165,26 +166,18 @@ def stage_write(
         place = in_new_dataset(place, voxel_size)
     box = BoundingBox(topleft, content.shape[1:], place.mag)
     header = encoding.header(content.dtype, content.shape[0], box)
-    settings = {
-        **settings_of(
-            _COMMAND, folder=place.folder, box=box, block_len=header.block_len, file_len=header.file_len, compression=encoding.compression,
-            level=encoding.level,
-        ),
-        **content.settings,
-    }  # fmt: skip
-    parent = place.layer.folder
-    owner = owner_of(f"{_COMMAND} into {place.folder}", parent, place.folder, None, settings, existing, content)
-    target = staged_target(owner, parent, header, encoding.level, box)
+    settings = settings_of(
+        _COMMAND, folder=place.folder, box=box, block_len=header.block_len, file_len=header.file_len, compression=encoding.compression, level=encoding.level
+    )
+    draft = stage_array(f"{_COMMAND} into {place.folder}", place.layer.folder, place.folder, settings, existing, content)
     edit = edit_for(place, header, box, category)
     if edit is not None:
         edit = replace(edit, voxel_size_nm=voxel_size)
-    return StagedMags(
-        owner, parent, (target,), (place.folder,), box.volume * header.voxel_nbytes, edit, settings, existing, goes_on_by_itself=False,
-        not_compared=content.not_compared,
-    )  # fmt: skip
+    target = staged_target(draft, header, encoding.level, box)
+    return draft.mags([target], box.volume * header.voxel_nbytes, edit, goes_on_by_itself=False, not_compared=content.not_compared)
 
 
-def staged_target(owner: Owner, parent: str, header: WkwHeader, level: int, box: BoundingBox) -> WkwTarget:
+def staged_target(draft: Draft, header: WkwHeader, level: int, box: BoundingBox) -> WkwTarget:
     """Lay out a mag that is built in a job's folder."""
-    folder = StagedMags.staged_folder(owner, parent, box.mag.long_name)
+    folder = draft.staged(box.mag.long_name)
     return WkwTarget(folder, f"{folder}.parts", header, level, box)

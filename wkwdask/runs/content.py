@@ -1,21 +1,12 @@
-"""What a job writes that gets an array: by what the array is known again, and who owns the job."""
+"""What a job writes that gets an array: by what the array is known again."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.runs.job_records import find_left
-from wkwdask.runs.staged import check_same_settings
-from wkwdask.store.locks import locks_of
-from wkwdask.store.owner import Owner
-
 if TYPE_CHECKING:
-    from wkwdask.store.locks import ShardBox
-
     Vec4 = tuple[int, int, int, int]
-
-EXISTING = ("error", "resume", "overwrite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +42,3 @@ class Content:
         if self.in_memory:
             return "the array is the same"
         return "the array is believed to be the same, since its place, shape and type are; its voxels were not compared, and token= can name its content"
-
-
-def owner_of(command: str, parent: str, folder: str, region: ShardBox | None, settings: dict[str, Any], existing: str, content: Content) -> Owner:
-    """Name this process as the owner of a new job, or of the interrupted one that is to go on.
-
-    Raises
-    ------
-    ResumeError
-        There is one with other settings.
-    """
-    is_free = not any(lock.stands_in_the_way(region) and not lock.owner.is_gone() for lock in locks_of(folder))
-    left = find_left(parent, [folder], region) if existing != "overwrite" and is_free else None
-    if left is None or (existing == "error" and settings != left.settings):  # then the new job takes its place
-        return Owner.this_process(command)
-    check_same_settings(left.root, settings, left.settings, content.not_compared)
-    return Owner.this_process(command, left.job)
