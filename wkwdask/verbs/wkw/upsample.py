@@ -153,11 +153,10 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     draft = stage(f"{_COMMAND} of {layer.folder}", parent, folders, settings, existing)
     targets = tuple(staged_target(draft, header, level, box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
     regions = draft.shapes()
+    shapes = draft.shapes()
     plans = tuple(
-        plan_upsampling(
-            target.box, source.box.mag, target.chunk_shape, target.shard_shape, target.header.voxel_nbytes, workers, None if regions is None else regions[n]
-        )
-        for n, target in enumerate(targets)
+        plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, target.header.voxel_nbytes, workers, region)
+        for target, region in zip(targets, [None] * len(mags) if shapes is None else shapes, strict=True)
     )
     plan = {"regions": [one.region_shape for one in plans], "presence": presence(source, [one.source_cell_shape for one in plans])}
     nbytes_in = len(mags) * source.box.volume * source.header.voxel_nbytes
