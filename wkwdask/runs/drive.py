@@ -183,7 +183,7 @@ class Making(Work["Report"]):
     def phases(self) -> Generator[Phase, str, Report]:
         """Keep a journal of each phase, and let the mags appear in the end."""
         for problem in self._plan.problems():
-            warnings.warn(problem, SpaceWarning, stacklevel=6)
+            warnings.warn(problem, SpaceWarning, stacklevel=8)
         staged, note = self._plan.staged, ""
         with contextlib.closing(self._plan.phases()) as phases:
             phase, outcome = _advance(phases)
