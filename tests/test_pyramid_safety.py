@@ -12,10 +12,10 @@ from pathlib import Path
 import dask
 import numpy as np
 import pytest
+from support.inside import before_task, workers_of
 
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, IncompleteWriteError, MissingError, ResumeError
-from wkwdask.runs import job as jobs
 
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
 
@@ -56,20 +56,14 @@ def quarters(dataset, which):
 
 @pytest.mark.parametrize("file_len", [None, 8])
 @pytest.mark.parametrize(("first", "then"), [([0, 2, 3], [0, 1, 2, 3]), ([0, 1, 2, 3], [0, 2, 3])])
-def test_source_files_that_come_or_go_while_a_job_is_interrupted(dataset, tmp_path, monkeypatch, file_len, first, then):
+def test_source_files_that_come_or_go_while_a_job_is_interrupted(dataset, tmp_path, file_len, first, then):
     quarters(dataset, first)
-    run = jobs.run_task
 
-    def crash(task):
-        if task.key.startswith("region 0 3"):
-            raise CrashError
-        return run(task)
+    def crash():
+        raise CrashError
 
-    with dask.config.set(scheduler="sync"), monkeypatch.context() as patch:
-        patch.setattr("wkwdask.runs.job.run_task", crash)
-        patch.setattr("wkwdask.graphs.runners.num_workers", lambda: 4)
-        with pytest.raises(CrashError):
-            wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len)
+    with dask.config.set(scheduler="sync"), before_task(len(first), crash), workers_of(4), pytest.raises(CrashError):
+        wkwdask.build_pyramid(dataset, mags=[2, 4], method="mode", file_len=file_len)
     other = make_dataset(tmp_path / "other")
     quarters(other, then)
     file = "seg/1/z0/y0/x1.wkw"
@@ -145,20 +139,11 @@ def test_a_dataset_that_was_moved_is_the_same(dataset, tmp_path):
     assert "nothing to do" in wkwdask.build_pyramid(moved, mags=[2], existing="resume").note
 
 
-def test_a_source_that_is_replaced_while_it_is_read(dataset, monkeypatch):
+def test_a_source_that_is_replaced_while_it_is_read(dataset):
     write(dataset, "1", labels(1))
-    run = jobs.run_task
-
-    def replace_and_run(task):
-        with monkeypatch.context() as patch:
-            patch.setattr("wkwdask.runs.job.run_task", run)
-            write(dataset, "1", labels(2), existing="overwrite")
-        return run(task)
-
-    with dask.config.set(scheduler="sync"), monkeypatch.context() as patch:
-        patch.setattr("wkwdask.runs.job.run_task", replace_and_run)
-        with pytest.raises(IncompleteWriteError, match="replaced while it was read"):
-            wkwdask.build_pyramid(dataset, mags=[2])
+    replace = before_task(1, lambda: write(dataset, "1", labels(2), existing="overwrite"))
+    with dask.config.set(scheduler="sync"), replace, pytest.raises(IncompleteWriteError, match="replaced while it was read"):
+        wkwdask.build_pyramid(dataset, mags=[2])
     assert not (dataset / "seg/2").exists()
 
 
@@ -188,16 +173,6 @@ def test_options_that_would_do_nothing(dataset, options, error):
     wkwdask.build_pyramid(dataset)
     with pytest.raises(error):
         wkwdask.build_pyramid(dataset, **options)
-
-
-def test_tasks_have_an_upper_size():
-    from wkwdask import BoundingBox
-    from wkwdask.plans.pyramid import choose_region
-
-    box = BoundingBox((0, 0, 0), (1 << 15,) * 3)
-    for factor, voxel_nbytes, workers in (((2, 2, 2), 8, 100), ((8, 8, 8), 1, 100), ((16, 16, 16), 4, 1)):
-        region = choose_region(box, factor, (32,) * 3, (1024,) * 3, voxel_nbytes, workers)
-        assert np.prod(region) * np.prod(factor) * voxel_nbytes <= 8 << 30
 
 
 def test_folders_on_another_disk(tmp_path):

@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
-from dataclasses import asdict, replace
 
 import dask
 import numpy as np
 import pytest
 from faults.drivers import CASES, RESUME_NOTE, Driver, Undisturbed, job_folders, journaled, logged, regions_of, runs, stopping, without_flushing
 from faults.trees import JSON_NAME, contents, differences, leftovers, states
+from support.inside import limited, workers_of
+from support.locks import dead_process, put_lock
 
 import wkwdask
 from wkwdask.errors import CorruptError, ExistsError, LockedError, MissingError, ResumeError
-from wkwdask.plans import pyramid as plans
-from wkwdask.store import owner
-from wkwdask.store.owner import Owner
 
 CASE = CASES["parts"]
 DONE = 60  # tasks before the interruption
@@ -147,21 +143,16 @@ def test_a_broken_source_is_repaired(folder, known):
 
 @pytest.mark.parametrize("first", [1, 9])
 @pytest.mark.parametrize("then", [1, 9])
-def test_other_workers_the_same_regions(folder, known, monkeypatch, first, then):
+def test_other_workers_the_same_regions(folder, known, first, then):
     """The regions are those of the first start, however many work at the next one."""
-    monkeypatch.setattr(plans, "_REGION_VX", 16)
-    monkeypatch.setattr(plans, "_SMALLEST_REGION_VX", 16)
-    monkeypatch.setattr(plans, "_SMALL_TASK_NBYTES", 0)
-    log = folder.parent / "first.log"
-    monkeypatch.setattr("wkwdask.graphs.runners.num_workers", lambda: first)
-    with stopping(log, 12, StopError), pytest.raises(StopError):
+    log, small = folder.parent / "first.log", {"region_vx": 16, "smallest_region_vx": 16, "small_task_nbytes": 0}
+    with limited(**small), workers_of(first), stopping(log, 12, StopError), pytest.raises(StopError):
         wkwdask.build_pyramid(folder, "seg", mags=CASE.mags)
     (root,) = job_folders(folder)
     regions = json.loads((root / "plan.json").read_text())["plan"]["regions"]
     assert regions[0] == ([32] * 3 if first == 1 else [16] * 3)
     done = journaled(folder)
-    monkeypatch.setattr("wkwdask.graphs.runners.num_workers", lambda: then)
-    with logged(log):
+    with limited(**small), workers_of(then), logged(log):
         wkwdask.build_pyramid(folder, "seg", mags=CASE.mags)
     assert len(done) == 12
     assert set(runs(log).values()) == {1}
@@ -515,13 +506,9 @@ def test_a_locked_mag(folder, known):
 @pytest.mark.parametrize("existing", ["resume", "error"])
 def test_locks_that_a_finished_job_left(folder, known, existing):
     """It was killed between its last steps: the next call says that all is done, and the locks are gone."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        start = owner._process_start(process.pid)
-        process.communicate(b"\n")
-    gone = replace(Owner.this_process("a job that died"), pid=process.pid, process_start=start)
     CASE.build(folder)
     for mag in CASE.mags[1:3]:
-        (folder / "seg" / f".{mag}.wkwdask-lock").write_text(json.dumps(asdict(gone)))
+        put_lock(folder / "seg" / mag, dead_process("a job that died"))
     report, ran = go_on(folder, existing=existing)
     assert "nothing to do" in report.note
     assert ran == set()

@@ -6,22 +6,20 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import dask
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from faults.drivers import regions_of, stopping
-from support.datasets import FILE_NAME
+from support.commands import run_here
+from support.datasets import FILE_NAME, document_of, edit
+from support.inside import limited
+from support.locks import dead_process, put_lock, this_process
 
 import wkwdask
-from wkwdask.cli import cli, copies
 from wkwdask.errors import LockedError, MissingError, UnsupportedError
-from wkwdask.store import local
-from wkwdask.store.locks import read_owner, release_lock, take_lock
-from wkwdask.store.owner import Owner
-from wkwdask.verbs import remove as remove_module
 
 ARRAY = np.random.default_rng(0).integers(0, 4, (50, 41, 30)).astype(np.uint32)
 
@@ -43,14 +41,7 @@ def dataset(tmp_path):
 
 
 def listed(folder):
-    document = json.loads((folder / FILE_NAME).read_text())
-    return {layer["name"]: [mag["path"] for mag in layer["mags"]] for layer in document["dataLayers"]}
-
-
-def edit(folder, change):
-    document = json.loads((folder / FILE_NAME).read_text())
-    change(document)
-    (folder / FILE_NAME).write_text(json.dumps(document))
+    return {layer["name"]: [mag["path"] for mag in layer["mags"]] for layer in document_of(folder)["dataLayers"]}
 
 
 def everything(folder):
@@ -131,11 +122,10 @@ def test_refused(dataset, tmp_path):
     with pytest.raises(UnsupportedError, match=r"2-2-1: is not a mag, or holds other files too"):
         wkwdask.rm(dataset)
     os.unlink(dataset / "cells" / "2-2-1" / "notes.txt")
-    owner = Owner.this_process("test")
-    take_lock(f"{dataset}/cells/2-2-1", owner)
+    lock = put_lock(dataset / "cells" / "2-2-1", this_process("test"))
     with pytest.raises(LockedError, match="another job writes it: test"):
         wkwdask.rm(dataset / "cells")
-    release_lock(f"{dataset}/cells/2-2-1", owner)
+    lock.unlink()
     assert everything(dataset) == before
     edit(dataset, lambda document: document["dataLayers"][1].update({"dataFormat": "zarr3"}))
     with pytest.raises(UnsupportedError, match="stored as zarr3"):
@@ -165,23 +155,12 @@ def test_links_are_not_followed(dataset, tmp_path):
 
 
 @pytest.mark.parametrize("again", ["", "cells", "cells/1"])
-def test_interrupted(dataset, monkeypatch, again):
+def test_interrupted(dataset, tmp_path, again):
     """The same call deletes the rest, and so does the next job in the layer; what is out of sight never comes back."""
-    delete, calls = local.delete_tree, []
-
-    def stops(folder):
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        calls.append(folder)
-        return delete(folder)
-
-    monkeypatch.setattr(remove_module, "delete_tree", stops)
-    monkeypatch.setattr(remove_module, "_FOLDERS_PER_TASK", 1)
     path = dataset / again if again else dataset
     options = {} if again == "cells/1" else {"layer": "cells", "mags": "1"}
-    with pytest.raises(KeyboardInterrupt):
+    with limited(folders_of_a_task=1), stopping(tmp_path / "log", 3, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         wkwdask.rm(path, **options)
-    monkeypatch.undo()
     assert listed(dataset)["cells"] == ["./cells/2-2-1"]
     assert not (dataset / "cells" / "1").exists()
     assert [name for name in os.listdir(dataset / "cells") if name.startswith(".wkwdask-job-")]
@@ -192,10 +171,7 @@ def test_interrupted(dataset, monkeypatch, again):
 
 def test_an_interrupted_write_goes_too(dataset):
     """What a dead job left for a mag that is removed."""
-    owner = Owner.this_process("test")
-    take_lock(f"{dataset}/cells/1", owner)
-    path = dataset / "cells" / ".1.wkwdask-lock"
-    path.write_text(path.read_text().replace(owner.process_start, "1"))
+    put_lock(dataset / "cells" / "1", dead_process())
     wkwdask.rm(dataset, layer="cells")
     assert not (dataset / "cells").exists()
 
@@ -205,29 +181,27 @@ def test_an_interrupted_job_goes_with_its_layer(dataset, tmp_path):
     with regions_of(16), stopping(tmp_path / "log", 1, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
         wkwdask.build_pyramid(dataset, "cells", mags=["2-2-1"], method="max", existing="overwrite")
     (job,) = (dataset / "cells").glob(".wkwdask-job-*")
-    owner = read_owner(f"{job}/owner.json")
-    take_lock(f"{dataset}/cells/2-2-1", owner)
-    with pytest.raises(LockedError, match=f"another job works here: {owner.command}"):
+    owner = json.loads((job / "owner.json").read_text())
+    lock = put_lock(dataset / "cells" / "2-2-1", {**owner, "folder": str(dataset / "cells")})
+    with pytest.raises(LockedError, match=f"another job works here: {owner['command']}"):
         wkwdask.rm(dataset / "cells")
-    release_lock(f"{dataset}/cells/2-2-1", owner)
+    lock.unlink()
     wkwdask.rm(dataset / "cells")
     assert not (dataset / "cells").exists()
 
 
-def test_command(dataset, monkeypatch):
-    def run(*arguments, **options):
-        return CliRunner().invoke(cli, ["rm", str(dataset), *arguments], **options)
+def test_command(dataset):
+    run = partial(run_here, "rm", dataset)
 
     shown = run("--layer", "cells", "--dry-run")
-    assert shown.exit_code == 0
+    assert shown.returncode == 0
     assert f"{dataset}/cells/2-2-1" in shown.output
     assert "nothing was removed" in shown.output
-    assert run("--layer", "cells").exit_code == 2
+    assert run("--layer", "cells").returncode == 2
     assert "cells" in listed(dataset)
-    monkeypatch.setattr(copies, "_is_terminal", lambda: True)
-    assert run("--layer", "cells", input="n\n").exit_code == 1
+    assert run("--layer", "cells", typed="n\n").returncode == 130
     assert "cells" in listed(dataset)
-    assert run("--layer", "cells", input="y\n").exit_code == 0
+    assert run("--layer", "cells", typed="y\n").returncode == 0
     assert "cells" not in listed(dataset)
     done = subprocess.run([sys.executable, "-m", "wkwdask", "rm", str(dataset), "--yes"], capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
     assert f"{dataset}/other/1" in done.stdout

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from pathlib import Path
 
 import dask
 import pytest
 from faults.drivers import CASES, regions_of, stopping
 from support.commands import run_here
+from support.inside import before_task
 
 import wkwdask
-from wkwdask.errors import MissingError
-from wkwdask.runs.job_lines import Failure
-from wkwdask.runs.status import finished_in, jobs_of, status_of
 
 CASE = CASES["files"]
 
 
 def _status(*arguments):
-    return run_here("status", *map(str, arguments))
+    return run_here("status", *arguments)
+
+
+def _jobs(folder):
+    """Give what is said of the jobs that have not finished."""
+    return [job for job in json.loads(_status(folder, "--json").stdout) if job["state"] != "finished"]
 
 
 @pytest.fixture(scope="module")
@@ -34,29 +37,29 @@ def interrupted(tmp_path_factory):
 
 
 def test_an_interrupted_job(interrupted):
-    (job,) = jobs_of(interrupted)
-    status = status_of(job)
-    assert (status.done + status.known, status.failures, status.slurm) == (7, (), {})
-    assert status.total > 7
-    assert not job.is_running
+    (job,) = _jobs(interrupted)
+    assert (job["done"] + job["known"], job["failures"], job["slurm"]) == (7, [], {})
+    assert job["total"] > 7
+    assert job["state"] == "can_go_on"
     shown = _status(interrupted)
     assert shown.returncode == 3
     assert "the same command goes on with it" in shown.output
-    assert f"7/{status.total} tasks" in shown.output
+    assert f"7/{job['total']} tasks" in shown.output
     assert "ETA" not in shown.output
     assert "to_wkw: finished" in shown.output  # what mag 1 was made by
 
 
 @pytest.mark.parametrize("part", ["", "seg", "seg/2", "seg/16"])
 def test_it_is_found_from_dataset_layer_and_mag(interrupted, part):
-    assert len(jobs_of(interrupted / part)) == 1
+    assert len(_jobs(interrupted / part)) == 1
 
 
 def test_what_is_not_its_target(interrupted):
-    assert not jobs_of(interrupted / "seg" / "1")
-    assert not jobs_of(interrupted / "other")
-    with pytest.raises(MissingError, match="no such dataset"):
-        jobs_of(interrupted / "no" / "such")
+    assert not _jobs(interrupted / "seg" / "1")
+    assert not _jobs(interrupted / "other")
+    shown = _status(interrupted / "no" / "such")
+    assert shown.returncode == 1
+    assert "no such dataset" in shown.stderr
 
 
 def test_json(interrupted):
@@ -70,36 +73,31 @@ def test_a_running_job_tells_what_failed(interrupted, tmp_path):
     """Another job of the same folder, whose owner is this living process, has a failed task that was not done since, and one that was."""
     folder = tmp_path / "ds"
     CASE.make_source(folder)
-    seen = []
+    seen, texts = [], []
 
-    def look(task):
-        (job,) = jobs_of(folder)
-        seen.append(status_of(job))
-        return task.run()
+    def look():
+        seen.extend(_jobs(folder))
+        texts.append(_status(folder).stdout)
 
-    with dask.config.set(scheduler="sync"), regions_of(CASE.region_vx), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("wkwdask.runs.job.run_task", look)
+    with dask.config.set(scheduler="sync"), regions_of(CASE.region_vx), before_task(None, look):
         wkwdask.build_pyramid(folder, "seg", mags=CASE.mags)
-    assert [status.done for status in seen] == list(range(len(seen)))
-    assert all(status.job.is_running and status.total >= len(seen) // 2 for status in seen[1:])
-    text = str(seen[-1])
-    assert "running" in text
-    assert "ETA" in text or "after" in text
-    assert finished_in(folder / "seg" / "2")[0].command == "build_pyramid"
+    assert [job["done"] for job in seen] == list(range(len(texts)))
+    assert all(job["state"] == "running" and job["total"] >= len(seen) // 2 for job in seen[1:])
+    assert "running" in texts[-1]
+    assert "ETA" in texts[-1] or "after" in texts[-1]
+    assert "build_pyramid: finished" in _status(folder / "seg" / "2").stdout
     assert _status(folder).returncode == 0
 
 
 def test_failures_are_listed(interrupted):
-    (job,) = jobs_of(interrupted)
-    failures = [Failure(f"region {n}", f"region {n} of ds", "OSError: gone", 3, 0.0, "n1") for n in range(25)]
-    lines = [json.dumps(asdict(failure)) for failure in failures]
-    path = f"{job.root}/failures-0.jsonl"
-    with open(path, "w") as file:
-        file.write("\n".join([*lines, lines[0], '{"cut sho']))
-    status = status_of(job)
-    assert len(status.failures) == 25
-    assert "failed: region 3 of ds: OSError: gone (tried 3 times)" in str(status)
-    assert "and 5 more" in str(status)
+    (job,) = _jobs(interrupted)
+    failure = {"reason": "OSError: gone", "attempts": 3, "time": 0.0, "host": "n1"}
+    lines = [json.dumps({**failure, "task": f"region {n}", "name": f"region {n} of ds"}) for n in range(25)]
+    Path(job["folder"], "failures-0.jsonl").write_text("\n".join([*lines, lines[0], '{"cut sho']))
+    assert len(_jobs(interrupted)[0]["failures"]) == 25
+    text = _status(interrupted).stdout
+    assert "failed: region 3 of ds: OSError: gone (tried 3 times)" in text
+    assert "and 5 more" in text
 
 
 def test_nothing_writes_here(tmp_path):

@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
-import click
 import numpy as np
 import pytest
 from faults.drivers import regions_of
 from faults.trees import contents, leftovers, make_dataset
 from support.commands import run_here
+from support.inside import last_jobs_of, submitted_to
 
 import wkwdask
-from wkwdask.cli import cli
-from wkwdask.cli.batch import _going_on, _nbytes, _seconds
-from wkwdask.errors import ResumeError
-from wkwdask.runs.batch_file import read_batch
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [("10", 600), ("10:30", 630), ("1:00:00", 3600), ("2-0", 172800), ("1-2:30", 95400), ("1-00:00:01", 86401)],
-)
-def test_walltimes_as_slurm_reads_them(text, seconds):
-    assert _seconds(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "1h", "1:2:3:4", "-1", "1-"])
-def test_what_is_no_walltime(text):
-    with pytest.raises(click.UsageError, match="--walltime takes"):
-        _seconds(text)
-
-
-@pytest.mark.parametrize(("text", "nbytes"), [("900", 900 << 20), ("900M", 900 << 20), ("4g", 4 << 30), ("4GiB", 4 << 30), ("2T", 2 << 40)])
-def test_memory(text, nbytes):
-    assert _nbytes(text) == nbytes
-
-
-def test_what_goes_on():
-    assert _going_on(("pyramid", "ds", "--overwrite", "--layer", "seg")) == ["pyramid", "ds", "--layer", "seg", "--resume"]
-    assert _going_on(("rechunk", "a", "b", "--resume")) == ["rechunk", "a", "b", "--resume"]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +22,7 @@ def test_what_goes_on():
         (["pyramid", "ds"], "Missing option '--cluster'"),
         (["pyramid", "ds", "--cluster", "local"], "type the command itself: wkwdask pyramid ... --cluster local"),
         (["pyramid", "ds", "--cluster", "slurm-array", "--memory", "much"], "--memory takes a size"),
+        *((["pyramid", "ds", "--cluster", "slurm-array", "--walltime", text], "--walltime takes") for text in ("", "1h", "1:2:3:4", "-1", "1-")),
     ],
 )
 def test_what_cannot_be_submitted(arguments, said):
@@ -62,7 +37,7 @@ def test_without_slurm(tmp_path, monkeypatch):
     wkwdask.to_wkw(np.ones((1, 64, 64, 64), np.uint8), tmp_path / "ds" / "color" / "1", file_len=1)
     monkeypatch.setenv("PATH", str(tmp_path))
     result = run_here("submit", "pyramid", tmp_path / "ds", "--cluster", "slurm-array", "--logs", tmp_path / "logs")
-    assert "sbatch: no such command" in str(result.exception)
+    assert "sbatch: no such command" in result.stderr
     assert not leftovers(tmp_path / "ds")
 
 
@@ -92,13 +67,34 @@ def test_what_the_user_asks_of_sbatch(asked, ds, tmp_path):
     (tmp_path / "mine.sbatch").write_text('#!/bin/bash\n# kind: array\n#SBATCH -c 4\nexec "$@"\n')
     arguments = ["submit", "pyramid", "ds", "--layer", "color", "--cluster", "mine.sbatch", "--logs", "100% mine"]
     result = run_here(*arguments, "--sbatch", "--dependency=afterok:99 --partition=short")
-    assert "1 elements of 4 cores" in result.output, result.exception
+    assert "1 elements of 4 cores" in result.output, result.stderr
     array, after = asked()
     assert [option for option in array if "dependency" in option] == ["--dependency=afterok:99"]
     assert [option for option in after if option.startswith("--dependency")][-1] == "--dependency=afterany:1"
     assert "--partition=short" in array
     assert "--partition=short" in after
     assert "100%%" in " ".join(array)
+
+
+def batch_of(layer):
+    """What the folder of a job says of its arrays."""
+    (path,) = layer.glob(".wkwdask-job-*/batch.json")
+    return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("10", 600), ("10:30", 630), ("1:00:00", 3600), ("2-0", 172800), ("1-2:30", 95400), ("1-00:00:01", 86401)],
+)
+def test_walltimes_as_slurm_reads_them(asked, ds, text, seconds):
+    assert run_here("submit", "pyramid", ds, "--layer", "color", "--cluster", "slurm-array", "--walltime", text).returncode == 0
+    assert batch_of(ds / "color")["size"]["seconds"] == seconds
+
+
+@pytest.mark.parametrize(("text", "nbytes"), [("900", 900 << 20), ("900M", 900 << 20), ("4g", 4 << 30), ("4GiB", 4 << 30), ("2T", 2 << 40)])
+def test_memory(asked, ds, text, nbytes):
+    assert run_here("submit", "pyramid", ds, "--layer", "color", "--cluster", "slurm-array", "--memory", text).returncode == 0
+    assert batch_of(ds / "color")["size"]["memory_nbytes"] == nbytes
 
 
 @pytest.mark.parametrize("option", ["--array=0-9%2", "-a 3", "--output=mine", "--wait"])
@@ -114,7 +110,7 @@ def test_what_submit_sets_itself(option, ds):
 def test_several_that_start_anew(arguments, asked, ds):
     """The job after the first array could not tell which of them it has made."""
     result = run_here("submit", *arguments, "--cluster", "slurm-array")
-    assert "submit one command for each" in str(result.exception)
+    assert "submit one command for each" in result.stderr
     assert not asked()
     assert not leftovers(ds)
 
@@ -123,18 +119,17 @@ def test_told_to_end_while_it_submits(asked, ds, tmp_path):
     """What was submitted so far does not stay in the queue."""
     (tmp_path / "programs" / "sbatch").write_text(f"#!/bin/sh\ntest -e {tmp_path}/asked && kill -TERM $PPID && sleep 9\necho 7 | tee {tmp_path}/asked\n")
     (tmp_path / "programs" / "scancel").write_text(f"#!/bin/sh\necho $@ > {tmp_path}/cancelled\n")
-    with pytest.raises(SystemExit):
-        cli.main(["submit", "pyramid", "ds", "--layer", "color", "--cluster", "slurm-array"], standalone_mode=False)
+    assert run_here("submit", "pyramid", "ds", "--layer", "color", "--cluster", "slurm-array").returncode not in (0, None)
     assert (tmp_path / "cancelled").read_text() == "7\n"
     assert not leftovers(ds)
 
 
 @pytest.fixture
-def commands(asked, monkeypatch):
+def commands(asked):
     """What the jobs run that are submitted."""
     found = []
-    monkeypatch.setattr("wkwdask.graphs.batch.submit_job", lambda script, command, options, folder: found.append(command[3:]) or str(len(found)))
-    return found
+    with submitted_to(found):
+        yield found
 
 
 def in_slurm(monkeypatch, number, restarts, command):
@@ -143,17 +138,16 @@ def in_slurm(monkeypatch, number, restarts, command):
     with monkeypatch.context() as patch:
         for name, value in of_job.items():
             patch.setenv(name, str(value))
-        cli.main(command, standalone_mode=False)
+        return run_here(*command)
 
 
 def test_put_back_between_two_layers(commands, ds, monkeypatch):
     """The job after an array has published the first layer, and is put back into the queue before it has handed out the second one."""
-    cli.main(["submit", "pyramid", "ds", "--all-layers", "--coarsest", "2", "--cluster", "slurm-array"], standalone_mode=False)
+    run_here("submit", "pyramid", "ds", "--all-layers", "--coarsest", "2", "--cluster", "slurm-array")
     element, finish = commands
     in_slurm(monkeypatch, 1, 0, element)
     wkwdask.build_pyramid(ds, "other", coarsest=2, method="min")
-    with pytest.raises(ResumeError, match="other/2"):  # it ends between the two
-        in_slurm(monkeypatch, 2, 0, finish)
+    assert "other/2" in in_slurm(monkeypatch, 2, 0, finish).stderr  # it ends between the two
     assert wkwdask.open(ds / "color" / "2").shape == (1, 32, 32, 32)
     wkwdask.rm(ds / "other" / "2")
     in_slurm(monkeypatch, 2, 0, finish)
@@ -166,18 +160,20 @@ def test_put_back_between_two_layers(commands, ds, monkeypatch):
     assert not leftovers(ds)
 
 
-def test_many_rounds(commands, tmp_path, monkeypatch):
-    """Half of each array is lost, and the job after it has time for one task: the next array gets what is left."""
+@pytest.mark.parametrize("anew", [[], ["--overwrite"]])
+def test_many_rounds(commands, tmp_path, monkeypatch, anew):
+    """Half of each array is lost, and the job after it has time for one task: the next array gets what is left, and overwrites nothing."""
     volume = np.random.default_rng(0).integers(1, 255, (1, 128, 128, 64), np.uint8)
     folder = make_dataset(tmp_path / "ds", (1, 1, 1))
     wkwdask.to_wkw(volume, folder / "color" / "1", block_len=8, file_len=2)
-    monkeypatch.setattr("wkwdask.graphs.batch.few_tasks", lambda work, asked: 1)
     left = []
-    with regions_of(32):
-        cli.main(["submit", "pyramid", str(folder), "--cluster", "slurm-array", "--elements", "2"], standalone_mode=False)
+    if anew:
+        wkwdask.build_pyramid(folder, method="min")
+    with regions_of(32), last_jobs_of(1):
+        run_here("submit", "pyramid", folder, "--cluster", "slurm-array", "--elements", "2", *anew)
         while len(commands) > 2 * len(left):
             root = commands[-2][-2]
-            left.append(read_batch(root).rounds[-1].tasks)
+            left.append(json.loads(Path(root, "batch.json").read_text())["rounds"][-1]["tasks"])
             in_slurm(monkeypatch, len(commands) - 1, 0, commands[-2])
             in_slurm(monkeypatch, len(commands), 0, commands[-1])
     assert left == [4, 2]

@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 from faults.drivers import KILLS, without_flushing
 from faults.trees import JSON_NAME, contents, differences, leftovers, make_dataset, states
+from support.locks import put_lock, this_process
 
 import wkwdask
 from wkwdask.errors import LockedError, MissingError, ResumeError
-from wkwdask.formats.webknossos.dataset import choose_layer, locate
-from wkwdask.runs.job_folder import JobFolder
-from wkwdask.store.owner import Owner
 
 try:
     import wkw
@@ -114,7 +112,7 @@ class Layer:
 
     def box(self, folder, mag):
         """Give the box of a mag."""
-        return choose_layer(locate(folder), self.name).volume(wkwdask.Mag.parse(mag)).box
+        return wkwdask.open_dataset(folder)[self.name][mag].box
 
     def files(self, folder):
         """Places of files of the finest mag along each axis, those inside the box."""
@@ -501,11 +499,10 @@ def test_a_mag_that_another_job_writes(color):
     editor = Editor(COLOR, color, Ours, 8)
     editor.put((2, 2, 2), COLOR.voxels(editor.random, (EDGE,) * 3))
     before = states(color)
-    other = JobFolder(str(color / "color"), Owner.this_process("the other job"), [str(color / "color" / "4")])
-    other.start("overwrite", {"command": "test"})
+    lock = put_lock(color / "color" / "4", this_process("the other job"))
     with pytest.raises(LockedError, match="the other job"):
         COLOR.update(color)
     assert states(color) == before
-    other.discard()
+    lock.unlink()
     COLOR.update(color)
     built_anew(COLOR, color)

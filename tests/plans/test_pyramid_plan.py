@@ -361,3 +361,10 @@ def test_first_bricks_by_heart():
     wide = plan_pass(box, [Mag.parse(2)], (32,) * 3, 255, (128,) * 3)  # 255 bytes: two pieces of a brick
     assert wide.source_brick_shape == (32, 64, 64)
     assert list(wide.bricks((0, 0, 0)))[:5] == [(0, 0, 0), (1, 0, 0), (2, 0, 0), (3, 0, 0), (0, 1, 0)]
+
+
+def test_tasks_have_an_upper_size():
+    box = BoundingBox((0, 0, 0), (1 << 15,) * 3)
+    for factor, voxel_nbytes, workers in (((2, 2, 2), 8, 100), ((8, 8, 8), 1, 100), ((16, 16, 16), 4, 1)):
+        region = choose_region(box, factor, (32,) * 3, (1024,) * 3, voxel_nbytes, workers)
+        assert np.prod(region) * np.prod(factor) * voxel_nbytes <= 8 << 30

@@ -15,6 +15,13 @@ COMMAND = cli.cli
 """What click knows of the command."""
 
 
+class Terminal(io.StringIO):
+    """What somebody types."""
+
+    def isatty(self):
+        return True
+
+
 class Done(subprocess.CompletedProcess):
     """What a command printed, and its exit code."""
 
@@ -28,12 +35,12 @@ COMMAND = cli.cli
 """What click knows of the command."""
 
 
-def run_here(*arguments, input=""):
-    """Give the exit code and what is printed, as ``subprocess.run`` does."""
+def run_here(*arguments, typed=None):
+    """Give the exit code and what is printed, as ``subprocess.run`` does; ``typed`` is the answer at a terminal, where there is one."""
     out, errors, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.object(sys, "argv", ["wkwdask", *map(str, arguments)]),
-        mock.patch.object(sys, "stdin", io.StringIO(input)),
+        mock.patch.object(sys, "stdin", io.StringIO() if typed is None else Terminal(typed)),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(errors),
     ):

@@ -7,13 +7,13 @@ from unittest import mock
 
 from wkwdask.formats.pictures import exported
 from wkwdask.formats.precomputed import target as precomputed_target
-from wkwdask.graphs import write
+from wkwdask.graphs import batch, runners, write
 from wkwdask.ids import id_map, id_source, wkw_components
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, components, pyramid, shards, slabs, upsample
 from wkwdask.runs import job as jobs
 from wkwdask.store import local, store
-from wkwdask.verbs import update
+from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
 from wkwdask.verbs.wkw import mags as wkw_mags
 from wkwdask.viewer import cards, slices
@@ -25,6 +25,7 @@ _LIMITS = {
     "chunks_of_a_group": [(chunks, "_GROUP_CHUNKS"), (shards, "GROUP_CHUNKS")],  # encoded together
     "components_nbytes": [(components, "BRICK_NBYTES")],  # what a task of `connected_components` holds at once
     "exported_nbytes": [(exported, "SLAB_NBYTES"), (exported, "_STRETCH_NBYTES")],  # held while files are written
+    "folders_of_a_task": [(remove, "_FOLDERS_PER_TASK")],  # that is removed
     "ids_of_32_bits": [(wkw_components, "_MOST_OF_32_BITS")],
     "part_nbytes": [(write, "PART_NBYTES"), (write_jobs, "PART_NBYTES")],  # of a file that is written in parts
     "pauses": [(store, "_PAUSES")],  # before a server is asked again
@@ -65,15 +66,30 @@ def memory_of_tasks(nbytes):
 
 @contextlib.contextmanager
 def before_task(number, action):
-    """Let something happen before a job's task of that number, from 1 on."""
+    """Let something happen before a job's task of that number, from 1 on, or before each where it is None."""
     count = 0
 
     def run(task):
         nonlocal count
         count += 1
-        if count == number:
+        if number in (None, count):
             action()
         return task.run()
 
     with mock.patch.object(jobs, "run_task", run):
         yield
+
+
+def submitted_to(commands):
+    """Let the commands of submitted jobs go into a list, in place of SLURM."""
+    return mock.patch.object(batch, "submit_job", lambda script, command, options, folder: commands.append(command[3:]) or str(len(commands)))
+
+
+def last_jobs_of(num_tasks):
+    """Let the job after an array have time for so many tasks."""
+    return mock.patch.object(batch, "few_tasks", return_value=num_tasks)
+
+
+def workers_of(number):
+    """Let a plan be made for so many workers."""
+    return mock.patch.object(runners, "num_workers", return_value=number)
