@@ -343,7 +343,7 @@ def dead_job(journal=False):
         root = folder / "cells" / ".wkwdask-job-dead"
         root.mkdir()
         (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
-        (root / "plan.json").write_text(json.dumps({"targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
+        (root / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
         if journal:
             (root / "journal-0.jsonl").write_text('{"task": "region 0 0,0,0"}\n')
 

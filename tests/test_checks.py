@@ -451,7 +451,7 @@ def test_an_interrupted_job_keeps_its_mags(dataset):
     root = dataset / "cells" / ".wkwdask-job-dead"
     root.mkdir()
     (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
-    (root / "plan.json").write_text(json.dumps({"targets": ["2"], "existing": "overwrite", "settings": {}, "plan": None}))
+    (root / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["2"], "existing": "overwrite", "settings": {}, "plan": None}))
     (root / "journal-0.jsonl").write_text('{"task": "region 0 0,0,0"}\n')
     cut(COARSE, -20)(dataset)
     with pytest.raises(ResumeError, match="interrupted job writes"):
@@ -475,9 +475,9 @@ def test_a_job_that_ended_while_it_published_is_finished(dataset):
         (root / "8" / name).unlink()
     (root / "8" / ".wkwdask.json").write_text(json.dumps({"publication": "p"}))
     (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
-    (root / "plan.json").write_text(json.dumps({"targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
+    (root / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
     mag = {"staged": "8", "folder": str(dataset / "cells" / "8")}
-    (root / "publish.json").write_text(json.dumps({"job": "dead", "publication": "p", "mags": [mag], "edit": None}))
+    (root / "publish.json").write_text(json.dumps({"layout": 1, "job": "dead", "publication": "p", "mags": [mag], "edit": None}))
     assert kinds(wkwdask.verify(dataset).faults) == ["job.unpublished"]
     assert [action.verb for action in wkwdask.repair(dataset).actions] == ["finish"]
     assert not root.exists()
@@ -491,7 +491,7 @@ def test_a_job_that_cannot_be_finished_keeps_its_folder(dataset):
     (root / "8").mkdir(parents=True)
     (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
     mag = {"staged": "not there", "folder": str(dataset / "cells" / "8")}
-    (root / "publish.json").write_text(json.dumps({"job": "dead", "publication": "p", "mags": [mag], "edit": None}))
+    (root / "publish.json").write_text(json.dumps({"layout": 1, "job": "dead", "publication": "p", "mags": [mag], "edit": None}))
     wkwdask.repair(dataset)
     assert (root / "8").exists()
 

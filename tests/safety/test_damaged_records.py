@@ -17,7 +17,7 @@ from safety.test_job_records import NEW, OPTIONS, ended_owner, fork, killed_betw
 from support.commands import COMMAND
 
 import wkwdask
-from wkwdask.errors import WkwDaskError
+from wkwdask.errors import CorruptError, WkwDaskError
 
 EVERY = 25
 """Of so many mutations, one is tried by a job that writes; ``status`` reads all."""
@@ -76,7 +76,7 @@ def pyramid_stopped(folder):
     size = {"elements": None, "cpus": None, "seconds": None, "memory_nbytes": None}
     one = {"array": "7", "finish": "8", "tasks": 3, "elements": 1, "journaled": 1, "time": 1.5}
     batch = {"arguments": ["pyramid"], "folder": "/", "script": "", "logs": "/", "size": size, "options": [], "rounds": [one]}
-    (root / "batch.json").write_text(json.dumps(batch))
+    (root / "batch.json").write_text(json.dumps({"layout": 1, **batch}))
     progress = {"title": "p", "done": 1, "known": 0, "total": 8, "failed": 0, "nbytes_in": 8, "nbytes_out": 8, "seconds": 1.5, "workers": 1, "time": 9e9}
     (root / "progress-0.jsonl").write_text(f"{json.dumps(progress)}\n" * 3)
     failure = {"task": "t", "name": "file", "reason": "no", "attempts": 2, "time": 1.5, "host": "h"}
@@ -165,3 +165,24 @@ def test_damaged_record(dataset, tmp_path, monkeypatch, record):
                 assert tree(sandbox / "victim") == around
                 shutil.rmtree(folder)
                 shutil.copytree(tmp_path / "before", folder, symlinks=True)
+
+
+@pytest.mark.parametrize("record", ["publish", "removal", "publish_scales", "publish_n5", "publish_zarr", "plan", "batch", "export"])
+@pytest.mark.parametrize("layout", [None, 2])
+def test_a_record_of_another_version(dataset, tmp_path, monkeypatch, record, layout):
+    """What another version began is neither gone on with nor finished, and stays as it is."""
+    begin, pattern, job = RECORDS[record]
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    folder = tmp_path / "dataset"
+    shutil.copytree(dataset, folder)
+    with dask.config.set(scheduler="synchronous"):
+        begin(folder)
+        (path,) = folder.glob(pattern)
+        before = json.loads(path.read_text())
+        assert before["layout"] == 1
+        changed = json.dumps({**{name: value for name, value in before.items() if name != "layout"}, **({} if layout is None else {"layout": layout})})
+        path.write_text(changed)
+        with pytest.raises(CorruptError, match=f"{path.name}: has .*layout.*, expected 1: another version of wkwdask wrote it"):
+            job(folder)
+        assert path.read_text() == changed

@@ -195,7 +195,7 @@ def make_job(layer, record=None, plan=None, job="X"):
     (root / "owner.json").write_text(json.dumps(ended_owner(job)))
     for name, content in (("publish.json", record), ("plan.json", plan)):
         if content is not None:
-            (root / name).write_text(json.dumps(content))
+            (root / name).write_text(json.dumps({"layout": 1, **content}))
     return root
 
 
@@ -461,7 +461,7 @@ def test_the_job_after_an_array_runs_what_was_submitted(submitted, tmp_path):
     """Not what stands in the folder of the job."""
     root, _ = submitted
     record = json.loads((root / "batch.json").read_text())
-    again = json.dumps({**record, "rounds": []})
+    again = json.dumps({**{name: value for name, value in record.items() if name != "layout"}, "rounds": []})
     (root / "batch.json").write_text(json.dumps({**record, "arguments": ["rm", f"{tmp_path}/dataset", "--yes"]}))
     CliRunner().invoke(COMMAND, ["batch-finish", str(root), again])
     assert (tmp_path / "dataset" / "color" / "1" / "header.wkw").exists()

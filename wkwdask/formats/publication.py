@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.metadata import edit_from_json, folders_of
 from wkwdask.model.parsing import reading
-from wkwdask.store.json_record import read_record
+from wkwdask.store.json_record import format_job_record, read_job_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +50,7 @@ def format_publication(paths: RecordPaths, job: str, mark: str, mags: Sequence[t
         What to change in the metadata.
     """
     listed = [{"staged": staged, "folder": paths.written(folder)} for staged, folder in mags]
-    return json.dumps({"job": job, "publication": mark, "mags": listed, "edit": _edit_to_json(paths, edit)}).encode()
+    return format_job_record({"job": job, "publication": mark, "mags": listed, "edit": _edit_to_json(paths, edit)})
 
 
 def format_removal(paths: RecordPaths, folders: Sequence[str], edit: MetadataEdit | None) -> bytes:
@@ -66,7 +65,7 @@ def format_removal(paths: RecordPaths, folders: Sequence[str], edit: MetadataEdi
     edit : MetadataEdit, optional
         What the metadata is to forget.
     """
-    return json.dumps({_REMOVED: list(map(paths.written, folders)), "edit": _edit_to_json(paths, edit)}).encode()
+    return format_job_record({_REMOVED: list(map(paths.written, folders)), "edit": _edit_to_json(paths, edit)})
 
 
 def read_publication(paths: RecordPaths) -> Publication | None:
@@ -78,7 +77,7 @@ def read_publication(paths: RecordPaths) -> Publication | None:
         It cannot be understood, or names what is not in its dataset.
     """
     path = f"{paths.root}/{RECORD_NAME}"
-    record = read_record(path)
+    record = read_job_record(path)
     if record is None:
         return None
     with reading(path, "record"):
@@ -99,7 +98,7 @@ def published_folders(paths: RecordPaths) -> list[str]:
         It cannot be understood.
     """
     path = f"{paths.root}/{RECORD_NAME}"
-    record = read_record(path) or {}
+    record = read_job_record(path) or {}
     with reading(path, "record"):
         return [paths.read(mag["folder"]) for mag in record.get("mags", ())]
 

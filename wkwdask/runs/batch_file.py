@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from dataclasses import asdict, dataclass, field
@@ -10,7 +9,7 @@ from typing import Any
 
 from wkwdask.model.parsing import reading
 from wkwdask.plans.batch_size import ArraySize
-from wkwdask.store.json_record import read_record
+from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.local import publish_bytes
 
 BATCH_NAME = "batch.json"
@@ -95,7 +94,7 @@ def read_batch(root: str) -> Batch | None:
         The record cannot be understood.
     """
     path = f"{root}/{BATCH_NAME}"
-    record = read_record(path)
+    record = read_job_record(path)
     if record is None:
         return None
     with reading(path, "record"):
@@ -107,7 +106,7 @@ def read_batch(root: str) -> Batch | None:
 
 def write_batch(root: str, batch: Batch) -> None:
     """Write what was submitted for a job; the file appears whole."""
-    publish_bytes(f"{root}/{BATCH_NAME}", json.dumps(batch.to_json()).encode())
+    publish_bytes(f"{root}/{BATCH_NAME}", format_job_record(batch.to_json()))
 
 
 class HandedOver(BaseException):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import secrets
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from wkwdask.runs.job_records import (
     region_of,
     targets_of,
 )
+from wkwdask.store.json_record import format_job_record
 from wkwdask.store.local import fsync_folder, publish_bytes, publish_folder, remove_tree
 from wkwdask.store.locks import ShardBox, guarded, hand_over_locks, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
 from wkwdask.store.provenance import read_provenance, write_provenance
@@ -142,7 +142,7 @@ class JobFolder:
                         "region": None if self.region is None else [self.region.low, self.region.high],
                         "is_kept_for_later": self.is_kept_for_later,
                     }
-                    publish_bytes(f"{self.root}/{PLAN_NAME}", json.dumps(record).encode())
+                    publish_bytes(f"{self.root}/{PLAN_NAME}", format_job_record(record))
         except BaseException:
             self.leave()
             raise

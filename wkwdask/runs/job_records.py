@@ -15,7 +15,7 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.runs.batch_file import BATCH_NAME
 from wkwdask.runs.journal import has_journal
-from wkwdask.store.json_record import read_record
+from wkwdask.store.json_record import read_job_record
 from wkwdask.store.locks import ShardBox, locked_folders, locks_of, read_owner
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def read_plan(root: str) -> dict[str, Any] | None:
         The record cannot be understood.
     """
     path = f"{root}/{PLAN_NAME}"
-    record = read_record(path)
+    record = read_job_record(path)
     if record is None:
         return None
     with reading(path, "record"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from wkwdask.errors import CorruptError
 from wkwdask.model.json_text import parse_object
 
+LAYOUT = 1
+"""Layout of the records of a job, and of its journal; a job of another layout is neither gone on with nor finished."""
 _MOST_NBYTES = 1 << 28
 
 
@@ -30,3 +33,29 @@ def read_record(path: str) -> dict[str, Any] | None:
         raise CorruptError(f"{path}: expected a file of at most {_MOST_NBYTES} bytes, found {stat.filemode(status.st_mode)} of {status.st_size} bytes")
     with open(fd, "rb") as file:
         return parse_object(file.read(_MOST_NBYTES), path)
+
+
+def format_job_record(record: dict[str, Any]) -> bytes:
+    """Write a record of a job, with the layout of all its records."""
+    return json.dumps({"layout": LAYOUT, **record}).encode()
+
+
+def read_job_record(path: str) -> dict[str, Any] | None:
+    """Read a record of a job, None where there is none.
+
+    Raises
+    ------
+    CorruptError
+        It cannot be understood, or another version of this package wrote it.
+    """
+    record = read_record(path)
+    if record is None:
+        return None
+    found = record.pop("layout", None)
+    if found != LAYOUT:
+        what = "no layout" if found is None else f"layout {found!r}"
+        raise CorruptError(
+            f"{path}: has {what}, expected {LAYOUT}: another version of wkwdask wrote it; let that version finish the job, or give up what it has done: "
+            f"wkwdask repair removes {os.path.dirname(path)}"
+        )
+    return record

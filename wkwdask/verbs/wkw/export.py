@@ -6,7 +6,6 @@ Everything is made in a hidden folder beside the target, with a journal, so that
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import time
@@ -31,7 +30,7 @@ from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
 from wkwdask.runs.stage import check_existing
 from wkwdask.runs.staged import check_same_settings, settings_of
-from wkwdask.store.json_record import read_record
+from wkwdask.store.json_record import format_job_record, read_job_record
 from wkwdask.store.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
 from wkwdask.store.locks import guarded, release_lock, take_lock
 from wkwdask.store.owner import Owner
@@ -153,10 +152,10 @@ class StagedExport(Work[Report]):
             remove_tree(self.root)
         else:
             check_no_links(self.root)
-            check_same_settings(self.root, self.settings, read_record(path) or {})
+            check_same_settings(self.root, self.settings, read_job_record(path) or {})
         if not os.path.isdir(self.root):
             os.mkdir(self.root)
-            publish_bytes(path, json.dumps(self.settings).encode())
+            publish_bytes(path, format_job_record(self.settings))
 
     def release(self) -> None:
         """Give the lock back."""

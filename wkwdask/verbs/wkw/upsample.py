@@ -152,7 +152,6 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     )  # fmt: skip
     draft = stage(f"{_COMMAND} of {layer.folder}", parent, folders, settings, existing)
     targets = tuple(staged_target(draft, header, level, box.in_mag(mag)) for mag, header in zip(mags, headers, strict=True))
-    regions = draft.shapes()
     shapes = draft.shapes()
     plans = tuple(
         plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, target.header.voxel_nbytes, workers, region)
