@@ -22,8 +22,8 @@ from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.points import sample_points
 from wkwdask.verbs.wkw.places import place_of
-from wkwdask.verbs.wkw.region import stage_region
-from wkwdask.verbs.wkw.write import WkwEncoding, stage_write
+from wkwdask.verbs.wkw.region import lay_out_region
+from wkwdask.verbs.wkw.write import WkwEncoding, lay_out_write
 from wkwdask.verbs.write import Creation
 
 if TYPE_CHECKING:
@@ -337,12 +337,14 @@ def to_wkw(
     if region is None:
         encoding = WkwEncoding(32 if block_len is None else block_len, file_len, compression or "lz4hc", DEFAULT_LEVEL if level is None else level, any_length)
         size = None if voxel_size is None else positive_lengths(voxel_size)
-        staged = stage_write(url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, size, allow_external=allow_external)
+        staged = lay_out_write(
+            url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, size, allow_external=allow_external
+        )
         if staged.edit is None:
             _warn_of_no_dataset(staged.folders[0])
     else:
         _check_region_options(offset=offset, voxel_size=voxel_size, block_len=block_len, file_len=file_len, compression=compression, category=category)
-        staged = stage_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing, allow_external=allow_external)
+        staged = lay_out_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing, allow_external=allow_external)
     written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
     return written
 
@@ -441,7 +443,7 @@ def create(
     content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
     encoding = WkwEncoding(block_len, file_len, compression, DEFAULT_LEVEL)
     size = None if voxel_size is None else positive_lengths(voxel_size)
-    staged = stage_write(url, asked.topleft, content, encoding, existing, category, None, size, allow_external=allow_external)
+    staged = lay_out_write(url, asked.topleft, content, encoding, existing, category, None, size, allow_external=allow_external)
     if staged.edit is None:
         _warn_of_no_dataset(staged.folders[0])
     return make(Creation(staged))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wkwdask.geometry.mag import Mag
-from wkwdask.verbs.wkw.merge import find_merge, stage_merge
+from wkwdask.verbs.wkw.merge import find_merge, lay_out_merge
 from wkwdask.verbs.wkw.rechunk import RechunkOptions, prepare_dataset
 
 if TYPE_CHECKING:
@@ -108,6 +108,6 @@ def merge(
         raise ValueError("name at least one annotation")
     found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel, volume_layer)
     prepare_dataset(base, target)
-    staged = stage_merge(found, RechunkOptions(block_len, file_len, compression, command="merge", allow_external=allow_external), existing, num_workers())
+    staged = lay_out_merge(found, RechunkOptions(block_len, file_len, compression, command="merge", allow_external=allow_external), existing, num_workers())
     report = make(replace(staged, verify=verify))
     return replace(report, note="; ".join(filter(None, (report.note, found.note))))

@@ -13,12 +13,12 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.store.local import local_path
 from wkwdask.verbs.manifest import Hashes, ManifestReport
-from wkwdask.verbs.others.precomputed_verify import StagedPrecomputedVerify
+from wkwdask.verbs.others.precomputed_verify import ScaleVerification
 from wkwdask.verbs.repair import REBUILD, RepairOptions, RepairReport
 from wkwdask.verbs.wkw.dataset_check import look_at
-from wkwdask.verbs.wkw.diff import Diff, stage_diff
+from wkwdask.verbs.wkw.diff import Diff, lay_out_diff
 from wkwdask.verbs.wkw.repair import Repairing
-from wkwdask.verbs.wkw.verify import StagedVerify
+from wkwdask.verbs.wkw.verify import WkwVerification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +90,7 @@ def verify(
     if is_precomputed(url):
         if layer is not None or pyramid or method is not None:
             raise ValueError(f"{os.fspath(url)}: layer=, pyramid= and method= are for WKW; a precomputed volume is one layer and does not say how it was made")
-        return carry_out(StagedPrecomputedVerify(url, parse_mags(mags), decode=not quick))
+        return carry_out(ScaleVerification(url, parse_mags(mags), decode=not quick))
     return carry_out(_staged(url, layer, mags, decode=not quick, pyramid=pyramid, method=method))
 
 
@@ -190,14 +190,14 @@ def _staged(
     decode: bool,
     pyramid: bool | float,
     method: str | None,
-) -> StagedVerify:
+) -> WkwVerification:
     if method is not None and method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, got {method!r}")
     if not 0 <= float(pyramid) <= 1:
         raise ValueError(f"pyramid must be True, False or a share from 0 to 1, got {pyramid!r}")
     layers = [layer] if isinstance(layer, str) else layer
     scope = look_at(url, layers, parse_mags(mags))
-    return StagedVerify(scope, decode=decode, pyramid=float(pyramid), method=method)
+    return WkwVerification(scope, decode=decode, pyramid=float(pyramid), method=method)
 
 
 def diff(
@@ -256,7 +256,7 @@ def diff(
     from wkwdask.graphs.runners import carry_out
 
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    return carry_out(stage_diff(first, second, layer, None if mag is None else Mag.parse(mag), box))
+    return carry_out(lay_out_diff(first, second, layer, None if mag is None else Mag.parse(mag), box))
 
 
 def write_manifest(url: str | os.PathLike[str]) -> ManifestReport:

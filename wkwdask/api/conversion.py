@@ -31,7 +31,7 @@ from wkwdask.verbs.others.n5_write import N5Encoding
 from wkwdask.verbs.others.zarr_places import is_zarr_image
 from wkwdask.verbs.taken import Taken
 from wkwdask.verbs.wkw.convert import ImportOptions
-from wkwdask.verbs.wkw.export import ExportOptions, check_suffix, stage_export
+from wkwdask.verbs.wkw.export import ExportOptions, check_suffix, lay_out_export
 from wkwdask.verbs.wkw.write import WkwEncoding
 
 if TYPE_CHECKING:
@@ -329,5 +329,5 @@ def _export(volume: StoredVolume, target: str | os.PathLike[str], options: Expor
     from wkwdask.graphs.planning import export_only_planned
     from wkwdask.graphs.runners import carry_out
 
-    staged = stage_export(volume, target, options, existing, voxel_size_nm)
+    staged = lay_out_export(volume, target, options, existing, voxel_size_nm)
     return export_only_planned(staged) or carry_out(staged)

@@ -13,7 +13,7 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.runs.report import Report, RmReport, merge_reports
 from wkwdask.verbs.wkw.copy import find_copies
 from wkwdask.verbs.wkw.rechunk import RechunkOptions
-from wkwdask.verbs.wkw.remove import Removing, stage_removals
+from wkwdask.verbs.wkw.remove import Removing, lay_out_removals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -149,7 +149,7 @@ def rm(
     >>> len(wkwdask.rm(f"{folder}/raw/1").paths)
     1
     """
-    removals = stage_removals(url, [layer] if isinstance(layer, str) else layer, parse_mags(mags), dry_run=dry_run, allow_external=allow_external)
+    removals = lay_out_removals(url, [layer] if isinstance(layer, str) else layer, parse_mags(mags), dry_run=dry_run, allow_external=allow_external)
     if dry_run:
         counts = [staged.count() for staged in removals.staged]
         return RmReport(sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts), removals.paths, removals.left, "a dry run: nothing was removed")

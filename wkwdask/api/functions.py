@@ -13,7 +13,7 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
 from wkwdask.runs.job import FlatJob, is_given_up, kept_trace
 from wkwdask.verbs.apply import Reducing, check_signature, function_name
-from wkwdask.verbs.wkw.apply import ApplyOptions, header_for, make_application, open_sources, stage_apply, trial_of
+from wkwdask.verbs.wkw.apply import ApplyOptions, header_for, lay_out_apply, make_application, open_sources, trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -163,7 +163,7 @@ def apply(
         raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
     _try(trial_of(function, urls, target, options))
     if target is not None:
-        return make(stage_apply(function, urls, target, options, existing, num_workers()))
+        return make(lay_out_apply(function, urls, target, options, existing, num_workers()))
     volumes, mask_volume = open_sources(urls, options)
     application = make_application(function, volumes, mask_volume, options, header_for(volumes[0], options, volumes[0].box), volumes[0].box.mag, num_workers())
     return carry_out(Reducing(application, combine, most_failures))

@@ -20,17 +20,17 @@ from wkwdask.model.levels import ratio_of
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.foreign_import import Imported, open_source
-from wkwdask.verbs.others.n5_write import n5_folder, other_levels, stage_n5_import
-from wkwdask.verbs.others.precomputed_import import stage_scale_import
+from wkwdask.verbs.others.n5_write import lay_out_n5_import, n5_folder, other_levels
+from wkwdask.verbs.others.precomputed_import import lay_out_scale_import
 from wkwdask.verbs.others.zarr_places import image_place
-from wkwdask.verbs.others.zarr_write import stage_image_import
-from wkwdask.verbs.wkw.convert import stage_import, target_folder
+from wkwdask.verbs.others.zarr_write import lay_out_image_import
+from wkwdask.verbs.wkw.convert import lay_out_import, target_folder
 from wkwdask.verbs.wkw.write import check_category
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wkwdask.verbs.foreign_import import SourceOptions, StagedImport
+    from wkwdask.verbs.foreign_import import Import, SourceOptions
     from wkwdask.verbs.others.n5_write import N5Encoding
     from wkwdask.verbs.others.precomputed_scales import ScaleOptions
     from wkwdask.verbs.others.zarr_write import ArrayOptions
@@ -58,7 +58,7 @@ def import_images(
     voxels, foreign = open_source(source, options.taken, Mag.parse(os.path.basename(folder)))
     if options.category is None and layer is None and voxels.num_channels == 1 and voxels.dtype.kind in "iu" and voxels.dtype.itemsize >= 4:
         folder = target_folder(target, layer, mag, "segmentation")
-    staged, place = stage_import(voxels, foreign, folder, options, existing, num_workers())
+    staged, place = lay_out_import(voxels, foreign, folder, options, existing, num_workers())
     stale = place.coarser_mags() if existing == "overwrite" or not is_taken(place.folder) else ()
     if pyramid:
         above = os.path.dirname(place.named or place.folder)
@@ -73,7 +73,7 @@ def import_scale(
     """Make a scale of a precomputed volume of images or an array; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.runners import num_workers
 
-    staged = stage_scale_import(source, target, mag or MAG_1, taken, stored, kind, existing, num_workers())
+    staged = lay_out_scale_import(source, target, mag or MAG_1, taken, stored, kind, existing, num_workers())
     return _converted(staged, existing, partial(build_pyramid, PREFIX + staged.staged.folders[0]) if pyramid else None)
 
 
@@ -85,7 +85,7 @@ def import_level(source: Paths, target: str | os.PathLike[str], taken: SourceOpt
     lengths = taken.voxel_size_nm or imported.foreign.voxel_size_nm
     group = n5_folder(target)
     others = other_levels(group, 1, lengths)
-    report = _converted(stage_n5_import(f"{group}/s0", imported, stored, lengths, existing, num_workers()), existing, None)
+    report = _converted(lay_out_n5_import(f"{group}/s0", imported, stored, lengths, existing, num_workers()), existing, None)
     return with_others(report, others)
 
 
@@ -102,10 +102,10 @@ def import_array(
     found = imported.foreign.voxel_size_nm
     size = taken.voxel_size_nm or (None if found is None or image_place(target).image is not None else ratio_of(found, its_mag.factors))
     is_label = None if category is None else category == "segmentation"
-    return _converted(stage_image_import(target, imported, size, existing, stored, num_workers(), is_label=is_label), existing, None)
+    return _converted(lay_out_image_import(target, imported, size, existing, stored, num_workers(), is_label=is_label), existing, None)
 
 
-def _converted(staged: StagedImport, existing: Any, build_above: Callable[..., Report] | None) -> Report:
+def _converted(staged: Import, existing: Any, build_above: Callable[..., Report] | None) -> Report:
     """Do what is staged, and then perhaps the pyramid above it."""
     from wkwdask.graphs.runners import make
 
@@ -133,6 +133,6 @@ def _with_stale(report: Report, place: Place, mags: Sequence[Mag]) -> Report:
     return replace(report, note="\n".join(filter(None, [report.note, note])))
 
 
-def _is_done(staged: StagedImport) -> bool:
+def _is_done(staged: Import) -> bool:
     """Tell whether the same import was finished before."""
     return all(read_provenance(folder).get("settings") == staged.staged.settings for folder in staged.staged.folders)

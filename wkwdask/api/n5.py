@@ -12,7 +12,7 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.levels import lengths_in
-from wkwdask.verbs.others.n5_write import N5Encoding, n5_folder, other_levels, stage_n5_array, stage_n5_copy
+from wkwdask.verbs.others.n5_write import N5Encoding, lay_out_n5_array, lay_out_n5_copy, n5_folder, other_levels
 
 if TYPE_CHECKING:
     import os
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.opening import AnyLayer
     from wkwdask.model.levels import Lengths
     from wkwdask.runs.report import Report
-    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.verbs.rechunk import Rechunk
     from wkwdask.verbs.taken import Taken
 
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
@@ -134,7 +134,7 @@ def to_n5(
     size = given_size(voxel_size, named, wanted)
     lengths = None if size is None else (float(size[0]), float(size[1]), float(size[2]))
     encoding = N5Encoding(vec3(block_size, "block_size"), make_compression(compression, level))
-    staged = stage_n5_array(url, named.offset, content, encoding, existing, wanted, lengths)
+    staged = lay_out_n5_array(url, named.offset, content, encoding, existing, wanted, lengths)
     written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
     return written
 
@@ -178,9 +178,9 @@ def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken,
     others = other_levels(group, len(mags), lengths)
     workers = num_workers()
 
-    def stage(number: int, mag: Mag, existing: str) -> StagedRechunk:
+    def stage(number: int, mag: Mag, existing: str) -> Rechunk:
         step = Mag.parse(finest.step_to(mag))
-        return stage_n5_copy(f"{group}/s{number}", taken.copy_of(layer.volume(mag)), encoding, lengths, step, existing, workers)
+        return lay_out_n5_copy(f"{group}/s{number}", taken.copy_of(layer.volume(mag)), encoding, lengths, step, existing, workers)
 
     report = make_all([partial(stage, number, mag) for number, mag in enumerate(mags)], existing)
     return with_others(report, others)

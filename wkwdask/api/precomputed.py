@@ -10,7 +10,7 @@ from wkwdask.errors import ViewerWarning
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.levels import lengths_in
-from wkwdask.verbs.others.precomputed_write import ScaleEncoding, stage_scale
+from wkwdask.verbs.others.precomputed_write import ScaleEncoding, lay_out_scale
 
 if TYPE_CHECKING:
     import os
@@ -144,7 +144,7 @@ def to_precomputed(
     lengths = named.lengths_nm if voxel_size is None else lengths_in(wanted or MAG_1, positive_lengths(voxel_size))
     stored = ScaleEncoding(encoding, sharded, vec3(chunk_size, "chunk_size"), quality, compress)
     kind = type or (named.category and {"color": "image"}.get(named.category, named.category))
-    staged, notes = stage_scale(url, named.offset, content, stored, existing, kind, wanted, lengths, force=force)
+    staged, notes = lay_out_scale(url, named.offset, content, stored, existing, kind, wanted, lengths, force=force)
     for note in notes:
         warnings.warn(note, ViewerWarning, stacklevel=2)
     written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)

@@ -7,15 +7,15 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.options import MagLike, parsed_mags
-from wkwdask.api.scales import SCALE_OPTIONS, refuse_options, stage_pyramid_of_scales
+from wkwdask.api.scales import SCALE_OPTIONS, lay_out_pyramid_of_scales, refuse_options
 from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
-from wkwdask.verbs.wkw.pyramid import PyramidOptions, stage_pyramid
-from wkwdask.verbs.wkw.update import Updating, stage_update
-from wkwdask.verbs.wkw.upsample import UpsampleOptions, stage_upsample
+from wkwdask.verbs.wkw.pyramid import PyramidOptions, lay_out_pyramid
+from wkwdask.verbs.wkw.update import Updating, lay_out_update
+from wkwdask.verbs.wkw.upsample import UpsampleOptions, lay_out_upsample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -148,7 +148,7 @@ def build_pyramid(
     }  # fmt: skip
     if is_precomputed(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer, "update": update, "bounding_box": bounding_box})
-        return make(stage_pyramid_of_scales(url, existing, num_workers(), **_own_options(url, given)))
+        return make(lay_out_pyramid_of_scales(url, existing, num_workers(), **_own_options(url, given)))
     options = _pyramid_options(**_own_options(url, given))
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)
@@ -157,7 +157,7 @@ def build_pyramid(
     if update not in (True, False, "content"):
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
-        pyramids = [stage_pyramid(url, name, options, existing, num_workers()) for name in names]
+        pyramids = [lay_out_pyramid(url, name, options, existing, num_workers()) for name in names]
         check_can_be_repeated(len(pyramids), starts_anew=existing == "overwrite")
         if len(pyramids) > 1:  # before the first one is built
             for pyramid in pyramids:
@@ -167,7 +167,7 @@ def build_pyramid(
         raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")
     if update == "content" and box is not None:
         raise ValueError('update="content" makes everything anew, bounding_box= a part: give one or the other')
-    return merge_reports([carry_out(Updating(stage_update(url, name, options, by_content=update == "content", box=box))) for name in names])
+    return merge_reports([carry_out(Updating(lay_out_update(url, name, options, by_content=update == "content", box=box))) for name in names])
 
 
 def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
@@ -200,8 +200,8 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
     workers = num_workers()
     if is_precomputed(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
-        return estimate_pyramid(stage_pyramid_of_scales(url, existing, workers, **_own_options(url, options)), workers)
-    return estimate_pyramid(stage_pyramid(url, layer, _pyramid_options(**_own_options(url, options)), existing, workers), workers)
+        return estimate_pyramid(lay_out_pyramid_of_scales(url, existing, workers, **_own_options(url, options)), workers)
+    return estimate_pyramid(lay_out_pyramid(url, layer, _pyramid_options(**_own_options(url, options)), existing, workers), workers)
 
 
 def upsample(
@@ -281,7 +281,7 @@ def upsample(
 
     mags_of = parsed_mags({"source": source, "finest": finest, "mags": mags})
     options = UpsampleOptions(**mags_of, compression=compression, level=level, block_len=block_len, file_len=file_len, allow_external=allow_external)
-    return make(stage_upsample(url, layer, options, existing, num_workers()))
+    return make(lay_out_upsample(url, layer, options, existing, num_workers()))
 
 
 def _own_options(url: str | os.PathLike[str], options: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import is_interrupted_call
-from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions, check_moves, find_moves, prepare_dataset, stage_rechunk
+from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions, check_moves, find_moves, lay_out_rechunk, prepare_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -175,7 +175,7 @@ def store_anew(
     try:
         check_moves(moves, options, existing)
     except ExistsError:
-        jobs = [stage_rechunk(move, options, existing, workers) for move in moves]
+        jobs = [lay_out_rechunk(move, options, existing, workers) for move in moves]
         if not is_interrupted_call([job.staged for job in jobs if job is not None]):
             raise
         existing = "resume"
@@ -184,7 +184,7 @@ def store_anew(
     check_can_be_repeated(len(moves), starts_anew=options.level is not None if are_in_place else existing == "overwrite")
     reports = []
     for move in moves:
-        staged = stage_rechunk(move, options, existing, workers)
+        staged = lay_out_rechunk(move, options, existing, workers)
         if staged is not None:
             reports.append(make(replace(staged, verify=staged.in_place if verify is None else verify)))
     return reports

@@ -22,14 +22,14 @@ from wkwdask.model.levels import lengths_in
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import finish_what_was_left
 from wkwdask.store.local import is_remote
-from wkwdask.verbs.others.precomputed_copy import ScaleCopy, stage_copy
-from wkwdask.verbs.others.precomputed_pyramid import ScalePyramidOptions, StagedScalePyramid, stage_scale_pyramid
+from wkwdask.verbs.others.precomputed_copy import ScaleCopy, lay_out_copy
+from wkwdask.verbs.others.precomputed_pyramid import ScalePyramid, ScalePyramidOptions, lay_out_scale_pyramid
 from wkwdask.verbs.others.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.verbs.others.precomputed_write import VolumeType, default_kind
 from wkwdask.verbs.taken import check_alike
 from wkwdask.verbs.wkw.convert import target_folder
 from wkwdask.verbs.wkw.mags import check_not_replaced
-from wkwdask.verbs.wkw.store import StoreOptions, check_not_below_zero, stage_store
+from wkwdask.verbs.wkw.store import StoreOptions, check_not_below_zero, lay_out_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.formats.opening import AnyLayer
     from wkwdask.formats.precomputed.info import Lengths, Scale
-    from wkwdask.verbs.rechunk import Copy, StagedRechunk
+    from wkwdask.verbs.rechunk import Copy, Rechunk
     from wkwdask.verbs.taken import Taken
     from wkwdask.verbs.wkw.write import WkwEncoding
 
@@ -72,7 +72,7 @@ def refuse_options(what: str, values: dict[str, Any]) -> None:
         raise ValueError(f"{what}: {', '.join(f'{name}=' for name in given)} {'is' if len(given) == 1 else 'are'} not for it")
 
 
-def stage_pyramid_of_scales(url: str | os.PathLike[str], existing: str, workers: int, **options: Any) -> StagedScalePyramid:
+def lay_out_pyramid_of_scales(url: str | os.PathLike[str], existing: str, workers: int, **options: Any) -> ScalePyramid:
     """Stage the pyramid of a precomputed volume; see :func:`wkwdask.api.pyramids.build_pyramid`."""
     stored = scale_options(options)
     unknown = sorted(set(options) - {field.name for field in fields(ScalePyramidOptions)})
@@ -81,7 +81,7 @@ def stage_pyramid_of_scales(url: str | os.PathLike[str], existing: str, workers:
     for name in ("finest", "coarsest"):
         options[name] = mag_or_key(options.get(name))
     options["mags"] = parse_mags(options.get("mags"))
-    staged = stage_scale_pyramid(url, ScalePyramidOptions(scale=stored, **options), existing, workers)
+    staged = lay_out_scale_pyramid(url, ScalePyramidOptions(scale=stored, **options), existing, workers)
     _warn(staged.notes)
     return staged
 
@@ -121,10 +121,10 @@ def rechunk_scales(
     check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" and not in_place)
     workers = num_workers()
 
-    def stage(scale: Scale, new: Scale, existing: str) -> StagedRechunk:
+    def stage(scale: Scale, new: Scale, existing: str) -> Rechunk:
         source = layer.open_scale(scale)
         copy = ScaleCopy(source, source_settings(source), partial(check_not_replaced, source), new)
-        return stage_copy(place, volume.kind, copy, "rechunk", existing, workers, in_place=in_place, compress=options.compress, force=options.force)
+        return lay_out_copy(place, volume.kind, copy, "rechunk", existing, workers, in_place=in_place, compress=options.compress, force=options.force)
 
     if not in_place:
         existing = existing_of_call([partial(stage, scale, new) for scale, new in pairs], existing, goes_on=goes_on)
@@ -180,12 +180,12 @@ def convert_to_scales(
     volume = VolumeType(kind or default_kind(first.dtype, first.num_channels), first.dtype, first.num_channels)
     workers = num_workers()
 
-    def stage(copy: Copy, existing: str) -> StagedRechunk:
+    def stage(copy: Copy, existing: str) -> Rechunk:
         box = copy.source.box
         lengths = lengths_in(box.mag, size)
         scale = options.of_new().scale(default_key(lengths), box.size, box.topleft, lengths, volume)
         into = ScaleCopy(copy.source, copy.input, copy.check_unchanged, scale)
-        return stage_copy(location_of(target), volume.kind, into, "convert", existing, workers, compress=options.compress, force=options.force)
+        return lay_out_copy(location_of(target), volume.kind, into, "convert", existing, workers, compress=options.compress, force=options.force)
 
     # The finest comes first, so that the volume is never without the one that says where it lies.
     return make_all([partial(stage, copy) for copy in copies], existing, goes_on=taken.finest_only)
@@ -221,9 +221,9 @@ def convert_from_scales(
         check_not_below_zero(copy.source)
     workers = num_workers()
 
-    def stage(copy: Copy, mag: Mag, existing: str) -> StagedRechunk:
+    def stage(copy: Copy, mag: Mag, existing: str) -> Rechunk:
         folder = target_folder(target, layer_name, mag if len(mags) > 1 or taken.mags is not None or mag != MAG_1 else None, options.category)
-        return stage_store(copy, folder, options, existing, workers)
+        return lay_out_store(copy, folder, options, existing, workers)
 
     report = make_all([partial(stage, copy, mag) for copy, mag in zip(copies, mags, strict=True)], existing, goes_on=taken.finest_only)
     left = _left_out(layer) if taken.mags is None and not taken.finest_only else ""

@@ -13,8 +13,8 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.ids.id_source import mapping_path, write_mapping
 from wkwdask.ids.label_statistics import make_label_survey
 from wkwdask.ids.survey import Surveying
-from wkwdask.ids.wkw_components import ComponentsOptions, open_labels, stage_components
-from wkwdask.ids.wkw_remap import RemapOptions, stage_remap
+from wkwdask.ids.wkw_components import ComponentsOptions, lay_out_components, open_labels
+from wkwdask.ids.wkw_remap import RemapOptions, lay_out_remap
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,7 +133,7 @@ def connected_components(
     options = ComponentsOptions(
         threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level, allow_external
     )
-    staged = stage_components(source, target, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag))
+    staged = lay_out_components(source, target, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag))
     return make(staged)
 
 
@@ -251,7 +251,7 @@ def _remapped(
 ) -> Report:
     from wkwdask.graphs.runners import make, num_workers
 
-    return make(stage_remap(source, target, mapping, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag)))
+    return make(lay_out_remap(source, target, mapping, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag)))
 
 
 def remove_dust(

@@ -11,7 +11,7 @@ from wkwdask.errors import ViewerWarning
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.extras import need
 from wkwdask.verbs.others.zarr_places import image_place, labels_note
-from wkwdask.verbs.others.zarr_write import ArrayCopy, ArrayOptions, is_ids, stage_copy, stage_image_array
+from wkwdask.verbs.others.zarr_write import ArrayCopy, ArrayOptions, is_ids, lay_out_copy, lay_out_image_array
 from wkwdask.verbs.taken import check_alike
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def to_zarr(
     known = category or named.category
     shards = shard_shape if isinstance(shard_shape, bool) else vec3(shard_shape, "shard_shape")
     options = ArrayOptions(vec3(chunk_shape, "chunk_shape"), shards, compression, level, version)
-    staged = stage_image_array(url, named.offset, content, options, existing, wanted, size, is_label=None if known is None else known == "segmentation")
+    staged = lay_out_image_array(url, named.offset, content, options, existing, wanted, size, is_label=None if known is None else known == "segmentation")
     written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
     return written
 
@@ -177,7 +177,7 @@ def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Tak
     image_place(target).check_voxel_size(size, mags)
     copies = [taken.copy_of(layer.volume(mag)) for mag in mags]
     check_alike(copies)
-    stage = partial(stage_copy, target, options=options, workers=num_workers())
+    stage = partial(lay_out_copy, target, options=options, workers=num_workers())
     report = make_all([partial(stage, _as_array(copy, layer, size)) for copy in copies], existing)
     note = labels_note(target)
     if note:

@@ -14,10 +14,10 @@ from wkwdask.runs.staged import is_interrupted_call
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.verbs.rechunk import Rechunk
 
 
-def make_all(stages: Sequence[Callable[[str], StagedRechunk]], existing: str, *, goes_on: bool = False) -> Report:
+def make_all(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> Report:
     """Store mags of one call anew, one after the other; all are checked before the first is made, and a call that was interrupted between two goes on.
 
     Parameters
@@ -44,7 +44,7 @@ def make_all(stages: Sequence[Callable[[str], StagedRechunk]], existing: str, *,
     return merge_reports(reports)
 
 
-def existing_of_call(stages: Sequence[Callable[[str], StagedRechunk]], existing: str, *, goes_on: bool = False) -> str:
+def existing_of_call(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> str:
     """Check all mags of a call before the first is made, and say what to do where one is there: ``"resume"`` where the call was interrupted after it.
 
     Parameters

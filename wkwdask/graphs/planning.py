@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from wkwdask.runs.drive import Plan
-    from wkwdask.verbs.wkw.export import StagedExport
+    from wkwdask.verbs.wkw.export import Export
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class Planned:
 
     jobs: list[Any] = field(default_factory=list)
     """Mags that it would make, of the verbs that store voxels anew or import them."""
-    exports: list[StagedExport] = field(default_factory=list)
+    exports: list[Export] = field(default_factory=list)
     """What it would export."""
     pyramids: list[str] = field(default_factory=list)
     """Above which mags it would build a pyramid then."""
@@ -52,7 +52,7 @@ def only_planned(job: Plan) -> Report | None:
     return Report(tuple(ShardTally(target, 0).report(folder) for target, folder in zip(job.staged.targets, job.staged.folders, strict=True)), 0, 0.0)
 
 
-def export_only_planned(export: StagedExport) -> Report | None:
+def export_only_planned(export: Export) -> Report | None:
     """Collect an export in the same way."""
     planned = _planned.get()
     if planned is None:

@@ -67,7 +67,7 @@ class ComponentsOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedComponents(Plan):
+class ComponentsSearch(Plan):
     """Components that can be found."""
 
     labelling: Labelling
@@ -101,7 +101,7 @@ class StagedComponents(Plan):
         if isinstance(self.labelling.source, WkwVolume):
             check_not_replaced(self.labelling.source)
 
-    def numbered(self, num_components: int) -> StagedComponents:
+    def numbered(self, num_components: int) -> ComponentsSearch:
         """Choose the type of the ids, now that their number is known, and let the JSON tell it.
 
         Raises
@@ -169,7 +169,7 @@ def token_of(source: Volume) -> str:
     return source_token(source) if isinstance(source, WkwVolume) else str(source.token)
 
 
-def stage_components(
+def lay_out_components(
     url: str | os.PathLike[str],
     target: str | os.PathLike[str],
     options: ComponentsOptions,
@@ -177,7 +177,7 @@ def stage_components(
     workers: int,
     layer: str | None = None,
     mag: Mag | None = None,
-) -> StagedComponents:
+) -> ComponentsSearch:
     """Check and lay out the making of components, or find the interrupted job that is to go on.
 
     Raises
@@ -214,7 +214,7 @@ def stage_components(
     labelling = Labelling(source, plan, area, limits, options.connectivity, options.min_voxels, made.scratch_folder)
     edit = edit_for(place, header, box, "segmentation")
     staged = draft.mags([made], box.volume * source.dtype.itemsize, edit, record)
-    return StagedComponents(labelling, staged, place, options.dtype is None)
+    return ComponentsSearch(labelling, staged, place, options.dtype is None)
 
 
 def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tuple[Any, Any] | None:

@@ -91,7 +91,7 @@ class Remapping:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRemap(Plan):
+class Remap(Plan):
     """A layer whose ids can be mapped."""
 
     source: Volume
@@ -147,7 +147,7 @@ class StagedRemap(Plan):
         return ApplyJob(replace(self.application, function=function, skips_empty=table.of_zero() == 0), self.target)
 
 
-def stage_remap(
+def lay_out_remap(
     url: str | os.PathLike[str],
     target: str | os.PathLike[str],
     mapping: Any,
@@ -156,7 +156,7 @@ def stage_remap(
     workers: int,
     layer: str | None = None,
     mag: Mag | None = None,
-) -> StagedRemap:
+) -> Remap:
     """Check and lay out the mapping of a layer's ids, or find the interrupted job that is to go on.
 
     Raises
@@ -190,7 +190,7 @@ def stage_remap(
     made = staged_target(draft, header, options.level, box)
     edit = edit_for(place, header, box, "segmentation")
     staged = draft.mags([made], box.volume * source.dtype.itemsize, edit, record)
-    return StagedRemap(source, found, Application(map_ids, (source,), plan, where=area), made, staged, place, options.default == "keep")
+    return Remap(source, found, Application(map_ids, (source,), plan, where=area), made, staged, place, options.default == "keep")
 
 
 def _opened(mapping: Any, source: Volume) -> IdSource:

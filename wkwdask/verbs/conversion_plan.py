@@ -16,7 +16,7 @@ from wkwdask.plans.cells import count_cells
 from wkwdask.runs.report import format_nbytes
 from wkwdask.runs.room import space_problems
 from wkwdask.verbs.estimate import BASE_NBYTES, OVERHEAD, SECONDS_PER_TASK, format_duration, refusals_of
-from wkwdask.verbs.foreign_import import StagedImport
+from wkwdask.verbs.foreign_import import Import
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.plans.cells import CellMap
-    from wkwdask.verbs.rechunk import StagedRechunk
-    from wkwdask.verbs.wkw.export import StagedExport
+    from wkwdask.verbs.rechunk import Rechunk
+    from wkwdask.verbs.wkw.export import Export
 
 _LOOKED_AT_REGIONS = 1000
 _SAMPLED_REGIONS = 3
@@ -114,15 +114,15 @@ class ConversionPlan:
 
 
 def estimate_conversion(
-    jobs: Sequence[StagedImport | StagedRechunk], exports: Sequence[StagedExport], pyramids: Sequence[str], workers: int
+    jobs: Sequence[Import | Rechunk], exports: Sequence[Export], pyramids: Sequence[str], workers: int
 ) -> ConversionPlan:  # fmt: skip
     """Tell what a conversion will take.
 
     Parameters
     ----------
-    jobs : sequence of StagedImport or StagedRechunk
+    jobs : sequence of Import or Rechunk
         The mags that it makes.
-    exports : sequence of StagedExport
+    exports : sequence of Export
         What it exports.
     pyramids : sequence of str
         Above what it builds pyramids then.
@@ -132,8 +132,8 @@ def estimate_conversion(
     return ConversionPlan((*(_of_job(job) for job in jobs), *(_of_export(export) for export in exports)), tuple(pyramids), workers)
 
 
-def _of_job(job: StagedImport | StagedRechunk) -> ConvertedMag:
-    source: Any = job.source if isinstance(job, StagedImport) else job.volume
+def _of_job(job: Import | Rechunk) -> ConvertedMag:
+    source: Any = job.source if isinstance(job, Import) else job.volume
     plan: Any = job.plan
     target, staged = job.target, job.staged
     made = job.job()
@@ -145,11 +145,11 @@ def _of_job(job: StagedImport | StagedRechunk) -> ConvertedMag:
     voxel_nbytes_out = int(plan.box.volume * target.num_channels * target.dtype.itemsize * share)
     chunks = count_cells(plan.box, target.chunk_shape)
     files = most_files(target, shards, math.ceil(chunks * share))
-    copies = not isinstance(job, StagedImport) and not job.decodes  # then the sample only tells how much is stored
+    copies = not isinstance(job, Import) and not job.decodes  # then the sample only tells how much is stored
     occupied = source.occupied(plan.region_shape) if copies else plan.occupied(source.occupied(plan.source_cell_shape))
     ratio, seconds_per_byte = _sampled(source, plan, target, occupied)
     nbytes = target.expected_nbytes(shards, voxel_nbytes_out, 1.0 if ratio is None else ratio)
-    notes = (*(job.notes if isinstance(job, StagedImport) else ()), *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *refusals_of(staged))
+    notes = (*(job.notes if isinstance(job, Import) else ()), *space_problems(staged.parent, nbytes * (2 if joins else 1), files), *refusals_of(staged))
     seconds = (0 if copies else voxel_nbytes * seconds_per_byte * OVERHEAD) + SECONDS_PER_TASK * made.num_tasks
     return ConvertedMag(
         staged.folders[0], plan.box.size, regions, plan.region_shape, joins, files, nbytes, voxel_nbytes, BASE_NBYTES + staged.task_nbytes, seconds, notes,
@@ -157,7 +157,7 @@ def _of_job(job: StagedImport | StagedRechunk) -> ConvertedMag:
     )  # fmt: skip
 
 
-def _of_export(export: StagedExport) -> ConvertedMag:
+def _of_export(export: Export) -> ConvertedMag:
     box, source = export.form.box, export.source
     nbytes = box.volume * source.num_channels * source.dtype.itemsize
     shape = (box.size[0], box.size[1], 1)

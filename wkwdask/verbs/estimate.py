@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from wkwdask.plans.cells import CellMap
     from wkwdask.plans.pyramid import Pass
     from wkwdask.runs.staged import StagedMags
-    from wkwdask.verbs.pyramid import StagedPyramid
+    from wkwdask.verbs.pyramid import Pyramid
 
 _SAMPLED_REGIONS = 3
 _SAMPLED_BRICKS = 2
@@ -129,12 +129,12 @@ class PyramidPlan:
         return "\n".join([*lines, *self.notes])
 
 
-def estimate_pyramid(pyramid: StagedPyramid, workers: int) -> PyramidPlan:
+def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
     """Tell what building a pyramid will take.
 
     Parameters
     ----------
-    pyramid : StagedPyramid
+    pyramid : Pyramid
         What would be built.
     workers : int
         How many tasks would run at once.
@@ -202,12 +202,12 @@ def refusals_of(staged: StagedMags) -> list[str]:
     return notes
 
 
-def sample_work(pyramid: StagedPyramid) -> tuple[float | None, float]:
+def sample_work(pyramid: Pyramid) -> tuple[float | None, float]:
     """Do the work of a few bricks of the first pass, without writing.
 
     Parameters
     ----------
-    pyramid : StagedPyramid
+    pyramid : Pyramid
         What would be built.
 
     Returns

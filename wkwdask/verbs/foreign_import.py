@@ -59,7 +59,7 @@ class SourceOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedImport(Plan):
+class Import(Plan):
     """A source that can be imported."""
 
     source: Source
@@ -135,7 +135,7 @@ def in_frame_of(source: Any, origin: Vec3) -> Source:
     return framed
 
 
-def staged_import(source: Source, foreign: Foreign, draft: Draft, staged: StagedMags, options: SourceOptions, workers: int) -> StagedImport:
+def staged_import(source: Source, foreign: Foreign, draft: Draft, staged: StagedMags, options: SourceOptions, workers: int) -> Import:
     """Lay out an import whose target is staged.
 
     Parameters
@@ -161,7 +161,7 @@ def staged_import(source: Source, foreign: Foreign, draft: Draft, staged: Staged
     task_nbytes = 2 * math.prod(plan.reading_shape) * (memory_nbytes + source.num_channels * source.dtype.itemsize)
     staged = replace(staged, plan={"region": plan.region_shape, "reading": plan.reading_shape}, task_nbytes=task_nbytes)
     token = token_of(source)
-    return StagedImport(_with_notes(source, _notes_folder(staged)) if options.fill else source, plan, target, staged, token, foreign.notes)
+    return Import(_with_notes(source, _notes_folder(staged)) if options.fill else source, plan, target, staged, token, foreign.notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ class Imported:
         return {"on_error": self.taken.on_error, "input": token_of(self.source)}
 
 
-def imported_mag(imported: Imported, draft: Draft, staged: StagedMags, workers: int) -> StagedImport:
+def imported_mag(imported: Imported, draft: Draft, staged: StagedMags, workers: int) -> Import:
     """Lay out the making of one mag of images or an array, in the coordinates of its target."""
     target: Any = staged.targets[0]
     return staged_import(in_frame_of(imported.source, target.origin), imported.foreign, draft, staged, imported.taken, workers)

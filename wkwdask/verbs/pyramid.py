@@ -47,7 +47,7 @@ def check_method(method: str, *, ignore_zero: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedPyramid(Plan):
+class Pyramid(Plan):
     """A pyramid that can be built, whatever its format."""
 
     source: Volume

@@ -25,7 +25,7 @@ _COMPARED_NBYTES = 64 << 20  # voxels of what was spliced that are compared at o
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRechunk(Plan):
+class Rechunk(Plan):
     """One mag that can be stored anew."""
 
     volume: Volume
@@ -84,7 +84,7 @@ class Copy:
     """Makes sure, in the end, that the source is still the one that was read."""
 
 
-def copied(copy: Copy, draft: Draft, staged: StagedMags, workers: int, can_splice: Callable[[Volume, Any], bool] | None = None) -> StagedRechunk:
+def copied(copy: Copy, draft: Draft, staged: StagedMags, workers: int, can_splice: Callable[[Volume, Any], bool] | None = None) -> Rechunk:
     """Lay out the making of one mag of the voxels of a volume.
 
     Parameters
@@ -109,4 +109,4 @@ def copied(copy: Copy, draft: Draft, staged: StagedMags, workers: int, can_splic
         plan = replace(plan, brick_shape=target.part_shape(_COMPARED_NBYTES))
     else:
         plan = plan_upsampling(target.box, source.box.mag, target.chunk_shape, target.shard_shape, voxel_nbytes, workers, region, source.chunk_shape)
-    return StagedRechunk(source, plan, target, replace(staged, plan={"region": plan.region_shape}), copy.check_unchanged)
+    return Rechunk(source, plan, target, replace(staged, plan={"region": plan.region_shape}), copy.check_unchanged)

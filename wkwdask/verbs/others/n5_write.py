@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from wkwdask.runs.content import Content
     from wkwdask.runs.stage import Draft
     from wkwdask.runs.staged import StagedMags
-    from wkwdask.verbs.foreign_import import Imported, StagedImport
-    from wkwdask.verbs.rechunk import Copy, StagedRechunk
+    from wkwdask.verbs.foreign_import import Import, Imported
+    from wkwdask.verbs.rechunk import Copy, Rechunk
 
 _COMMAND = "to_n5"
 _CONVERT = "convert"
@@ -200,7 +200,7 @@ def _place_settings(dataset: N5Dataset, at: LevelPlace) -> dict[str, Any]:
     }
 
 
-def stage_n5_array(
+def lay_out_n5_array(
     url: str | os.PathLike[str], offset: Vec3, content: Content, encoding: N5Encoding, existing: str, mag: Mag | None = None, lengths_nm: Lengths | None = None
 ) -> StagedMags:
     """Check and lay out the writing of an array as one dataset.
@@ -251,7 +251,7 @@ def stage_n5_array(
     return draft.mags([target], nbytes_in, edit, goes_on_by_itself=False, not_compared=content.not_compared)
 
 
-def stage_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, workers: int) -> StagedRechunk:
+def lay_out_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, workers: int) -> Rechunk:
     """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on.
 
     Parameters
@@ -274,14 +274,14 @@ def stage_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Len
     Raises
     ------
     ExistsError, ResumeError, TypeError, ValueError
-        As for :func:`stage_n5_array`.
+        As for :func:`lay_out_n5_array`.
     """
     draft, staged = _level(folder, copy.source, encoding, lengths_nm, mag, existing, copy.input)
     return copied(copy, draft, staged, workers)
 
 
-def stage_n5_import(folder: str, imported: Imported, encoding: N5Encoding, lengths_nm: Lengths | None, existing: str, workers: int) -> StagedImport:
-    """Check and lay out the making of a group's finest level of images or an array; parameters and errors as for :func:`stage_n5_copy`."""
+def lay_out_n5_import(folder: str, imported: Imported, encoding: N5Encoding, lengths_nm: Lengths | None, existing: str, workers: int) -> Import:
+    """Check and lay out the making of a group's finest level of images or an array; parameters and errors as for :func:`lay_out_n5_copy`."""
     draft, staged = _level(folder, imported.source, encoding, lengths_nm, MAG_1, existing, imported.settings)
     return imported_mag(imported, draft, staged, workers)
 

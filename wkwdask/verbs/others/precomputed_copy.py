@@ -16,7 +16,7 @@ from wkwdask.verbs.rechunk import Copy, copied
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import Scale
     from wkwdask.verbs.others.precomputed_write import VolumeType
-    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.verbs.rechunk import Rechunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class ScaleCopy(Copy):
     """How it is stored."""
 
 
-def stage_copy(
+def lay_out_copy(
     url: str,
     kind: str,
     copy: ScaleCopy,
@@ -38,7 +38,7 @@ def stage_copy(
     in_place: bool = False,
     compress: str | None = None,
     force: bool = False,
-) -> StagedRechunk:  # fmt: skip
+) -> Rechunk:  # fmt: skip
     """Check and lay out the making of one scale, or find the interrupted job that is to go on.
 
     Parameters
@@ -64,7 +64,7 @@ def stage_copy(
 
     Returns
     -------
-    StagedRechunk
+    Rechunk
 
     Raises
     ------

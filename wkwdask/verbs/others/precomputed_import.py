@@ -9,7 +9,7 @@ from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.model.levels import lengths_in
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
-from wkwdask.verbs.foreign_import import Imported, SourceOptions, StagedImport, imported_mag, open_source
+from wkwdask.verbs.foreign_import import Import, Imported, SourceOptions, imported_mag, open_source
 from wkwdask.verbs.others.precomputed_places import volume_place
 from wkwdask.verbs.others.precomputed_write import lay_out_scales, resolution_for, type_at
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _COMMAND = "convert"
 
 
-def stage_scale_import(
+def lay_out_scale_import(
     source: Any, url: str | os.PathLike[str], mag: Mag, taken: SourceOptions, stored: ScaleOptions, kind: str | None, existing: str, workers: int
-) -> StagedImport:
+) -> Import:
     """Check and lay out the import of one scale, or find the interrupted job that is to go on.
 
     Parameters
@@ -50,7 +50,7 @@ def stage_scale_import(
 
     Returns
     -------
-    StagedImport
+    Import
 
     Raises
     ------

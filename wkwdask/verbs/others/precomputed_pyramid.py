@@ -21,7 +21,7 @@ from wkwdask.store.pieces import MEMORY_NBYTES
 from wkwdask.verbs.others.precomputed_places import SAME, volume_place
 from wkwdask.verbs.others.precomputed_scales import ScaleOptions, source_settings, stored_like
 from wkwdask.verbs.others.precomputed_write import VolumeType, lay_out_scales
-from wkwdask.verbs.pyramid import StagedPyramid, check_method
+from wkwdask.verbs.pyramid import Pyramid, check_method
 from wkwdask.verbs.wkw.mags import check_not_replaced
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ScalePyramidOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedScalePyramid(StagedPyramid):
+class ScalePyramid(Pyramid):
     """A pyramid of a precomputed volume that can be built."""
 
     source: AbsoluteVolume
@@ -86,7 +86,7 @@ class StagedScalePyramid(StagedPyramid):
         return report
 
 
-def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOptions, existing: str, workers: int) -> StagedScalePyramid:
+def lay_out_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOptions, existing: str, workers: int) -> ScalePyramid:
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on.
 
     Parameters
@@ -102,7 +102,7 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
 
     Returns
     -------
-    StagedScalePyramid
+    ScalePyramid
 
     Raises
     ------
@@ -148,7 +148,7 @@ def stage_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOption
     passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, draft.shapes())
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = replace(staged, plan={"regions": [one.levels[0].region_shape for one in passes]}, task_nbytes=task_nbytes)
-    return StagedScalePyramid(
+    return ScalePyramid(
         source, method, options.ignore_zero, tuple(passes), staged.accepting_finished(), _describe(scales), tuple(notes), int(states[:, 3].sum())
     )
 

@@ -62,7 +62,7 @@ class _ScaleScope:
     listing: ScaleListing
 
 
-class StagedPrecomputedVerify(Verification):
+class ScaleVerification(Verification):
     """A check of a precomputed volume that can be run.
 
     Parameters

@@ -225,7 +225,7 @@ def _check_free(place: VolumePlace, scale: Scale, folder: str, existing: str) ->
         raise ExistsError(f'{place.folder}/{FILE_NAME}: lists scale {scale.key!r} already; existing="overwrite" replaces it whole')
 
 
-def stage_scale(
+def lay_out_scale(
     url: str | os.PathLike[str], offset: Vec3, content: Content, encoding: ScaleEncoding, existing: str, kind: str | None = None, mag: Mag | None = None,
     lengths_nm: Lengths | None = None, *, force: bool = False,
 ) -> tuple[StagedMags, list[str]]:  # fmt: skip

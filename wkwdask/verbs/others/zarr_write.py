@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from wkwdask.runs.content import Content
     from wkwdask.runs.stage import Draft
     from wkwdask.runs.staged import StagedMags
-    from wkwdask.verbs.foreign_import import Imported, StagedImport
+    from wkwdask.verbs.foreign_import import Import, Imported
     from wkwdask.verbs.others.zarr_places import ImagePlace
-    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.verbs.rechunk import Rechunk
 
 _COMMAND = "to_zarr"
 _CONVERT = "convert"
@@ -140,7 +140,7 @@ def _edit(place: ImagePlace, new: NewArray, version: str) -> NgffEdit:
     return edit
 
 
-def stage_image_array(
+def lay_out_image_array(
     url: str | os.PathLike[str], offset: Vec3, content: Content, options: ArrayOptions, existing: str, mag: Mag | None = None,
     voxel_size: Lengths | None = None, *, is_label: bool | None = None,
 ) -> StagedMags:  # fmt: skip
@@ -213,7 +213,7 @@ class ArrayCopy(Copy):
     """Whether voxels are ids."""
 
 
-def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, options: ArrayOptions, workers: int) -> StagedRechunk:
+def lay_out_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, options: ArrayOptions, workers: int) -> Rechunk:
     """Check and lay out the making of one array, or find the interrupted job that is to go on.
 
     Parameters
@@ -232,16 +232,16 @@ def stage_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, opti
     Raises
     ------
     ExistsError, ResumeError, UnsupportedError, ValueError
-        As for :func:`stage_image_array`.
+        As for :func:`lay_out_image_array`.
     """
     draft, staged = _array(url, copy.source, copy.voxel_size_nm, existing, options, copy.input, is_label=copy.is_label)
     return copied(copy, draft, staged, workers)
 
 
-def stage_image_import(
+def lay_out_image_import(
     url: str | os.PathLike[str], imported: Imported, voxel_size_nm: Lengths | None, existing: str, options: ArrayOptions, workers: int, *,
     is_label: bool | None,
-) -> StagedImport:  # fmt: skip
+) -> Import:  # fmt: skip
     """Check and lay out the making of one array of images or an array in another format.
 
     Parameters
@@ -264,7 +264,7 @@ def stage_image_import(
     Raises
     ------
     ExistsError, ResumeError, UnsupportedError, ValueError
-        As for :func:`stage_image_array`.
+        As for :func:`lay_out_image_array`.
     """
     place, source = image_place(url), imported.source
     size = voxel_size_nm or place.voxel_size

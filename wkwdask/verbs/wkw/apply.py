@@ -80,7 +80,7 @@ class ApplyOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedApply(Plan):
+class Apply(Plan):
     """A function that can be applied."""
 
     application: Application
@@ -185,9 +185,9 @@ def header_for(first: Volume, options: ApplyOptions, box: BoundingBox) -> WkwHea
     return new_header(dtype, options.num_channels, block_len, options.file_len, block_type, box, largest)
 
 
-def stage_apply(
+def lay_out_apply(
     function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], options: ApplyOptions, existing: str, workers: int
-) -> StagedApply:
+) -> Apply:
     """Check and lay out the making of a mag by a function, or find the interrupted job that is to go on.
 
     Parameters
@@ -207,7 +207,7 @@ def stage_apply(
 
     Returns
     -------
-    StagedApply
+    Apply
 
     Raises
     ------
@@ -237,7 +237,7 @@ def stage_apply(
     edit = edit_for(place, header, box, options.category)
     plan = {"region": application.plan.region_shape}
     staged = draft.mags([made], nbytes, edit, plan, task_nbytes=_task_nbytes(application, made))
-    return StagedApply(application, made, staged, options.most_failures)
+    return Apply(application, made, staged, options.most_failures)
 
 
 def _task_nbytes(application: Application, made: WkwTarget) -> int:

@@ -12,7 +12,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
 from wkwdask.store.local import local_path
-from wkwdask.verbs.foreign_import import SourceOptions, StagedImport, staged_import, token_of
+from wkwdask.verbs.foreign_import import Import, SourceOptions, staged_import, token_of
 from wkwdask.verbs.wkw.mags import box_setting
 from wkwdask.verbs.wkw.places import Place, edit_for, in_new_dataset, place_of, voxel_size_of_new
 from wkwdask.verbs.wkw.write import WkwEncoding, check_category, staged_target, stored_settings
@@ -101,7 +101,7 @@ def _mag_named(name: str) -> Mag | None:
         return None
 
 
-def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOptions, existing: str, workers: int) -> tuple[StagedImport, Place]:
+def lay_out_import(source: Source, foreign: Foreign, url: str, options: ImportOptions, existing: str, workers: int) -> tuple[Import, Place]:
     """Check and lay out the import of one mag, or find the interrupted job that is to go on.
 
     Parameters
@@ -121,7 +121,7 @@ def stage_import(source: Source, foreign: Foreign, url: str, options: ImportOpti
 
     Returns
     -------
-    StagedImport
+    Import
     Place
         Where the mag goes.
 

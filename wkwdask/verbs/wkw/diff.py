@@ -133,7 +133,7 @@ def _box_json(box: BoundingBox | None) -> list[int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedDiff:
+class MagPair:
     """Two mags that can be compared."""
 
     name: str
@@ -167,13 +167,13 @@ class Comparison(Work[Diff]):
 
     Parameters
     ----------
-    staged : sequence of StagedDiff
+    staged : sequence of MagPair
         The mags.
     alone : Diff
         What only one has.
     """
 
-    def __init__(self, staged: Sequence[StagedDiff], alone: Diff) -> None:
+    def __init__(self, staged: Sequence[MagPair], alone: Diff) -> None:
         self._staged, self._alone = staged, alone
 
     def phases(self) -> Generator[Phase, str, Diff]:
@@ -187,7 +187,7 @@ class Comparison(Work[Diff]):
         return replace(self._alone, volumes=tuple(volumes))
 
 
-def stage_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None) -> Comparison:
+def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None) -> Comparison:
     """Find out what is compared with what.
 
     Parameters
@@ -262,7 +262,7 @@ def _is_foreign(url: str | os.PathLike[str]) -> bool:
 
 def _stage_foreign(
     first: str | os.PathLike[str], second: str | os.PathLike[str], foreign: Sequence[bool], layer: str | None, mag: Mag | None, box: BoundingBox | None
-) -> StagedDiff:
+) -> MagPair:
     """Stage a comparison with an array or images of another format; their first voxel is the corner of the other's box."""
     found: list[AnyVolume | None] = [None if is_foreign else open_stored(url, layer, mag)[1] for url, is_foreign in zip((first, second), foreign, strict=True)]
     known = next((volume for volume in found if volume is not None), None)
@@ -310,7 +310,7 @@ def _ratios(layer: AnyLayer) -> dict[_Ratio, Scale]:
     return {tuple(round(length / unit, 3) for length, unit in zip(scale.resolution, base, strict=True)): scale for scale in scales}
 
 
-def _stage_scales(name: str, first: tuple[AnyLayer, Scale], second: tuple[AnyLayer, Scale], ratio: _Ratio, box: BoundingBox | None) -> StagedDiff:
+def _stage_scales(name: str, first: tuple[AnyLayer, Scale], second: tuple[AnyLayer, Scale], ratio: _Ratio, box: BoundingBox | None) -> MagPair:
     """Stage the comparison of two scales that have no mag."""
     a, b = (layer.open_scale(scale) for layer, scale in (first, second) if isinstance(layer, PrecomputedLayer))
     part = None
@@ -351,7 +351,7 @@ def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named
     return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
 
 
-def _stage(name: str, a: AnyLayer, b: AnyLayer, mag: Mag, box: BoundingBox | None) -> StagedDiff:
+def _stage(name: str, a: AnyLayer, b: AnyLayer, mag: Mag, box: BoundingBox | None) -> MagPair:
     return _compared(name, a.volume(mag), b.volume(mag), (_is_box_known(a), _is_box_known(b)), box)
 
 
@@ -360,7 +360,7 @@ def _is_box_known(layer: AnyLayer) -> bool:
     return not isinstance(layer, Layer) or layer.record is not None
 
 
-def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> StagedDiff:
+def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> MagPair:
     """Say what of two volumes is compared; ``known`` tells whose box is more than the extent of its files."""
     mismatches = []
     if first.dtype != second.dtype:
@@ -368,9 +368,9 @@ def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool,
     if first.num_channels != second.num_channels:
         mismatches.append(f"{first.num_channels} and {second.num_channels} channels: voxels are not compared")
     if mismatches:
-        return StagedDiff(name, first, second, tuple(mismatches), None)
+        return MagPair(name, first, second, tuple(mismatches), None)
     compared, problem = _compared_box(first, known[0], second, known[1], None if box is None else box.in_mag(first.box.mag))
-    return StagedDiff(name, first, second, (problem,) if problem else (), compared)
+    return MagPair(name, first, second, (problem,) if problem else (), compared)
 
 
 def _compared_box(first: AnyVolume, first_known: bool, second: AnyVolume, second_known: bool, box: BoundingBox | None) -> tuple[BoundingBox, str]:

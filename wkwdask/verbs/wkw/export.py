@@ -73,7 +73,7 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedExport(Work[Report]):
+class Export(Work[Report]):
     """A mag that can be exported."""
 
     mag: StoredVolume
@@ -217,7 +217,7 @@ class StagedExport(Work[Report]):
         return Report((entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note)
 
 
-def stage_export(mag: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: VoxelSize | None) -> StagedExport:
+def lay_out_export(mag: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: VoxelSize | None) -> Export:
     """Check and lay out an export.
 
     Parameters
@@ -267,7 +267,7 @@ def stage_export(mag: StoredVolume, target: str | os.PathLike[str], options: Exp
         compression=compression, input=source_token(mag),
     )  # fmt: skip
     form = Form(box, len(channels), np.dtype(dtype), mag.chunk_shape, mag.shard_shape, _voxel_size(mag, voxel_size_nm))
-    return StagedExport(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
+    return Export(mag, source, form, path, compression, settings, existing, Owner.this_process(f"{_COMMAND} to {path}"))
 
 
 def check_suffix(target: str | os.PathLike[str]) -> None:

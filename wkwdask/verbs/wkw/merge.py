@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.mag import Mag
-    from wkwdask.verbs.rechunk import StagedRechunk
+    from wkwdask.verbs.rechunk import Rechunk
     from wkwdask.verbs.wkw.places import Place
     from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions
 
@@ -145,7 +145,7 @@ def _about(empty: Sequence[str]) -> tuple[str, ...]:
     return tuple(f"no block is stored in {url}" for url in empty)
 
 
-def stage_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> StagedRechunk:
+def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Check and lay out the merge.
 
     Parameters
@@ -161,7 +161,7 @@ def stage_merge(merge: Merge, options: RechunkOptions, existing: str, workers: i
 
     Returns
     -------
-    StagedRechunk
+    Rechunk
 
     Raises
     ------

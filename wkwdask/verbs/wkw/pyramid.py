@@ -16,7 +16,7 @@ from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
 from wkwdask.store.pieces import MEMORY_NBYTES
 from wkwdask.store.records import read_record
-from wkwdask.verbs.pyramid import StagedPyramid, check_method
+from wkwdask.verbs.pyramid import Pyramid, check_method
 from wkwdask.verbs.update import LivingMag, changed_shards
 from wkwdask.verbs.wkw.mags import (
     NewMagsOptions,
@@ -66,7 +66,7 @@ class PyramidOptions(NewMagsOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedWkwPyramid(StagedPyramid):
+class WkwPyramid(Pyramid):
     """A pyramid of a WKW layer that can be built."""
 
     source: WkwVolume
@@ -103,7 +103,7 @@ class StagedWkwPyramid(StagedPyramid):
         return report
 
 
-def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> StagedWkwPyramid:
+def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> WkwPyramid:
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on.
 
     Parameters
@@ -121,7 +121,7 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
 
     Returns
     -------
-    StagedWkwPyramid
+    WkwPyramid
 
     Raises
     ------
@@ -157,7 +157,7 @@ def stage_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: 
     nbytes_in = source.box.volume * header.voxel_nbytes
     task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = draft.mags(targets, nbytes_in, edit, plan, is_ladder=True, task_nbytes=task_nbytes)
-    return StagedWkwPyramid(source, method, options.ignore_zero, passes, staged.accepting_finished(), _described(header, headers, level), level)
+    return WkwPyramid(source, method, options.ignore_zero, passes, staged.accepting_finished(), _described(header, headers, level), level)
 
 
 def _described(header: WkwHeader, headers: Sequence[WkwHeader], level: int) -> str:

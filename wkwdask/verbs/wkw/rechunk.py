@@ -25,7 +25,7 @@ from wkwdask.runs.stage import check_existing, stage
 from wkwdask.runs.staged import finish_what_was_left, settings_of
 from wkwdask.store.local import is_remote, local_path
 from wkwdask.store.provenance import read_provenance
-from wkwdask.verbs.rechunk import StagedRechunk
+from wkwdask.verbs.rechunk import Rechunk
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, edit_of, presence, source_token
 from wkwdask.verbs.wkw.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
 from wkwdask.verbs.wkw.write import check_level, new_header, staged_target, stored_settings
@@ -175,7 +175,7 @@ def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] 
         update_datasource(root, lambda document: document, with_name(datasource.document, os.path.basename(root)))
 
 
-def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: int) -> StagedRechunk | None:
+def lay_out_rechunk(move: Move, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
     """Check and lay out one mag that is to be stored anew.
 
     Parameters
@@ -191,7 +191,7 @@ def stage_rechunk(move: Move, options: RechunkOptions, existing: str, workers: i
 
     Returns
     -------
-    StagedRechunk or None
+    Rechunk or None
         None where it is stored like that in its place already.
 
     Raises
@@ -243,7 +243,7 @@ def lay_out(
     existing: str,
     workers: int,
     **more: Any,
-) -> StagedRechunk:
+) -> Rechunk:
     """Lay out the job that makes one mag.
 
     Parameters
@@ -267,7 +267,7 @@ def lay_out(
 
     Returns
     -------
-    StagedRechunk
+    Rechunk
 
     Raises
     ------
@@ -292,7 +292,7 @@ def lay_out(
     nbytes_in = source.box.volume * header.voxel_nbytes
     made = read_provenance(source.folder).get("made", read_provenance(source.folder)) if options.command != "merge" and options.box is None else None
     staged = draft.mags([target], nbytes_in, edit, record, made=made, existing="overwrite" if in_place else existing)
-    return StagedRechunk(volume, plan, target, staged, partial(check_not_replaced, source), in_place)
+    return Rechunk(volume, plan, target, staged, partial(check_not_replaced, source), in_place)
 
 
 def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:

@@ -108,7 +108,7 @@ class StagedRegion(StagedMags):
         return JobFolder(self.parent, self.owner, self.folders, self.region, is_kept_for_later=False, datasets=[*filter(None, [self.dataset])])
 
 
-def stage_region(
+def lay_out_region(
     url: str | os.PathLike[str], region: BoundingBox, content: Content, level: int | None, existing: str, *, allow_external: bool = False
 ) -> StagedRegion:
     """Check and lay out the writing of an array into a part of a mag.

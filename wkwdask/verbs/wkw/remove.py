@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedRemoval:
+class Removal:
     """Mags of one layer that can be removed."""
 
     layer: Layer
@@ -92,7 +92,7 @@ class StagedRemoval:
 class Removals:
     """All that a user means."""
 
-    staged: tuple[StagedRemoval, ...]
+    staged: tuple[Removal, ...]
     """The mags, by their layers."""
     left: tuple[str, ...]
     """What is beside them and stays."""
@@ -170,7 +170,7 @@ def remove_if_empty(folder: str) -> None:
             os.rmdir(folder)
 
 
-def stage_removals(
+def lay_out_removals(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False, allow_external: bool = False
 ) -> Removals:
     """Find out what is to be removed, and make sure that all of it can be.
@@ -244,7 +244,7 @@ def _chosen(located: Located, layers: Sequence[str] | None) -> list[Layer]:
     return wkw or list(located.layers)
 
 
-def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterator[StagedRemoval]:
+def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterator[Removal]:
     """Group the mags of a layer by the folders that they are in, most often one."""
     if data_format(layer) != "wkw":
         raise UnsupportedError(f"{layer.folder}: the layer is stored as {data_format(layer)}, only mags of wkw are removed")
@@ -264,7 +264,7 @@ def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterat
         here = {mag: folder for mag, folder in chosen.items() if os.path.dirname(folder) == parent}
         if is_whole:
             check_no_job(parent)
-        yield StagedRemoval(layer, tuple(here), parent, tuple(here.values()), is_whole, tuple(links))
+        yield Removal(layer, tuple(here), parent, tuple(here.values()), is_whole, tuple(links))
 
 
 def _check_removable(layer: Layer, folder: str) -> None:
@@ -288,7 +288,7 @@ def _check_removable(layer: Layer, folder: str) -> None:
         raise UnsupportedError(f"{folder}: is not a mag, or holds other files too{what_else(folder)}, and is not removed")
 
 
-def _left(located: Located, staged: Sequence[StagedRemoval], *, whole: bool) -> Iterator[str]:
+def _left(located: Located, staged: Sequence[Removal], *, whole: bool) -> Iterator[str]:
     """Name what stays in the folders of a layer, or of all layers and their dataset."""
     for parent in dict.fromkeys(stage.parent for stage in staged):
         yield from other_files(parent, {os.path.basename(folder) for stage in staged for folder in stage.folders})

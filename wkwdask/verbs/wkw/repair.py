@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Task
     from wkwdask.verbs.verify import VerifyReport
     from wkwdask.verbs.wkw.dataset_check import LayerScope, MagScope, Scope
-    from wkwdask.verbs.wkw.verify import StagedVerify
+    from wkwdask.verbs.wkw.verify import WkwVerification
 
 _DATA_FILE = re.compile(r"z(\d+)/y(\d+)/x(\d+)\.wkw")
 _OUT_OF_REACH = {"file.unreadable": "make it readable", "file.dangling": "is its disk mounted?"}
@@ -79,12 +79,12 @@ class Rebuilding:
         return RegionSpec(self.finer, self.plan, (self.target,), self.made.method, self.made.ignore_zero, shard)
 
 
-class StagedRepair:
+class Repair:
     """A repair: what is wrong, what can be saved of it, and what is done.
 
     Parameters
     ----------
-    staged : StagedVerify
+    staged : WkwVerification
         The check.
     report : VerifyReport
         What it found, with all blocks decoded.
@@ -92,7 +92,7 @@ class StagedRepair:
         What may be done.
     """
 
-    def __init__(self, staged: StagedVerify, report: VerifyReport, options: RepairOptions) -> None:
+    def __init__(self, staged: WkwVerification, report: VerifyReport, options: RepairOptions) -> None:
         self.scope: Scope = staged.scope
         self._options = options
         self._faults = matter(report.faults)
@@ -373,7 +373,7 @@ class Repairing(Work[RepairReport]):
 
     Parameters
     ----------
-    staged : StagedVerify
+    staged : WkwVerification
         The check, with all blocks decoded.
     options : RepairOptions
         What may be done.
@@ -381,13 +381,13 @@ class Repairing(Work[RepairReport]):
         Change nothing.
     """
 
-    def __init__(self, staged: StagedVerify, options: RepairOptions, *, dry_run: bool) -> None:
+    def __init__(self, staged: WkwVerification, options: RepairOptions, *, dry_run: bool) -> None:
         self._staged, self._options, self._dry_run = staged, options, dry_run
 
     def phases(self) -> Generator[Phase, str, RepairReport]:
         """Check all files, look for what can be saved of broken ones, and mend."""
         report = yield from self._staged.phases()
-        repair = StagedRepair(self._staged, report, self._options)
+        repair = Repair(self._staged, report, self._options)
         path = self._staged.scope.path
         yield Phase(repair.probe_job(), f"looking for what can be saved of {path}")
         repair.plan()

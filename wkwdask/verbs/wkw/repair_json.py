@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from wkwdask.model.faults import Fault
     from wkwdask.verbs.wkw.dataset_check import LayerScope
-    from wkwdask.verbs.wkw.verify import StagedVerify
+    from wkwdask.verbs.wkw.verify import WkwVerification
 
     Document = dict[str, Any]
 
@@ -33,13 +33,13 @@ class JsonRepair:
 
     Parameters
     ----------
-    staged : StagedVerify
+    staged : WkwVerification
         The check.
     options : RepairOptions
         What may be done.
     """
 
-    def __init__(self, staged: StagedVerify, options: RepairOptions) -> None:
+    def __init__(self, staged: WkwVerification, options: RepairOptions) -> None:
         self._staged = staged
         self._scope = staged.scope
         self._options = options

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import BoundsError
 from wkwdask.runs.stage import stage
-from wkwdask.verbs.rechunk import Copy, StagedRechunk, copied
+from wkwdask.verbs.rechunk import Copy, Rechunk, copied
 from wkwdask.verbs.wkw.convert import COMMAND, convert_settings, placed
 from wkwdask.verbs.wkw.places import place_of
 from wkwdask.verbs.wkw.write import WkwEncoding, check_category, staged_target
@@ -45,7 +45,7 @@ def check_not_below_zero(source: Volume) -> None:
         )
 
 
-def stage_store(copy: Copy, url: str, options: StoreOptions, existing: str, workers: int) -> StagedRechunk:
+def lay_out_store(copy: Copy, url: str, options: StoreOptions, existing: str, workers: int) -> Rechunk:
     """Check and lay out the making of one mag, or find the interrupted job that is to go on.
 
     Parameters
@@ -63,7 +63,7 @@ def stage_store(copy: Copy, url: str, options: StoreOptions, existing: str, work
 
     Returns
     -------
-    StagedRechunk
+    Rechunk
 
     Raises
     ------

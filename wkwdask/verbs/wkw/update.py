@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class StagedUpdate:
+class Update:
     """An update that can be run."""
 
     source: WkwVolume
@@ -50,15 +50,15 @@ class StagedUpdate:
     """What is to be brought up to date, finest first."""
     job: UpdateJob
     """The work."""
-    again: Callable[[], StagedUpdate]
+    again: Callable[[], Update]
     """Looks at all of it once more."""
 
-    def start(self) -> StagedUpdate:
+    def start(self) -> Update:
         """Lock the mags and make the folder for what is set aside.
 
         Returns
         -------
-        StagedUpdate
+        Update
             The same update of what is there now that nobody else can write it: until then, another job may have been at it.
 
         Raises
@@ -120,11 +120,11 @@ class Updating(Work[Report]):
 
     Parameters
     ----------
-    staged : StagedUpdate
+    staged : Update
         What to do.
     """
 
-    def __init__(self, staged: StagedUpdate) -> None:
+    def __init__(self, staged: Update) -> None:
         self._staged = staged
 
     def start(self) -> None:
@@ -143,9 +143,9 @@ class Updating(Work[Report]):
         self._staged.folder.discard()
 
 
-def stage_update(
+def lay_out_update(
     url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, *, by_content: bool, box: BoundingBox | None, owner: Owner | None = None
-) -> StagedUpdate:
+) -> Update:
     """Find out what is there and how it was made.
 
     Parameters
@@ -165,7 +165,7 @@ def stage_update(
 
     Returns
     -------
-    StagedUpdate
+    Update
 
     Raises
     ------
@@ -206,8 +206,8 @@ def stage_update(
         volumes[mag] = target.as_volume()
     job = UpdateJob(living, by_content=by_content, box=box)
     hold = JobFolder(parent, owner, [mag.target.folder for mag in living], datasets=[*filter(None, [layer.dataset_folder])])
-    again = partial(stage_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
-    return StagedUpdate(source, hold, tuple(living), job, again)
+    again = partial(lay_out_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
+    return Update(source, hold, tuple(living), job, again)
 
 
 def _check_options(options: PyramidOptions) -> None:

@@ -60,7 +60,7 @@ class UpsampleOptions(NewMagsOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class StagedUpsample(Plan):
+class Upsample(Plan):
     """An upsampling that can be run."""
 
     source: WkwVolume
@@ -106,7 +106,7 @@ class StagedUpsample(Plan):
         return report
 
 
-def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> StagedUpsample:
+def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
     """Check and lay out the making of finer mags, or find the interrupted job that is to go on.
 
     Parameters
@@ -124,7 +124,7 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
 
     Returns
     -------
-    StagedUpsample
+    Upsample
 
     Raises
     ------
@@ -162,7 +162,7 @@ def stage_upsample(url: str | os.PathLike[str], layer_name: str | None, options:
     task_nbytes = max((one.memory_nbytes(source.header.voxel_nbytes) for one in plans), default=0)
     edit = edit_of(layer, mags, folders, headers)
     staged = draft.mags(targets, nbytes_in, edit, plan, task_nbytes=task_nbytes)
-    return StagedUpsample(source, plans, staged)
+    return Upsample(source, plans, staged)
 
 
 def _earlier_source(layer: Layer) -> Mag | None:

@@ -63,7 +63,7 @@ class Made:
         return volume if self.finer.box is not None or self.box is None else replace(volume, box=self.box)
 
 
-class StagedVerify(Verification):
+class WkwVerification(Verification):
     """A check that can be run.
 
     Parameters

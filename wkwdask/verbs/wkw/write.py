@@ -110,7 +110,7 @@ def check_category(category: str | None) -> None:
         raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
 
 
-def stage_write(
+def lay_out_write(
     url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None,
     lengths_nm: Lengths | None = None, voxel_size_nm: Lengths | None = None, *, allow_external: bool = False,
 ) -> StagedMags:  # fmt: skip
