@@ -6,9 +6,7 @@ import io
 import zipfile
 
 import numpy as np
-
-from wkwdask.formats.wkw.file import encode_file
-from wkwdask.formats.wkw.header import BlockType, format_header, make_header
+from support.wkw_files import LZ4, Header, encode_file
 
 NML = """<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 <things>
@@ -32,12 +30,12 @@ NML = """<?xml version="1.0" encoding="UTF-8" standalone="yes"?>
 
 def write_data_zip(file, mags, dtype=np.uint32, block_len=32, compression=zipfile.ZIP_STORED):
     """Write ``data_Volume.zip``: for each mag, by its name, the voxels of its blocks by their indices."""
-    header = make_header(dtype, 1, block_len=block_len, file_len=1, block_type=BlockType.LZ4)
+    header = Header(dtype, 1, block_len, 1, LZ4)
     with zipfile.ZipFile(file, "w", compression) as data:
         for mag, blocks in mags.items():
-            data.writestr(f"{mag}/header.wkw", format_header(header))
+            data.writestr(f"{mag}/header.wkw", header.to_bytes())
             for (x, y, z), voxels in blocks.items():
-                data.writestr(f"{mag}/z{z}/y{y}/x{x}.wkw", encode_file(np.asarray(voxels, dtype)[np.newaxis], header))
+                data.writestr(f"{mag}/z{z}/y{y}/x{x}.wkw", encode_file(np.asarray(voxels, dtype)[np.newaxis], block_len))
     return file
 
 

@@ -15,20 +15,18 @@ import struct
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lz4.block
 import numpy as np
+from support.datasets import FILE_NAME
+from support.locks import dead_process, put_lock
+from support.wkw_files import RAW as RAW_BLOCKS
+from support.wkw_files import decode_file, encode_file, stored_voxels
 
 import wkwdask
-from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.formats.wkw.file import encode_file
-from wkwdask.formats.wkw.header import BlockType, make_header, parse_header
-from wkwdask.formats.wkw.volume import WkwVolume
-from wkwdask.store.locks import lock_path
-from wkwdask.store.owner import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +52,7 @@ def labels():
 def make_dataset(folder):
     """A segmentation of three compressed mags, and a raw image."""
     folder = Path(folder)
-    folder.mkdir(parents=True)
-    (folder / FILE_NAME).write_text(format_datasource(new_document("ds", (11.24, 11.24, 11.24))))
+    wkwdask.create_dataset(folder, (11.24, 11.24, 11.24), name="ds")
     wkwdask.to_wkw(labels(), folder / "cells" / "1", offset=OFFSET, block_len=8, file_len=2, compression="lz4")
     wkwdask.build_pyramid(folder, "cells", mags=MAGS)
     image = (labels() * 4 + 1).astype(np.uint8)
@@ -68,7 +65,7 @@ def edit(folder, change):
     """Change the layers of the JSON, by name."""
     document = json.loads((folder / FILE_NAME).read_text())
     change({layer["name"]: layer for layer in document["dataLayers"]})
-    (folder / FILE_NAME).write_text(format_datasource(document))
+    (folder / FILE_NAME).write_text(json.dumps(document))
 
 
 def hashes(folder):
@@ -87,10 +84,7 @@ def hashes(folder):
 
 def voxels(folder, layer="cells", mag="1"):
     """All voxels of a mag, outside the box too."""
-    volume = WkwVolume.open(f"{folder}/{layer}/{mag}", wkwdask.BoundingBox((0, 0, 0), (64, 64, 64)))
-    array = np.empty((1, 64, 64, 64), volume.dtype, order="F")
-    volume.read_into(array, (0, 0, 0))
-    return array[0]
+    return stored_voxels(f"{folder}/{layer}/{mag}", (64, 64, 64))[0]
 
 
 # ----------------------------------------------------------------------------- damage
@@ -267,10 +261,7 @@ def as_raw(path):
     """Store a compressed file raw, as other software may."""
 
     def damage(folder):
-        header = parse_header((folder / path).read_bytes()[:16], path, is_data_file=True)
-        x, y, z = (int(part.strip("xyz.wk")) * 16 for part in reversed(path.split("/")[-3:]))
-        array = voxels(folder, mag=path.split("/")[1])[np.newaxis, x : x + 16, y : y + 16, z : z + 16]
-        (folder / path).write_bytes(encode_file(array, header.with_block_type(BlockType.RAW)))
+        (folder / path).write_bytes(encode_file(decode_file((folder / path).read_bytes()), 8, RAW_BLOCKS))
 
     return damage
 
@@ -286,13 +277,12 @@ def with_padding(path):
     return damage
 
 
-def file_of(dtype, path, header_changes=None):
+def file_of(dtype, path):
     """Write a sound file of another type."""
 
     def damage(folder):
-        header = make_header(dtype, block_len=8, file_len=2, block_type=BlockType.LZ4, **(header_changes or {}))
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(encode_file(np.ones((1, 16, 16, 16), dtype), header))
+        (folder / path).write_bytes(encode_file(np.ones((1, 16, 16, 16), dtype), 8))
 
     return damage
 
@@ -301,9 +291,8 @@ def zero_file(path):
     """Store a file without any voxel."""
 
     def damage(folder):
-        header = make_header(np.uint32, block_len=8, file_len=2, block_type=BlockType.LZ4)
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(encode_file(np.zeros((1, 16, 16, 16), np.uint32), header))
+        (folder / path).write_bytes(encode_file(np.zeros((1, 16, 16, 16), np.uint32), 8))
 
     return damage
 
@@ -331,18 +320,13 @@ def foreign(folder):
         path.unlink()
 
 
-def ended_owner(job):
-    """Somebody who has ended: no process has this start."""
-    return {**asdict(Owner.this_process("a test", job)), "pid": 2**22 + 5, "process_start": "1"}
-
-
 def dead_job(journal=False):
     """Leave the folder of a job that has ended."""
 
     def damage(folder):
         root = folder / "cells" / ".wkwdask-job-dead"
         root.mkdir()
-        (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
+        (root / "owner.json").write_text(json.dumps(dead_process("a test", "dead")))
         (root / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
         if journal:
             (root / "journal-0.jsonl").write_text('{"task": "region 0 0,0,0"}\n')
@@ -352,7 +336,7 @@ def dead_job(journal=False):
 
 def stale_lock(folder):
     """Leave the lock of a job that has ended."""
-    Path(lock_path(f"{folder}/cells/1")).write_text(json.dumps(ended_owner("gone")))
+    put_lock(folder / "cells" / "1", dead_process("a test", "gone"))
 
 
 def other_method(folder):
@@ -552,7 +536,7 @@ CASES = [
     Case("the same, --drop-missing", remove("cells/4"), {"mag.missing": "cells/4"}, ("edit JSON",), options={"drop_missing": True}, restored=False),
     Case("JSON lacks a mag", mags_of("cells", lambda mags: mags.pop()), {"mag.unlisted": "cells/4"}, ("edit JSON",)),
     Case("JSON lacks a layer", lambda folder: (folder / FILE_NAME).write_text(
-        format_datasource({**(document := json.loads((folder / FILE_NAME).read_text())), "dataLayers": document["dataLayers"][1:]})),
+        json.dumps({**(document := json.loads((folder / FILE_NAME).read_text())), "dataLayers": document["dataLayers"][1:]})),
         {"layer.unlisted": "cells"}, ("edit JSON",)),
     Case("JSON: wrong elementClass", layer("cells", elementClass="uint16"), {"json.element_class": FILE_NAME}, ("edit JSON",)),
     Case("JSON: wrong numChannels", layer("cells", numChannels=3), {"json.num_channels": FILE_NAME}, ("edit JSON",)),

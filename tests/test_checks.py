@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import shutil
 import subprocess
 import sys
@@ -31,7 +30,6 @@ from damage_matrix import (
     both,
     cut,
     edit,
-    ended_owner,
     hashes,
     labels,
     layer,
@@ -43,22 +41,20 @@ from damage_matrix import (
     strangers_mag,
     voxels,
 )
-from faults.drivers import KILLS, killed_at
+from faults.drivers import KILLS, killed_at, logged, stopping
+from file_events import counting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import VOXEL_KINDS, voxel_array
 from support.commands import run_here
+from support.inside import KINDS_OF_FAULTS
+from support.locks import dead_process, put_lock, this_process
 
 import wkwdask
 from wkwdask.errors import BoundsError, CorruptError, LockedError, MissingError, ResumeError
-from wkwdask.formats.manifest import MANIFEST_NAME
-from wkwdask.formats.webknossos.dataset import read_datasource
-from wkwdask.formats.wkw.listing import QUARANTINE_NAME
-from wkwdask.model.faults import KINDS
-from wkwdask.runs import job as job_module
-from wkwdask.store.locks import lock_path
-from wkwdask.store.owner import Owner
-from wkwdask.verbs.wkw import repair as wkw_repair
+
+MANIFEST_NAME = "wkwdask-manifest.txt"
+QUARANTINE_NAME = ".wkwdask-quarantine"
 
 IN_PLACE = (".wkwdask-files.npy",)  # what a repair keeps up to date beside the data
 
@@ -156,9 +152,9 @@ def test_the_matrix_covers_the_kinds():
         "header.unreadable", "header.lengths", "file.block_nbytes", "file.lz4_level", "file.bad_voxel_type", "mag.remote", "mag.empty", "layer.format",
         "job.running", "job.refused", "job.unpublished", "quarantine", "pyramid.unknown", "folder.unreadable", "file.size_changed",
     }  # fmt: skip
-    precomputed = {kind for kind in KINDS if kind.startswith(("info.", "chunk.", "shard.", "minishard."))}  # see test_precomputed_verify.py
-    covered = precomputed | {kind for case in CASES for kind in KINDS for pattern in case.says if matches(kind, pattern)}
-    assert set(KINDS) - covered <= elsewhere
+    precomputed = {kind for kind in KINDS_OF_FAULTS if kind.startswith(("info.", "chunk.", "shard.", "minishard."))}  # see test_precomputed_verify.py
+    covered = precomputed | {kind for case in CASES for kind in KINDS_OF_FAULTS for pattern in case.says if matches(kind, pattern)}
+    assert set(KINDS_OF_FAULTS) - covered <= elsewhere
     assert len(CASES) >= 80
 
 
@@ -428,12 +424,7 @@ def test_choices(dataset):
 
 def running_job(folder):
     """Let somebody who lives write a mag: this process."""
-    Path(lock_path(f"{folder}/cells/1")).write_text(json.dumps({**ended_owner("here"), **_this_process()}))
-
-
-def _this_process():
-    owner = Owner.this_process("a test", "here")
-    return {name: getattr(owner, name) for name in ("host", "boot", "pid", "process_start", "namespace")}
+    put_lock(folder / "cells" / "1", this_process("a test", "here"))
 
 
 def test_a_running_job_is_not_disturbed(dataset):
@@ -450,7 +441,7 @@ def test_an_interrupted_job_keeps_its_mags(dataset):
     """Those that it writes; others are repaired beside it."""
     root = dataset / "cells" / ".wkwdask-job-dead"
     root.mkdir()
-    (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
+    (root / "owner.json").write_text(json.dumps(dead_process("a test", "dead")))
     (root / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["2"], "existing": "overwrite", "settings": {}, "plan": None}))
     (root / "journal-0.jsonl").write_text('{"task": "region 0 0,0,0"}\n')
     cut(COARSE, -20)(dataset)
@@ -474,7 +465,7 @@ def test_a_job_that_ended_while_it_published_is_finished(dataset):
     for name in (".wkwdask.json", ".wkwdask-files.npy"):
         (root / "8" / name).unlink()
     (root / "8" / ".wkwdask.json").write_text(json.dumps({"publication": "p"}))
-    (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
+    (root / "owner.json").write_text(json.dumps(dead_process("a test", "dead")))
     (root / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
     mag = {"staged": "8", "folder": str(dataset / "cells" / "8")}
     (root / "publish.json").write_text(json.dumps({"layout": 1, "job": "dead", "publication": "p", "mags": [mag], "edit": None}))
@@ -489,7 +480,7 @@ def test_a_job_that_cannot_be_finished_keeps_its_folder(dataset):
     """What it holds may be the only copy."""
     root = dataset / "cells" / ".wkwdask-job-dead"
     (root / "8").mkdir(parents=True)
-    (root / "owner.json").write_text(json.dumps(ended_owner("dead")))
+    (root / "owner.json").write_text(json.dumps(dead_process("a test", "dead")))
     mag = {"staged": "not there", "folder": str(dataset / "cells" / "8")}
     (root / "publish.json").write_text(json.dumps({"layout": 1, "job": "dead", "publication": "p", "mags": [mag], "edit": None}))
     wkwdask.repair(dataset)
@@ -507,13 +498,12 @@ def test_temporaries_of_a_running_job_stay(dataset):
 
 def test_locks_on_some_shards(dataset):
     """Those of the living stay, those of the dead go."""
-    living, dead = (Path(lock_path(f"{dataset}/cells/1", job)) for job in ("here", "gone"))
-    region = {"region": [[0, 0, 0], [1, 1, 1]]}
-    dead.write_text(json.dumps({**ended_owner("gone"), **region}))
+    mag, region = dataset / "cells" / "1", [(0, 0, 0), (1, 1, 1)]
+    dead = put_lock(mag, dead_process("a test", "gone"), region)
     assert kinds(wkwdask.verify(dataset).faults) == ["leftover.lock"]
     assert [action.verb for action in wkwdask.repair(dataset).actions] == ["remove"]
     assert not dead.exists()
-    living.write_text(json.dumps({**ended_owner("here"), **_this_process(), **region}))
+    living = put_lock(mag, this_process("a test", "here"), region)
     assert kinds(wkwdask.verify(dataset).faults, notes=True) == ["job.running"]
     cut(COARSE, -20)(dataset)
     assert wkwdask.repair(dataset).is_sound
@@ -525,21 +515,17 @@ def test_locks_on_some_shards(dataset):
 
 
 @pytest.mark.parametrize("damage", [cut(FINE, 40), cut(COARSE, -20), remove("cells/1/header.wkw")], ids=["finest", "coarser", "header"])
-def test_what_changed_since_the_check_is_left_alone(dataset, sound, monkeypatch, damage):
+def test_what_changed_since_the_check_is_left_alone(dataset, sound, damage):
     """Somebody may have mended it meanwhile."""
     damage(dataset)
-    start = wkw_repair.JobFolder.start
 
-    def start_late(hold, *args):
-        done = start(hold, *args)
+    def mend():
         for name in ("cells/1", "cells/2"):
             shutil.copytree(sound / name, dataset / name, dirs_exist_ok=True)
-        return done
 
-    monkeypatch.setattr(wkw_repair.JobFolder, "start", start_late)
-    with pytest.raises(LockedError, match="was changed since it was checked"):
+    begins = counting(dataset / "cells" / ".wkwdask-job-", 1, mend, {"os.mkdir"})
+    with begins, pytest.raises(LockedError, match="was changed since it was checked"):
         wkwdask.repair(dataset, quarantine=True)
-    monkeypatch.undo()
     assert wkwdask.verify(dataset).faults == ()
     assert not (dataset / "cells" / QUARANTINE_NAME).exists()
 
@@ -549,19 +535,13 @@ def test_an_interrupted_repair_goes_on(dataset, sound, tmp_path, num_done):
     """What it had done stays done, and nothing is lost."""
     both(cut(COARSE, -20), cut("cells/4/z0/y0/x0.wkw", 9), add(FINE), blocks(BROKEN_BLOCK, "cells/1/z0/y0/x0.wkw"))(dataset)
     broken = (dataset / "cells/1/z0/y0/x0.wkw").read_bytes()
-    run_task, left = job_module.run_task, [num_done]
-
-    def stopping(task):
-        if type(task.spec).__name__ in ("MendSpec", "RegionSpec"):
-            left[0] -= 1
-            if left[0] < 0:
-                raise KeyboardInterrupt
-        return run_task(task)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(job_module, "run_task", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            wkwdask.repair(dataset, salvage=True)
+    whole = Path(shutil.copytree(dataset, tmp_path / "whole"))
+    with logged(tmp_path / "log"):
+        wkwdask.repair(whole, salvage=True)
+    begun = [line.split()[1] for line in (tmp_path / "log").read_text().splitlines() if line.startswith("begin")]
+    first = next(n for n, name in enumerate(begun) if name in ("mend", "region"))
+    with stopping(tmp_path / "log", first + num_done, KeyboardInterrupt()), pytest.raises(KeyboardInterrupt):
+        wkwdask.repair(dataset, salvage=True)
     assert [name for name in os.listdir(dataset / "cells") if name.startswith(".wkwdask-job") or name.endswith("-lock")] == []
     assert wkwdask.repair(dataset, salvage=True).is_sound
     assert kinds(wkwdask.verify(dataset).faults) == []
@@ -621,10 +601,10 @@ def test_what_is_not_checked_is_said(dataset):
 
 def without_json(folder):
     """The box of the layer after a repair of the JSON, and before it was lost."""
-    before = read_datasource(str(folder)).layers[0].bounding_box
+    before = wkwdask.info(folder).layers[0].bounding_box
     (folder / FILE_NAME).unlink()
     assert wkwdask.repair(folder, voxel_size=(4, 4, 4)).is_sound
-    return read_datasource(str(folder)).layers[0].bounding_box, before
+    return wkwdask.info(folder).layers[0].bounding_box, before
 
 
 @pytest.mark.parametrize("step", ["to_wkw", "pyramid", "rechunk", "copy", "moved", "part", "merge", "upsample"])
@@ -703,21 +683,14 @@ def test_a_mag_outside_the_dataset_is_left_alone(dataset, tmp_path):
     assert wkwdask.verify(dataset).is_sound
 
 
-def test_tasks_and_results_are_picklable(dataset, monkeypatch):
-    """As they go to the workers of a cluster and back."""
+def test_by_processes(dataset):
+    """What tasks carry can be pickled, and so can what comes back."""
     both(cut(COARSE, -20), blocks(BROKEN_BLOCK), add(RAW))(dataset)
-    seen = set()
-
-    def elsewhere(task):
-        seen.add(type(task.spec).__name__)
-        return pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(task)).run()))
-
-    monkeypatch.setattr(job_module, "run_task", elsewhere)
-    wkwdask.verify(dataset, pyramid=True)
-    assert wkwdask.repair(dataset, salvage=True).is_sound
-    assert wkwdask.diff(dataset, dataset).equal
-    wkwdask.write_manifest(dataset)
-    assert seen == {"CheckSpec", "RecomputeSpec", "ProbeSpec", "MendSpec", "RegionSpec", "CompareSpec", "HashSpec"}
+    with dask.config.set(scheduler="processes", num_workers=2):
+        wkwdask.verify(dataset, pyramid=True)
+        assert wkwdask.repair(dataset, salvage=True).is_sound
+        assert wkwdask.diff(dataset, dataset).equal
+        wkwdask.write_manifest(dataset)
     assert wkwdask.verify(dataset).is_sound
 
 

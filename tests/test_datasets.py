@@ -8,22 +8,19 @@ import shutil
 import subprocess
 import sys
 import threading
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import dataset_edits
 import numpy as np
 import pytest
+from file_events import counting
 from support.datasets import FILE_NAME
+from support.inside import impatient, limited, opening_locks, without_exchange
+from support.locks import dead_process, far_process, lock_path, put_lock, this_process
 
 import wkwdask
 from wkwdask import BoundingBox, Mag
 from wkwdask.errors import CorruptError, ExistsError, LockedError, MissingError, UnsupportedError
-from wkwdask.runs.job_folder import JobFolder
-from wkwdask.store import locks
-from wkwdask.store.local import publish_bytes
-from wkwdask.verbs.wkw import dataset_edit
-from wkwdask.viewer import cards
 
 OFFSET = (6, 4, 2)
 OPTIONS = {"block_len": 8, "file_len": 2, "compression": "lz4"}
@@ -85,7 +82,7 @@ def test_text(dataset):
     assert repr(dataset["color"][1]) == "LayerMag 1 of layer 'color': (6, 4, 2) + (30, 26, 22)"
 
 
-def test_html(dataset, monkeypatch):
+def test_html(dataset):
     shown = dataset._repr_html_()
     assert "data:image/png;base64," in shown
     assert "2-2-1" in shown
@@ -93,9 +90,8 @@ def test_html(dataset, monkeypatch):
     assert "data:image/png;base64," in dataset["seg"]._repr_html_()
     edit(dataset.path, lambda document: document["dataLayers"][0].update(name="<script>"))
     assert "<script>" not in wkwdask.open_dataset(dataset.path)._repr_html_()
-    monkeypatch.setattr(cards, "_MOST_SECONDS", -1)
-    monkeypatch.setattr(cards, "_MOST_NBYTES", 10)
-    shown = dataset._repr_html_()
+    with limited(card_seconds=-1, card_nbytes=10):
+        shown = dataset._repr_html_()
     assert "\N{GREATER-THAN OR EQUAL TO} 0" in shown
     assert "data:image" not in shown
 
@@ -294,22 +290,26 @@ def test_rename(dataset):
     assert list(dataset.refreshed().layers) == ["em", "seg"]
 
 
-def test_rename_where_names_cannot_be_swapped(dataset, monkeypatch):
-    monkeypatch.setattr(dataset_edit, "exchange", lambda first, second: False)
+def test_rename_where_names_cannot_be_swapped(dataset):
     edit(dataset.path, lambda document: [mag.pop("path") for mag in document["dataLayers"][0]["mags"]])
-    after = dataset.rename_layer("color", "em")
+    with without_exchange():
+        after = dataset.rename_layer("color", "em")
     assert sorted(os.listdir(dataset.path)) == ["color", FILE_NAME, "seg"]
     assert [mag.folder for mag in after["em"]] == [f"{dataset.path}/./color/{name}".replace("/./", "/") for name in ("1", "2-2-1", "4-4-1")]
     np.testing.assert_array_equal(after["em"].read()[0], VOXELS)
 
 
 def test_rename_where_a_job_works(dataset):
-    job = JobFolder(f"{dataset.path}/color", locks.Owner.this_process("a job"), [f"{dataset.path}/color/8"])
-    job.start("error", {})
+    job = Path(dataset.path, "color", ".wkwdask-job-here")
+    job.mkdir()
+    (job / "owner.json").write_text(json.dumps(this_process("a job", "here")))
+    (job / "plan.json").write_text(json.dumps({"layout": 1, "targets": ["8"], "existing": "error", "settings": {}, "plan": None}))
+    lock = put_lock(f"{dataset.path}/color/8", this_process("a job", "here"))
     for change in (lambda: dataset.rename_layer("color", "em"), lambda: dataset.remove_layer("color"), lambda: dataset.remove_mag("color", 1)):
         with pytest.raises(LockedError, match=r"a job works in this layer|another job writes"):
             change()
-    job.discard()
+    shutil.rmtree(job)
+    lock.unlink()
     assert list(dataset.rename_layer("color", "em").layers) == ["em", "seg"]
 
 
@@ -359,7 +359,7 @@ def test_processes_lose_nothing(dataset):
     processes = [subprocess.Popen([sys.executable, dataset_edits.__file__, "edit", dataset.path, name, str(count)]) for name in names]
     assert [process.wait() for process in processes] == [0] * len(names)
     document = said(dataset)
-    assert {f"{name}.{number}" for name in names for number in range(count)} <= set(document)
+    assert {f"{name}.{number}" for name in names for number in range(count)} <= set(document["defaultViewConfiguration"])
     assert set(document["dataLayers"][0]["defaultViewConfiguration"]) == {f"{name}-{number}" for name in names for number in range(count)}
     listed = {layer["name"] for layer in document["dataLayers"]}
     assert listed == {"color", "seg"} | {f"{name}-{number}" for name in names for number in range(0, count, 2)}
@@ -380,60 +380,51 @@ def test_the_lock_of_a_living_process(dataset, monkeypatch, hard_links):
     """Nothing is written, and the message says whom it waits for; also where files cannot be linked."""
     if not hard_links:
         monkeypatch.setattr(os, "link", _refuse)
-    path, before = f"{dataset.path}/{FILE_NAME}", said(dataset)
+    lock, before = put_lock(f"{dataset.path}/{FILE_NAME}", this_process("an edit")), said(dataset)
     message = rf"another process changes it: an edit by .*process {os.getpid()} .*remove {dataset.path}"
-    with locks.locked_file(path, "an edit"), pytest.raises(LockedError, match=message), locks.locked_file(path, "another edit", patience_seconds=0.1):
-        pass
+    with impatient(), pytest.raises(LockedError, match=message):
+        dataset.set_voxel_size((1, 2, 3))
     assert said(dataset) == before
-    with locks.locked_file(path, "an edit"):
-        pass
-    assert not os.path.exists(locks.lock_path(path))
+    lock.unlink()
+    assert dataset.set_voxel_size((1, 2, 3)).voxel_size == (1, 2, 3)
+    assert not lock.exists()
 
 
 def _refuse(source, target):
     raise OSError(95, "not supported")
 
 
-def dead_owner(job):
-    with subprocess.Popen([sys.executable, "-c", ""]) as process:
-        pass
-    return replace(locks.Owner.this_process("an edit", job), pid=process.pid, process_start="1")
-
-
-def put_lock(path, owner):
-    publish_bytes(path, json.dumps(asdict(owner)).encode())
-
-
 def test_a_process_that_is_killed_while_it_breaks_a_lock(dataset):
     """Before it removed the lock, or after."""
-    lock = locks.lock_path(f"{dataset.path}/{FILE_NAME}")
-    put_lock(lock, dead_owner("first"))
-    put_lock(f"{lock}.first.wkwdask-broken-lock", dead_owner("second"))
-    put_lock(f"{lock}.zeroth.wkwdask-broken-lock", dead_owner("third"))
+    lock = put_lock(f"{dataset.path}/{FILE_NAME}", dead_process(job="first"))
+    for name, job in (("first", "second"), ("zeroth", "third")):
+        Path(f"{lock}.{name}.wkwdask-broken-lock").write_text(json.dumps(dead_process(job=job)))
     assert dataset.set_voxel_size((1, 2, 3)).voxel_size == (1, 2, 3)
     assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
 
 
 def test_a_lock_is_not_broken_by_two(dataset):
     """While one does so, the others wait."""
-    path = f"{dataset.path}/{FILE_NAME}"
-    lock = locks.lock_path(path)
-    put_lock(lock, dead_owner("first"))
-    put_lock(f"{lock}.first.wkwdask-broken-lock", locks.Owner.this_process("removal"))
-    with pytest.raises(LockedError, match="an edit by"), locks.locked_file(path, "x", patience_seconds=0.05):
-        pass
-    assert os.path.exists(lock)
-    os.unlink(f"{lock}.first.wkwdask-broken-lock")
-    with locks.locked_file(path, "x"):
-        pass
+    lock = put_lock(f"{dataset.path}/{FILE_NAME}", dead_process("an edit", "first"))
+    claim = Path(f"{lock}.first.wkwdask-broken-lock")
+    claim.write_text(json.dumps(this_process("removal")))
+    with impatient(), pytest.raises(LockedError, match="an edit by"):
+        dataset.set_voxel_size((1, 2, 3))
+    assert lock.exists()
+    claim.unlink()
+    assert dataset.set_voxel_size((1, 2, 3)).voxel_size == (1, 2, 3)
 
 
 def test_who_was_taken_for_dead_leaves_the_next_lock_alone(dataset):
     path = f"{dataset.path}/{FILE_NAME}"
-    with locks.locked_file(path, "slow"):
-        os.unlink(locks.lock_path(path))
-        put_lock(locks.lock_path(path), locks.Owner.this_process("next"))
-    assert locks.read_owner(locks.lock_path(path)).command == "next"
+
+    def broken():
+        lock_path(path).unlink()
+        put_lock(path, this_process("next"))
+
+    with counting(f"{dataset.path}/.{FILE_NAME}", 1, broken, {"os.rename"}):  # when it replaces the file
+        dataset.set_voxel_size((1, 2, 3))
+    assert json.loads(lock_path(path).read_text())["command"] == "next"
 
 
 def test_an_interrupt_as_soon_as_the_lock_is_there(dataset, monkeypatch):
@@ -486,22 +477,19 @@ def test_no_space_for_a_lock(dataset, monkeypatch, hard_links):
 
     if not hard_links:
         monkeypatch.setattr(os, "link", _refuse)
-    monkeypatch.setattr(locks, "open", opened, raising=False)
-    with pytest.raises(OSError, match="No space left"):
+    with opening_locks(opened), pytest.raises(OSError, match="No space left"):
         dataset.set_voxel_size((1, 2, 3))
     assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
 
 
 def test_a_lock_of_another_machine_is_not_broken(dataset):
     """Whether its process lives cannot be known from here."""
-    path = f"{dataset.path}/{FILE_NAME}"
-    owner = locks.Owner("j", "an edit", "elsewhere", "boot", 7, "1", "somebody", "then")
-    publish_bytes(locks.lock_path(path), json.dumps(asdict(owner)).encode())
-    with pytest.raises(LockedError, match="an edit by somebody, process 7 on elsewhere, since then"), locks.locked_file(path, "x", patience_seconds=0.05):
-        pass
-    publish_bytes(locks.lock_path(path), b"")
-    with pytest.raises(LockedError, match="a lock that cannot be read"), locks.locked_file(path, "x", patience_seconds=0.05):
-        pass
+    lock = put_lock(f"{dataset.path}/{FILE_NAME}", far_process("an edit"))
+    with impatient(), pytest.raises(LockedError, match="an edit by somebody, process 7 on elsewhere, since then"):
+        dataset.set_voxel_size((1, 2, 3))
+    lock.write_text("")
+    with impatient(), pytest.raises(LockedError, match="a lock that cannot be read"):
+        dataset.set_voxel_size((1, 2, 3))
 
 
 def test_edits_are_made_on_what_the_json_says_then(dataset):
@@ -779,7 +767,7 @@ def test_one_mag_by_two_names(dataset):
     expected = VOXELS.copy()
     expected[10:18, 12:20, 6:14] = 9
     np.testing.assert_array_equal(dataset["color"].read()[0], expected)
-    locks.take_lock(f"{dataset.path}/color/1", locks.Owner("j", "a job", "elsewhere", "boot", 7, "1", "somebody", "then"))
+    put_lock(f"{dataset.path}/color/1", far_process("a job"))
     with pytest.raises(LockedError, match="another job writes it: a job by somebody"):
         wkwdask.to_wkw(eights, f"{dataset.path}/alias", region=((8, 8, 8), (16, 16, 16)))
 
@@ -854,12 +842,13 @@ def test_datasets_that_share_a_json(dataset, tmp_path):
     (tmp_path / "view").mkdir()
     os.symlink(f"{dataset.path}/{FILE_NAME}", tmp_path / "view" / FILE_NAME)
     opened = wkwdask.open_dataset(tmp_path / "view")
-    with locks.locked_file(f"{dataset.path}/{FILE_NAME}", "an edit"):
-        thread = threading.Thread(target=opened.set_voxel_size, args=((1, 2, 3),))
-        thread.start()
-        thread.join(timeout=0.3)
-        assert thread.is_alive()
-        assert wkwdask.open_dataset(dataset.path).voxel_size == (4, 4, 35)
+    lock = put_lock(f"{dataset.path}/{FILE_NAME}", this_process("an edit"))
+    thread = threading.Thread(target=opened.set_voxel_size, args=((1, 2, 3),))
+    thread.start()
+    thread.join(timeout=0.3)
+    assert thread.is_alive()
+    assert wkwdask.open_dataset(dataset.path).voxel_size == (4, 4, 35)
+    lock.unlink()
     thread.join()
     assert wkwdask.open_dataset(dataset.path).voxel_size == (1, 2, 3)
     assert os.path.islink(tmp_path / "view" / FILE_NAME)
