@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def make_all(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> Report:
-    """Store mags of one call anew, one after the other; all are checked before the first is made, and a call that was interrupted between two goes on.
+    """Make the mags of one call in order. All are checked before the first is made. A call that was interrupted between two mags resumes.
 
     Parameters
     ----------

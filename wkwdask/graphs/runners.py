@@ -147,10 +147,10 @@ def _run_in_this_thread(job: TolerantJob) -> None:
 
 
 def carry_out(work: Work[R]) -> R:
-    """Run a work to its end, on what :func:`run_job` chooses."""
+    """Run a work to its end with :func:`run_job`."""
     return drive(work, run_job)
 
 
 def make(plan: Plan) -> Report:
-    """Make mags, or go on with an interrupted job; where calls are only planned, take note of it."""
+    """Run a plan, new or resumed. In a dry run, only note it."""
     return only_planned(plan) or carry_out(Making(plan))

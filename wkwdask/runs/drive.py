@@ -1,6 +1,6 @@
-"""How every job runs, whatever the verb: it starts, its phases are run one after the other, and what it made appears, or it leaves what can go on.
+"""The life of a job: start, phases, publication, or a state that a later call can resume.
 
-A verb contributes a plan: a generator of phases. It yields tasks that can run together, goes on when they are done, and returns what came of them.
+A verb contributes a plan: a generator of phases. It yields tasks that can run together, continues when they are done, and returns their totals.
 """
 
 from __future__ import annotations
@@ -31,40 +31,40 @@ class Phase:
     """Tasks that can run together."""
 
     job: Any
-    """The tasks, a Job; a ResumableJob where mags are made."""
+    """The tasks: a Job. In a plan, a ResumableJob."""
     title: str
-    """What the progress is called."""
+    """Title of the progress bar."""
     tolerance: Tolerance = field(default_factory=Tolerance)
-    """How many failures are borne."""
+    """Number of failures after which the phase ends."""
     here: bool = False
-    """Whether tasks hold arrays, so that they stay in this process."""
+    """True where tasks hold arrays and must stay in this process."""
     folder: str | None = None
-    """The job's folder, which keeps what the phase tells about itself; by default that of its journal."""
+    """Folder for the progress and failures of the phase; by default that of the journal."""
     is_journaled: bool = True
-    """Whether what a task of a mag gives is kept, so that it is not done again; else the plan keeps it."""
+    """False where the plan writes its own journal."""
     staged: StagedMags | None = None
-    """What is written, where the phases before changed it."""
+    """The target, if an earlier phase changed it."""
 
 
 class Runner(Protocol):
-    """Runs the tasks of a job to their end, such as ``wkwdask.graphs.runners.run_job``."""
+    """A function that runs all tasks of a job, such as ``wkwdask.graphs.runners.run_job``."""
 
     def __call__(self, job: Job, title: str, *, here: bool = ..., tolerance: Tolerance | None = ..., folder: str | None = ...) -> None:
         """Run them."""
 
 
 class Work(ABC, Generic[R]):
-    """What a call does by tasks."""
+    """A call that runs tasks and returns a result."""
 
     __slots__ = ()
 
     def start(self) -> R | None:
-        """Take what the work needs; gives its result where nothing is left to do."""
+        """Take locks and folders. Return the result if nothing is left to do."""
         return None
 
     @abstractmethod
     def phases(self) -> Generator[Phase, str, R]:
-        """Give the phases one by one, each when those before are done, and return the result; what is sent says what of a phase was done before."""
+        """Yield the phases, each when those before it are done, and return the result."""
 
     def leave(self, error: BaseException) -> None:
         """End an attempt that failed."""
@@ -76,19 +76,19 @@ def drive(work: Work[R], run: Runner) -> R:
     Parameters
     ----------
     work : Work
-        What to do.
+        The work.
     run : callable
         Runs the tasks of each phase.
 
     Returns
     -------
     object
-        Its result.
+        The result of the work.
 
     Raises
     ------
     HandedOver
-        The batch system goes on with it.
+        The batch system continues the work.
     """
     done = work.start()
     if done is not None:
@@ -109,7 +109,7 @@ def drive(work: Work[R], run: Runner) -> R:
 
 
 def _advance(phases: Generator[Phase, str, Any], sent: Any = None) -> tuple[Phase | None, Any]:
-    """Give the next phase, or none and what the generator returned."""
+    """Return the next phase, or None and the return value of the generator."""
     try:
         return phases.send(sent), None
     except StopIteration as end:
@@ -121,50 +121,50 @@ def _advance(phases: Generator[Phase, str, Any], sent: Any = None) -> tuple[Phas
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of the phases of a plan."""
+    """Result of the phases of a plan."""
 
     tallies: Sequence[ShardTally]
-    """What was written to each mag."""
+    """Totals of each mag."""
     note: str = ""
-    """What a user should know."""
+    """Note for the report."""
 
 
 class Plan(ABC):
-    """What a verb does to make mags: its own part of a job, the rest is :class:`Making`."""
+    """The part of a verb in a job that makes mags. :class:`Making` is the rest."""
 
     __slots__ = ()
 
     staged: StagedMags
-    """What is written, and how it appears."""
+    """The target."""
 
     @abstractmethod
     def phases(self) -> Generator[Phase, str, Outcome]:
-        """Give the phases; what is sent is a note of the tasks that had been finished before."""
+        """Yield the phases. Each yield returns a note of the tasks that an earlier start finished."""
 
     def nothing_to_do(self) -> Report | None:
-        """Give the report of a plan that makes nothing."""
+        """Return the report of a plan without targets, else None."""
         return None
 
     def problems(self) -> list[str]:
-        """Say what may keep the job from its end, before it begins."""
+        """List reasons why the job may fail later, such as too little free space."""
         return []
 
     def finished_before(self, report: Report) -> Report:
-        """Accept the report of an equal job that was finished before; raises ResumeError where the source is another one now."""
+        """Accept the report of an equal job that finished before; raises ResumeError if the source has changed since."""
         return report
 
     def check_unchanged(self) -> None:
-        """Make sure, in the end, that the source is still the one that was read; raises IncompleteWriteError."""
+        """Check after the last phase that the source was not replaced; raises IncompleteWriteError."""
         return
 
 
 class Making(Work["Report"]):
-    """Makes mags, or goes on with an interrupted job.
+    """A job that makes mags, new or resumed.
 
     Parameters
     ----------
     plan : Plan
-        What a verb does.
+        The part of the verb.
     """
 
     __slots__ = ("_plan",)
@@ -173,7 +173,7 @@ class Making(Work["Report"]):
         self._plan = plan
 
     def start(self) -> Report | None:
-        """Take the locks and make the job's folder."""
+        """Take the locks and create the job's folder."""
         report = self._plan.nothing_to_do()
         if report is not None:
             return report
@@ -181,7 +181,7 @@ class Making(Work["Report"]):
         return None if report is None else self._plan.finished_before(report)
 
     def phases(self) -> Generator[Phase, str, Report]:
-        """Keep a journal of each phase, and let the mags appear in the end."""
+        """Run the phases of the plan with a journal, then publish the mags."""
         for problem in self._plan.problems():
             warnings.warn(problem, SpaceWarning, stacklevel=8)
         staged, note = self._plan.staged, ""
@@ -201,5 +201,5 @@ class Making(Work["Report"]):
         return staged.publish(outcome.tallies, outcome.note)
 
     def leave(self, error: BaseException) -> None:
-        """Leave what was finished for the next attempt."""
+        """Keep what was finished for the next attempt."""
         self._plan.staged.leave(error)

@@ -1,4 +1,4 @@
-"""Whether what a job will write fits on its file system."""
+"""Free space and inodes for the output of a job."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
     folder : str
         A folder on it, or one that is not there yet.
     nbytes, files : int
-        What will be written.
+        Expected output.
 
     Returns
     -------
     list of str
-        Where it does not suffice.
+        One message for each limit that is too small.
     """
     there = folder
     while not os.path.exists(there):

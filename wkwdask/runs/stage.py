@@ -1,4 +1,4 @@
-"""How every job is laid out, whatever the verb: an interrupted start is found, and what is built lies in the job's folder."""
+"""The layout of a job: resumption of an interrupted start, and targets in the job's folder."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ _PRESENCE = "presence"
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A job that is being laid out: who does it and where, and what an interrupted start of it decided."""
+    """A job before its targets are known: owner, place, settings, and the decisions of an interrupted start."""
 
     owner: Owner
-    """Who does it."""
+    """The process that runs the job."""
     parent: str
-    """The folder in which the job's folder is."""
+    """Folder that will hold the job's folder."""
     folders: tuple[str, ...]
-    """Where each mag is to appear."""
+    """Final folder of each mag."""
     settings: dict[str, Any]
-    """What the job does."""
+    """Settings of the job."""
     existing: str
-    """What to do where a mag is there."""
+    """Policy for mags that already exist."""
     before: dict[str, Any] | None
-    """What the interrupted start decided, None where there is none."""
+    """Decisions of the interrupted start, None for a new job."""
 
     def staged(self, name: str) -> str:
-        """Say where a mag is built before it appears."""
+        """Return the folder in which a mag is built."""
         return f"{job_root(self.parent, self.owner.job)}/{name}"
 
     def shape(self, name: str = "region") -> Vec3 | None:
-        """Give a shape that the interrupted start chose."""
+        """Return a shape that the interrupted start chose, None for a new job."""
         return None if self.before is None else vec3(self.before[name])
 
     def shapes(self, name: str = "regions") -> list[Vec3] | None:
-        """Give shapes that the interrupted start chose, one for each mag or pass."""
+        """Return the shapes that the interrupted start chose, one per mag or pass; None for a new job."""
         return None if self.before is None else [vec3(shape) for shape in self.before[name]]
 
     def mags(self, targets: Sequence[Target], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
@@ -62,13 +62,13 @@ class Draft:
         Parameters
         ----------
         targets : sequence of Target
-            What tasks write, one for each folder.
+            One target per folder.
         nbytes_in : int
-            Voxel bytes that go in.
+            Voxel bytes of the source.
         edit : MetadataEdit, optional
-            What the metadata is to say in the end.
+            Change of the metadata after the mags are published.
         plan : dict, optional
-            What a later start must not decide anew; under ``"presence"``, what names the cells of the source that have files.
+            Decisions that a resumed job keeps. ``"presence"`` is a digest of the source cells that have files.
         **options
             Further fields of :class:`StagedMags`.
 
@@ -84,18 +84,18 @@ class Draft:
 
 
 def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> Draft:
-    """Begin to lay out a job, or the going on of an interrupted one.
+    """Begin the layout of a job, new or resumed.
 
     Parameters
     ----------
     command : str
-        What the job is called.
+        Name of the job.
     parent : str
-        The folder in which it works: of the layer, volume or group.
+        Folder of the layer, volume or group.
     folders : sequence of str
-        Where the mags are to appear.
+        Final folder of each mag.
     settings : dict
-        What it does, in values that JSON keeps.
+        Settings, as JSON values.
     existing : str
         ``"error"``, ``"resume"`` or ``"overwrite"``.
 
@@ -108,7 +108,7 @@ def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str,
     ResumeError
         Another job that writes the mags was interrupted.
     ValueError
-        There is no such option.
+        ``existing`` has another value.
     """
     check_existing(existing)
     interrupted = _find_interrupted(parent, folders, settings, existing)
@@ -117,7 +117,7 @@ def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str,
 
 
 def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: Content, region: ShardBox | None = None) -> Draft:
-    """Begin to lay out a job that writes an array, whose voxels need not be the same where it goes on.
+    """Begin the layout of a job that writes an array. A resumed job need not prove that the voxels are the same.
 
     Parameters
     ----------
@@ -126,14 +126,14 @@ def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any]
     content : Content
         The array.
     region : ShardBox, optional
-        The shards that are written, of a mag that is there.
+        Shards to write in an existing mag.
 
     Raises
     ------
     ResumeError
         What was interrupted was started with other settings.
     ValueError
-        There is no such option.
+        ``existing`` has another value.
     """
     check_existing(existing)
     settings = {**settings, **content.settings}

@@ -11,7 +11,7 @@ from wkwdask.errors import CorruptError
 from wkwdask.model.json_text import parse_object
 
 LAYOUT = 1
-"""Layout of the records of a job, and of its journal; a job of another layout is neither gone on with nor finished."""
+"""Version of the records and journal of a job. Jobs of another version are refused."""
 _MOST_NBYTES = 1 << 28
 
 
@@ -36,7 +36,7 @@ def read_record(path: str) -> dict[str, Any] | None:
 
 
 def format_job_record(record: dict[str, Any]) -> bytes:
-    """Write a record of a job, with the layout of all its records."""
+    """Encode a record of a job with its layout."""
     return json.dumps({"layout": LAYOUT, **record}).encode()
 
 
