@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
+from wkwdask import BoundingBox, Mag
 from wkwdask.formats.wkw.header import BlockType, make_header
-from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import VOXEL_TYPES
 
 DTYPE_NAMES = tuple(voxel_type.dtype.name for voxel_type in VOXEL_TYPES)
