@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import test_datasource_documents as documents
+from formats.webknossos import test_datasource_documents as documents
 
 import wkwdask
 
