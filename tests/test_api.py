@@ -650,10 +650,10 @@ def test_an_update_is_not_about_building(dataset, options):
 # ----------------------------------------------------------------------------- the real sample
 
 
-@pytest.fixture(scope="module")
-def l4_sample(shared_data, tmp_path_factory):
+@pytest.fixture
+def l4_sample(shared_data, tmp_path):
     """A copy that may be written to."""
-    folder = tmp_path_factory.mktemp("l4") / "l4_sample"
+    folder = tmp_path / "l4_sample"
     shutil.copytree(shared_data / "l4_sample", folder)
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
