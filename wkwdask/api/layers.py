@@ -45,17 +45,17 @@ class LayerMag:
 
     def open(self, **options: Any) -> da.Array:
         """Open it as a dask array; options as for :func:`wkwdask.open`."""
-        from wkwdask.api import access
+        from wkwdask.api.access import open as open_array
 
         _check_listed(self.dataset, self.layer, mag=self.mag)
-        return access.open(self.dataset, layer=self.layer, mag=self.mag, **options)
+        return open_array(self.dataset, layer=self.layer, mag=self.mag, **options)
 
     def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None) -> npt.NDArray[Any]:
         """Read voxels, shape (c, x, y, z); the box as for :func:`wkwdask.read`, by default all."""
-        from wkwdask.api import access
+        from wkwdask.api.access import read
 
         _check_listed(self.dataset, self.layer, mag=self.mag)
-        return access.read(self.dataset, box, layer=self.layer, mag=self.mag)
+        return read(self.dataset, box, layer=self.layer, mag=self.mag)
 
     def __repr__(self) -> str:
         at = f" at {self.elsewhere}" if self.elsewhere is not None else ""
@@ -153,19 +153,19 @@ class Layer:
 
     def open(self, mag: MagLike | None = None, **options: Any) -> da.Array:
         """Open a mag as a dask array, by default the finest that has files; options as for :func:`wkwdask.open`."""
-        from wkwdask.api import access
+        from wkwdask.api.access import open as open_array
 
         self._check()
         _check_listed(self.dataset, self.name, type_of=self)
-        return access.open(self.dataset, layer=self.name, mag=mag, **options)
+        return open_array(self.dataset, layer=self.name, mag=mag, **options)
 
     def read(self, box: BoundingBox | Sequence[Sequence[int]] | None = None, mag: MagLike | None = None) -> npt.NDArray[Any]:
         """Read voxels, shape (c, x, y, z); the box as for :func:`wkwdask.read`, by default all."""
-        from wkwdask.api import access
+        from wkwdask.api.access import read
 
         self._check()
         _check_listed(self.dataset, self.name, type_of=self)
-        return access.read(self.dataset, box, layer=self.name, mag=mag)
+        return read(self.dataset, box, layer=self.name, mag=mag)
 
     def compute_largest_segment_id(self) -> int:
         """Find the largest value of the finest mag that has files, brick by brick, on threads or the active dask Client.
