@@ -513,3 +513,10 @@ def test_locks_that_a_finished_job_left(folder, known, existing):
     assert "nothing to do" in report.note
     assert ran == set()
     known.check(folder)
+
+
+def test_a_layer_that_is_named_twice_is_built_once(tmp_path):
+    wkwdask.write(tmp_path / "ds" / "color" / "1", (0, 0, 0), np.ones((1, 32, 32, 32), np.uint8), voxel_size=(8, 8, 8))
+    report = wkwdask.build_pyramid(tmp_path / "ds", ["color", "color"], coarsest=2)
+    assert "finished before" in report.note
+    assert wkwdask.verify(tmp_path / "ds", pyramid=True).is_sound

@@ -149,6 +149,14 @@ def test_nothing_to_do(tmp_path):
     assert str(plan)
 
 
+def test_a_plan_tells_of_mags_that_are_there_also_where_the_same_call_made_them(tmp_path):
+    folder = make_dataset(tmp_path / "ds", np.ones((1, 32, 32, 32), np.uint8))
+    wkwdask.build_pyramid(folder, "color", coarsest=2)
+    plan = wkwdask.plan_pyramid(folder, "color", coarsest=2)
+    assert "would be refused" in str(plan)
+    assert "already exists" in str(plan)
+
+
 def test_the_plan_of_an_interrupted_pyramid_is_that_of_its_first_start(tmp_path):
     with limited(region_vx=32, smallest_region_vx=8, small_task_nbytes=0):
         folder = make_dataset(tmp_path / "ds", np.random.default_rng(1).integers(1, 250, (128, 64, 64), dtype=np.uint8))

@@ -148,7 +148,7 @@ def build_pyramid(
     }  # fmt: skip
     if is_precomputed(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer, "update": update, "bounding_box": bounding_box})
-        return make(lay_out_pyramid_of_scales(url, existing, num_workers(), **_own_options(url, given)))
+        return make(lay_out_pyramid_of_scales(url, existing, num_workers(), **_own_options(url, given)).accepting_finished())
     options = _pyramid_options(**_own_options(url, given))
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)
@@ -161,8 +161,8 @@ def build_pyramid(
         check_can_be_repeated(len(pyramids), starts_anew=existing == "overwrite")
         if len(pyramids) > 1:  # before the first one is built
             for pyramid in pyramids:
-                pyramid.staged.check_free()
-        return merge_reports([make(pyramid) for pyramid in pyramids])
+                pyramid.accepting_finished().staged.check_free()
+        return merge_reports([make(pyramid.accepting_finished()) for pyramid in pyramids])
     if existing != "error":
         raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")
     if update == "content" and box is not None:

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.kernels.window.reduce import IGNORE_ZERO_METHODS, METHODS
@@ -66,6 +66,10 @@ class Pyramid(Plan):
     def job(self) -> PyramidJob:
         """Make the job."""
         return PyramidJob(self.source, self.staged.targets, self.passes, self.method, ignore_zero=self.ignore_zero)
+
+    def accepting_finished(self) -> Self:
+        """Return the pyramid as one for which nothing is done where an equal one was finished by now."""
+        return replace(self, staged=self.staged.accepting_finished())
 
     def nothing_to_do(self) -> Report | None:
         """Say that the finest mag is the coarsest already."""

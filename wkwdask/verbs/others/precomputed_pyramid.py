@@ -148,9 +148,7 @@ def lay_out_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOpti
     passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, draft.shapes())
     task_nbytes = max((one.memory_nbytes(voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = replace(staged, plan={"regions": [one.levels[0].region_shape for one in passes]}, task_nbytes=task_nbytes)
-    return ScalePyramid(
-        source, method, options.ignore_zero, tuple(passes), staged.accepting_finished(), _describe(scales), tuple(notes), int(states[:, 3].sum())
-    )
+    return ScalePyramid(source, method, options.ignore_zero, tuple(passes), staged, _describe(scales), tuple(notes), int(states[:, 3].sum()))
 
 
 def choose_method(options: ScalePyramidOptions, kind: str) -> str:

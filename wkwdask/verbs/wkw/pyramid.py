@@ -157,7 +157,7 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     nbytes_in = source.box.volume * header.voxel_nbytes
     task_nbytes = max((one.memory_nbytes(header.voxel_nbytes) + len(one.levels) * MEMORY_NBYTES for one in passes), default=0)
     staged = draft.mags(targets, nbytes_in, edit, plan, is_ladder=True, task_nbytes=task_nbytes)
-    return WkwPyramid(source, method, options.ignore_zero, passes, staged.accepting_finished(), _described(header, headers, level), level)
+    return WkwPyramid(source, method, options.ignore_zero, passes, staged, _described(header, headers, level), level)
 
 
 def _described(header: WkwHeader, headers: Sequence[WkwHeader], level: int) -> str:
