@@ -19,7 +19,7 @@ from zarr_sources import VOXEL_SIZE, document, make_dataset, voxels
 import wkwdask
 from wkwdask.errors import BoundsError, ExistsError, MissingError, ResumeError, TaskFailedError, UnsupportedError
 
-zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
 
 OPTIONS = {"voxel_size": VOXEL_SIZE, "chunk_shape": (8, 8, 8)}
 

@@ -83,7 +83,7 @@ def files_below(folder):
 @pytest.mark.parametrize(("name", "version", "lists"), [("a.ome.zarr", "0.5", "zarr.json"), ("a.ome.zarr/labels/ids", "0.4", ".zattrs")])
 def test_images_killed_at_any_step(tmp_path, source, name, version, lists):
     """An array of an OME-NGFF image is there whole or not at all, and is there before the image lists it; the same call lists it."""
-    pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+    pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
     wkwdask.to_wkw(voxels().astype("uint32"), tmp_path / "ids" / "1", block_len=8, file_len=2)
 
     def export(folder):

@@ -15,7 +15,7 @@ from zarr_sources import VOXEL_SIZE, absolute, make_dataset, voxels
 
 import wkwdask
 
-zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
 
 from zarr.registry import get_codec_class  # noqa: E402
 

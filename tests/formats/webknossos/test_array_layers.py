@@ -133,7 +133,7 @@ def test_conversion(dataset, tmp_path):
 
 def test_comparing_and_seeing_as_zarr(dataset, tmp_path):
     """By dataset and by layer, as all that can be opened."""
-    zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+    zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
     assert [volume.name for volume in wkwdask.diff(dataset, dataset).volumes] == ["em/1", "em/2", "cells/1"]
     wkwdask.convert(dataset / "em", tmp_path / "em.ome.zarr", mag=1)
     (volume,) = wkwdask.diff(dataset / "em", tmp_path / "em.ome.zarr", mag=1).volumes

@@ -7,7 +7,7 @@ import pytest
 
 from wkwdask.formats.zarr.chunks import ChunkEncoding, check_compression, format_index, index_nbytes
 
-zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
 
 
 def test_an_index(tmp_path):

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import wkwdask
 from wkwdask.errors import CorruptError, FormatError, TruncatedError
 
-zarr = pytest.importorskip("zarr", minversion="3.1.3", reason="zarr, of the extra zarr, is not installed")
+zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
 
 from zarr.registry import get_chunk_key_encoding_class, get_codec_class  # noqa: E402
 
