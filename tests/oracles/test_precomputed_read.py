@@ -102,7 +102,7 @@ def test_any_geometry(tmp_path_factory, data):
     offset = data.draw(st.tuples(*[st.integers(-1000, 1000)] * 3))
     folder = tmp_path_factory.mktemp("ts")
     write_with_tensorstore(folder, array, encoding, data.draw(st.sampled_from([None, sharding])), offset, chunk)
-    assert wkwdask.info(folder).scales[0].bounding_box.topleft == offset
+    assert wkwdask.info(folder).scales[0].box.topleft == offset
     np.testing.assert_array_equal(wkwdask.read(folder), array)
 
 

@@ -147,7 +147,7 @@ def test_block_type_of_a_file_may_differ_from_header_wkw(tmp_path, stored, decla
     raw = bytearray(path.read_bytes())
     raw[5] = {"raw": 1, "lz4": 2, "lz4hc": 3}[declared]
     path.write_bytes(raw)
-    assert wkwdask.info(tmp_path / "1").compression == declared
+    assert wkwdask.info(tmp_path / "1").layers[0].mags[0].compression == declared
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "1"), array)
     with wkw.Dataset.open(str(tmp_path / "1")) as reference:
         np.testing.assert_array_equal(reference.read((0, 0, 0), (32, 32, 32)), array)
