@@ -15,7 +15,7 @@ _NAMES = {
     "BoundsError": "errors",
     "CorruptError": "errors",
     "Dataset": "api.datasets",
-    "Diff": "verbs.wkw.diff",
+    "Diff": "verbs.diff",
     "ExistsError": "errors",
     "Fault": "model.faults",
     "FormatError": "errors",
@@ -216,11 +216,11 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag
     from wkwdask.model.faults import Fault
     from wkwdask.runs.report import Report, RmReport
+    from wkwdask.verbs.diff import Diff
     from wkwdask.verbs.estimate import PyramidPlan
     from wkwdask.verbs.manifest import ManifestReport
     from wkwdask.verbs.repair import RepairReport
     from wkwdask.verbs.verify import VerifyReport
-    from wkwdask.verbs.wkw.diff import Diff
     from wkwdask.viewer.demo import make_demo
     from wkwdask.viewer.preview import preview
 

@@ -12,11 +12,11 @@ from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.kernels.window.reduce import METHODS
 from wkwdask.store.local import local_path
+from wkwdask.verbs.diff import Diff, lay_out_diff
 from wkwdask.verbs.manifest import Hashes, ManifestReport
 from wkwdask.verbs.others.precomputed_verify import ScaleVerification
 from wkwdask.verbs.repair import REBUILD, RepairOptions, RepairReport
 from wkwdask.verbs.wkw.dataset_check import look_at
-from wkwdask.verbs.wkw.diff import Diff, lay_out_diff
 from wkwdask.verbs.wkw.repair import Repairing
 from wkwdask.verbs.wkw.verify import WkwVerification
 

@@ -1,4 +1,4 @@
-"""Staging the comparison of WKW mags: which are compared with which, where, and what is said."""
+"""The comparison of two volumes, layers or datasets: pairs of mags, and the differences found."""
 
 from __future__ import annotations
 
