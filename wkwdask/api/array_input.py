@@ -40,25 +40,7 @@ class Named:
 
 
 def named_axes(array: Any, *, placed: bool) -> tuple[Any, Named]:
-    """Take the array out of an ``xarray.DataArray``, in the order (c, x, y, z).
-
-    Parameters
-    ----------
-    array : DataArray
-        With the dimensions x, y, z, and c where there are channels, in any order. An axis that was taken at one place (``isel(z=5)``) gets length 1 again.
-    placed : bool
-        Whether it is known where it goes: then coordinates are not looked at.
-
-    Returns
-    -------
-    array : dask.array.Array or ndarray, shape (c, x, y, z)
-    named : Named
-
-    Raises
-    ------
-    ValueError
-        Dimensions have other names, or coordinates are no even steps of voxels.
-    """
+    """Take the array out of an ``xarray.DataArray``, in the order (c, x, y, z)."""
     array = array.expand_dims([axis for axis in "xyz" if axis not in array.dims and axis in array.coords and array.coords[axis].ndim == 0])
     dims = [str(dim) for dim in array.dims]
     if sorted(dims) not in (sorted("xyz"), sorted("cxyz")):
@@ -75,30 +57,7 @@ def named_axes(array: Any, *, placed: bool) -> tuple[Any, Named]:
 
 
 def plain_array(array: Any, offset: Sequence[int] | None, *, allow_negative: bool = False) -> tuple[Any, Named]:
-    """Bring an array into the form that writers take.
-
-    Parameters
-    ----------
-    array : dask.array.Array, ndarray or DataArray
-        What a user gives.
-    offset : sequence of 3 int, optional
-        Where element 0 goes; by default as the coordinates say, else 0.
-    allow_negative : bool
-        Whether it may go to negative voxels.
-
-    Returns
-    -------
-    array : dask.array.Array or ndarray, shape (c, x, y, z)
-    named : Named
-        Where it goes, and what else it says of itself.
-
-    Raises
-    ------
-    TypeError
-        It is no array, or a masked one.
-    ValueError
-        Shape, coordinates or offset make no sense.
-    """
+    """Bring an array into the form that writers take."""
     named = Named((0, 0, 0), None, None)
     if hasattr(array, "coords") and hasattr(array, "data"):
         array, named = named_axes(array, placed=offset is not None)
@@ -120,13 +79,7 @@ def plain_array(array: Any, offset: Sequence[int] | None, *, allow_negative: boo
 
 
 def positive_lengths(voxel_size: Sequence[float]) -> Lengths:
-    """Take the edge lengths of a voxel along x, y, z [nm] as a user gives them.
-
-    Raises
-    ------
-    ValueError
-        They are not three positive numbers.
-    """
+    """Take the edge lengths of a voxel along x, y, z [nm] as a user gives them."""
     sizes = tuple(voxel_size)
     if len(sizes) != 3 or not all(0 < length < float("inf") for length in sizes):
         raise ValueError(f"voxel_size must be three positive numbers (x, y, z) in nanometres, got {voxel_size!r}")

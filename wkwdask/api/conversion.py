@@ -300,13 +300,7 @@ def _is_export(target: str | os.PathLike[str]) -> bool:
 def _to_scales(
     found: Found, source: Any, target: str | os.PathLike[str], layer: str | None, taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str
 ) -> Report:
-    """Convert a layer to a precomputed volume.
-
-    Raises
-    ------
-    UnsupportedError
-        The source is a precomputed volume, of which scales are only stored anew as they are.
-    """
+    """Convert a layer to a precomputed volume."""
     chosen: Any = found.choose(layer)
     if is_precomputed(source):
         if taken != Taken(taken.mags, taken.finest_only) or voxel_size is not None:

@@ -480,13 +480,7 @@ def _segment_id(value: int, layer: str, category: str) -> int:
 
 
 def _check_same_type(folder: str, volumes: Iterable[WkwVolume], expected: tuple[str, int]) -> None:
-    """Make sure that mags on disk have the type of their layer.
-
-    Raises
-    ------
-    FormatError
-        One has another one.
-    """
+    """Make sure that mags on disk have the type of their layer."""
     for volume in volumes:
         found = element_class(volume.dtype, volume.num_channels), volume.num_channels
         if found != expected:

@@ -174,17 +174,7 @@ def _vec3(value: int | Sequence[int], name: str) -> tuple[int, int, int]:
 
 
 def _try(trial: Task) -> None:
-    """Call a function once where the tasks of a job will call it; in a batch job, only its signature is checked.
-
-    Raises
-    ------
-    TaskFailedError
-        The function fails.
-    TypeError
-        It cannot be called with as many arrays, or its result cannot be stored.
-    ValueError
-        Its result has another shape.
-    """
+    """Call a function once where the tasks of a job will call it; in a batch job, only its signature is checked."""
     from wkwdask.graphs.batch import current_batch
     from wkwdask.graphs.runners import run_job
 

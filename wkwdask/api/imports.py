@@ -43,13 +43,7 @@ if TYPE_CHECKING:
 def import_images(
     source: Paths, target: str | os.PathLike[str], layer: str | None, mag: Mag | None, options: ImportOptions, existing: str, *, pyramid: bool
 ) -> Report:
-    """Make a WKW mag of images or an array; see :func:`wkwdask.api.conversion.convert`.
-
-    Raises
-    ------
-    ValueError
-        The mag would begin below 0, or an option makes no sense.
-    """
+    """Make a WKW mag of images or an array; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.runners import num_workers
 
     if min(options.taken.offset) < 0:

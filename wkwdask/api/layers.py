@@ -219,13 +219,7 @@ class Layer:
 
 
 def _check_listed(dataset: str, name: str, *, mag: Mag | None = None, type_of: Layer | None = None) -> None:
-    """Make sure that a record is not that of a layer which was renamed, removed or replaced by one of another type.
-
-    Raises
-    ------
-    MissingError
-        It is.
-    """
+    """Make sure that a record is not that of a layer which was renamed, removed or replaced by one of another type."""
     source = read_datasource(dataset)
     now = None if source is None else source.layer(name)
     is_there = now is not None and (mag is None or any(listed.mag == mag for listed in now.mags))

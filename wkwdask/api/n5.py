@@ -140,30 +140,7 @@ def to_n5(
 
 
 def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, encoding: N5Encoding, voxel_size: Lengths | None, existing: str) -> Report:
-    """Convert the mags of a layer to levels of an N5 group; see :func:`wkwdask.api.conversion.convert`.
-
-    Parameters
-    ----------
-    layer : Layer, PrecomputedLayer or LeveledLayer
-        What is converted.
-    target : str or path
-        The group, in which ``s0``, ``s1``... appear, finest first.
-    taken : Taken
-        What of it.
-    encoding : N5Encoding
-        How datasets are stored.
-    voxel_size : tuple of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm]; by default what the layer says.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-
-    Raises
-    ------
-    ExistsError
-        The group has other levels, whose voxels are measured by a finest one of another size.
-    MissingError
-        There is no such mag.
-    """
+    """Convert the mags of a layer to levels of an N5 group; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
 

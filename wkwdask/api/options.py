@@ -27,13 +27,7 @@ class PlacedOptions(WriteOptions, total=False):
 
 
 def items_of(mags: Sequence[MagLike] | str) -> Sequence[MagLike]:
-    """Take a list of mags or keys apart, which may be a text with commas.
-
-    Raises
-    ------
-    TypeError
-        It is a single one.
-    """
+    """Take a list of mags or keys apart, which may be a text with commas."""
     if isinstance(mags, (Mag, int)):
         raise TypeError(f"mags must be a sequence of mags, got {mags!r}")
     return mags.split(",") if isinstance(mags, str) else mags

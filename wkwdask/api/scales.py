@@ -53,20 +53,7 @@ def scale_options(values: dict[str, Any]) -> ScaleOptions:
 
 
 def refuse_options(what: str, values: dict[str, Any]) -> None:
-    """Refuse options of the other format.
-
-    Parameters
-    ----------
-    what : str
-        What is worked on, and in which format.
-    values : dict
-        Options, None or False where they were not given.
-
-    Raises
-    ------
-    ValueError
-        One was given.
-    """
+    """Refuse options of the other format."""
     given = [name for name, value in values.items() if value is not None and value is not False]
     if given:
         raise ValueError(f"{what}: {', '.join(f'{name}=' for name in given)} {'is' if len(given) == 1 else 'are'} not for it")
@@ -96,13 +83,7 @@ def rechunk_scales(
     *,
     goes_on: bool = False,
 ) -> Report:
-    """Store scales of a precomputed volume anew; see :func:`wkwdask.api.reshape.rechunk`. ``goes_on`` says that the call does more then.
-
-    Raises
-    ------
-    MissingError
-        There is no such scale.
-    """
+    """Store scales of a precomputed volume anew; see :func:`wkwdask.api.reshape.rechunk`. ``goes_on`` says that the call does more then."""
     from wkwdask.graphs.batch import check_can_be_repeated
     from wkwdask.graphs.calls import existing_of_call
     from wkwdask.graphs.runners import make, num_workers
@@ -157,15 +138,7 @@ def local_mags(layer: AnyLayer) -> list[Mag]:
 def convert_to_scales(
     layer: Layer | LeveledLayer, target: str | os.PathLike[str], taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str
 ) -> Report:
-    """Convert mags of a layer in WKW, N5 or Zarr to scales of a precomputed volume; see :func:`wkwdask.api.conversion.convert`.
-
-    Raises
-    ------
-    MissingError
-        There is no such mag.
-    ValueError
-        The voxel size is not known, or an option makes no sense.
-    """
+    """Convert mags of a layer in WKW, N5 or Zarr to scales of a precomputed volume; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
 
@@ -195,17 +168,7 @@ def convert_from_scales(
     layer: AnyLayer, target: str | os.PathLike[str], layer_name: str | None, taken: Taken, encoding: WkwEncoding, category: str | None,
     voxel_size: Lengths | None, existing: str, *, allow_external: bool,
 ) -> Report:  # fmt: skip
-    """Convert a precomputed volume, N5 or Zarr to mags of a WKW layer; see :func:`wkwdask.api.conversion.convert`.
-
-    Raises
-    ------
-    BoundsError
-        A scale begins below 0.
-    MissingError
-        There is no such scale.
-    UnsupportedError
-        A scale has no mag.
-    """
+    """Convert a precomputed volume, N5 or Zarr to mags of a WKW layer; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
 

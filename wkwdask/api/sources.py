@@ -23,23 +23,7 @@ if TYPE_CHECKING:
 
 
 def find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
-    """Find the layers with mags that a source is; None where it is images or an array.
-
-    Parameters
-    ----------
-    source : str, path or sequence of them
-        What a user names.
-    whole_images : bool
-        Whether what is named by its path alone is a layer where something says where it lies: an OME-NGFF image or one of its levels, or an array that the JSON
-        of a dataset lists; else its finest array counts, as any array in a folder.
-
-    Raises
-    ------
-    FormatError, UnsupportedError, ModuleNotFoundError
-        It says itself that it is such a layer, and cannot be read.
-    MissingError
-        It says so, and is not there.
-    """
+    """Find the layers with mags that a source is; None where it is images or an array."""
     if not isinstance(source, (str, os.PathLike)):
         return None
     if is_precomputed(source) or is_n5(source) or is_named_zarr(source):
@@ -54,22 +38,7 @@ def find_layers(source: Paths, *, whole_images: bool = True) -> Found | None:
 
 
 def find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
-    """Find the layers with mags that a source is, arrays in Zarr among them; None where it is images or an array in a file.
-
-    Parameters
-    ----------
-    source : str, path or sequence of them
-        What a user names.
-    whole_images : bool
-        Whether Zarr that is named by its path alone is a layer; else it is an array, of an OME-NGFF image the finest.
-
-    Raises
-    ------
-    FormatError, UnsupportedError, ModuleNotFoundError
-        It is such a layer, and cannot be read.
-    MissingError
-        There is nothing.
-    """
+    """Find the layers with mags that a source is, arrays in Zarr among them; None where it is images or an array in a file."""
     if not isinstance(source, (str, os.PathLike)) or (not whole_images and is_plain_zarr(source)):
         return None
     text = os.fspath(source)
@@ -85,21 +54,7 @@ def find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
 
 
 def choose_layer_of(found: Found, layer: str | None) -> tuple[AnyLayer, str | None]:
-    """Choose the layer that becomes WKW or images: that of the name which a new layer gets, if there is one, else the only one.
-
-    Parameters
-    ----------
-    found : Found
-        What a source holds.
-    layer : str, optional
-        Name of the new layer.
-
-    Returns
-    -------
-    chosen : Layer, PrecomputedLayer or LeveledLayer
-    name : str or None
-        What the new layer is called; as the old one, where that is one of a dataset.
-    """
+    """Choose the layer that becomes WKW or images: that of the name which a new layer gets, if there is one, else the only one."""
     if any(isinstance(one, Layer) for one in found.layers):
         chosen = found.choose(layer)
         return chosen, layer or chosen.name

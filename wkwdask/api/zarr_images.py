@@ -157,15 +157,7 @@ def to_zarr(
 
 
 def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, options: ArrayOptions, voxel_size: Lengths | None, existing: str) -> Report:
-    """Convert mags of a layer of any format to an OME-NGFF image; see :func:`wkwdask.api.conversion.convert`.
-
-    Raises
-    ------
-    MissingError
-        There is no such mag.
-    ValueError
-        The voxel size is not known, or an option makes no sense.
-    """
+    """Convert mags of a layer of any format to an OME-NGFF image; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
 

@@ -44,28 +44,7 @@ class Finding:
 
 
 def check_cluster(config: ClusterConfig, folder: str, seconds: float = 600.0) -> list[Finding]:
-    """Start one worker of a cluster, let it look around, and stop everything.
-
-    Parameters
-    ----------
-    config : ClusterConfig
-        The configuration.
-    folder : str
-        A folder that this process and the workers share, such as that of the data.
-    seconds : float
-        How long to wait for the worker: it may stand in a queue.
-
-    Returns
-    -------
-    list of Finding
-
-    Raises
-    ------
-    UnsupportedError
-        The configuration is for Kubernetes, which only kubectl reaches.
-    TaskFailedError
-        No worker came in time, or its job failed.
-    """
+    """Start one worker of a cluster, let it look around, and stop everything."""
     if config.kind == "kubernetes":
         raise UnsupportedError(f"{config.name}: manifests are not checked from here: kubectl apply --dry-run=server -f {config.path}")
     token = uuid4().hex
@@ -104,13 +83,7 @@ def _by_client(config: ClusterConfig, place: str, token: str, seconds: float) ->
 
 
 def on_worker(client: Any, place: str, token: str, seconds: float) -> dict[str, Any]:
-    """Let one worker of a cluster look around.
-
-    Raises
-    ------
-    TaskFailedError
-        None came in time.
-    """
+    """Let one worker of a cluster look around."""
     try:
         client.wait_for_workers(1, timeout=seconds)
     except TimeoutError:

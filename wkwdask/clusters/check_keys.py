@@ -12,25 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_values(values: Any, where: str) -> dict[str, Any]:
-    """Check what a configuration says, and add what holds where it does not say.
-
-    Parameters
-    ----------
-    values : mapping
-        What was read from the file.
-    where : str
-        The file, for the error.
-
-    Returns
-    -------
-    dict
-        A value for every key of the kind.
-
-    Raises
-    ------
-    FormatError
-        Keys are unknown, missing, or have values that cannot be; all of them are named.
-    """
+    """Check what a configuration says, and add what holds where it does not say."""
     if not isinstance(values, dict):
         raise FormatError(f"{where}: not a cluster configuration: keys with values are expected, such as kind: local")
     kind = values.get("kind")

@@ -68,13 +68,7 @@ def known_configs() -> dict[str, Path]:
 
 
 def find_config(name: str) -> Path:
-    """Find a configuration by its path or its name.
-
-    Raises
-    ------
-    MissingError
-        There is none; all that are known are named.
-    """
+    """Find a configuration by its path or its name."""
     path = Path(name).expanduser()
     if path.is_file():
         return path
@@ -89,26 +83,7 @@ def find_config(name: str) -> Path:
 
 
 def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> ClusterConfig:
-    """Read a configuration and check all of it.
-
-    Parameters
-    ----------
-    config : str, path or mapping
-        A name, a file, the address of a dask scheduler (``tcp://host:8786``), a scheduler file (``.json``), or keys and values.
-    overrides : mapping, optional
-        Values that count in place of those of the file, such as ``{"jobs": 2, "queue": "debug"}``; ``_`` in keys stands for ``-``.
-
-    Returns
-    -------
-    ClusterConfig
-
-    Raises
-    ------
-    MissingError
-        There is no such configuration.
-    FormatError
-        It has problems; all of them are named.
-    """
+    """Read a configuration and check all of it."""
     changes = {name.replace("_", "-"): value for name, value in (overrides or {}).items()}
     if not isinstance(config, str | os.PathLike):
         return _checked("cluster", None, {**config}, changes)

@@ -88,13 +88,7 @@ def job_limits(config: ClusterConfig) -> tuple[int, int]:
 
 @contextmanager
 def jobqueue_client(config: ClusterConfig) -> Iterator[Any]:
-    """Submit the jobs of a cluster, keep as many of them as wanted, and cancel all of them at the end.
-
-    Raises
-    ------
-    TaskFailedError
-        The queueing system refuses the jobs, or none of them brings a worker.
-    """
+    """Submit the jobs of a cluster, keep as many of them as wanted, and cancel all of them at the end."""
     from distributed import Client
 
     cluster = make_cluster(config)

@@ -31,26 +31,7 @@ def job_of(worker: Any) -> str:
 
 
 class Keeper(Adaptive):
-    """Scales a cluster of jobs, and submits jobs again that are gone.
-
-    Parameters
-    ----------
-    cluster : JobQueueCluster
-        The cluster.
-    lost_after : float
-        How long a job may be without a worker before it is looked up in the queue [s].
-    queue_check : float
-        How often it is looked up at most [s].
-    logs : str
-        Where the output of jobs is, for the error.
-    **options : object
-        What dask's ``Adaptive`` takes.
-
-    Attributes
-    ----------
-    failure : str
-        Why the cluster was given up; empty where it was not.
-    """
+    """Scales a cluster of jobs, and submits jobs again that are gone."""
 
     def __init__(self, cluster: Any, *, lost_after: float = 15.0, queue_check: float = 15.0, logs: str = "", **options: Any) -> None:
         self.failure = ""

@@ -11,13 +11,7 @@ if TYPE_CHECKING:
 
 
 def check_manifests(documents: Sequence[Any], where: str) -> None:
-    """Check that manifests belong together: the cluster itself checks each by its schema.
-
-    Raises
-    ------
-    FormatError
-        One lacks its kind or name, a service selects no pod, or a claim is named that is not there; all of them are named.
-    """
+    """Check that manifests belong together: the cluster itself checks each by its schema."""
     problems = [problem for number, document in enumerate(documents, 1) for problem in _unnamed(document, number)]
     if not problems:
         problems = [*_without_pods(documents), *_without_claim(documents)]

@@ -32,20 +32,7 @@ def versions() -> dict[str, str]:
 
 
 def probe(folder: str, token: str) -> dict[str, Any]:
-    """Look around where this runs, in a dask worker or not.
-
-    Parameters
-    ----------
-    folder : str
-        A folder of this check in the shared folder: it holds a file with the token, and gets one.
-    token : str
-        What the file holds.
-
-    Returns
-    -------
-    dict
-        What was found; all of it can be written as JSON.
-    """
+    """Look around where this runs, in a dask worker or not."""
     facts: dict[str, Any] = {"host": socket.gethostname(), "versions": versions(), **_of_worker()}
     facts["sees"] = wait_for_token(os.path.join(folder, FROM_DRIVER), token)
     facts["writes"] = _written(os.path.join(folder, FROM_WORKER), token)

@@ -9,18 +9,7 @@ if TYPE_CHECKING:
 
 
 def render(config: ClusterConfig) -> str:
-    """Write what would be submitted for a configuration; nothing is submitted, and no queueing system is needed.
-
-    Parameters
-    ----------
-    config : ClusterConfig
-        The configuration.
-
-    Returns
-    -------
-    str
-        The script of one job, the batch script or the manifests as they are, or the settings of a cluster that needs none of these.
-    """
+    """Write what would be submitted for a configuration; nothing is submitted, and no queueing system is needed."""
     if config.text:
         return config.text
     if config.kind == "jobqueue":

@@ -11,13 +11,7 @@ _KINDS = ("allocation", "array")
 
 
 def kind_of_script(text: str, where: str) -> str:
-    """Tell the kind of a batch script by its line ``# kind: ...``.
-
-    Raises
-    ------
-    FormatError
-        It is no shell script, or has no such line, or more than one.
-    """
+    """Tell the kind of a batch script by its line ``# kind: ...``."""
     kinds = _KIND.findall(text)
     if not text.startswith("#!"):
         raise FormatError(f"{where}: not a batch script: it has to begin with #!/usr/bin/env bash")

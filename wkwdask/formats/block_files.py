@@ -46,22 +46,7 @@ class Naming:
         return self.prefix + self.separator.join(map(str, cell))
 
     def listed(self, folder: str, grid: Sequence[int]) -> Iterator[tuple[tuple[int, ...], os.DirEntry[str]]]:
-        """List the files that are there, in no order; other names are left out.
-
-        Parameters
-        ----------
-        folder : str
-            The folder of all; an absent one has no files.
-        grid : sequence of int
-            Cells along each axis.
-
-        Yields
-        ------
-        cell : tuple of int
-            Place of a file.
-        entry : DirEntry
-            The file.
-        """
+        """List the files that are there, in no order; other names are left out."""
         above, _, stem = self.prefix.rpartition("/")
         folder = f"{folder}/{above}" if above else folder
         if self.separator == "/" and not stem:
@@ -134,18 +119,7 @@ class Files:
         return len(sizes), sum(sizes)
 
     def all_states(self, shard_cells: Vec3) -> States:
-        """Look at all groups of files.
-
-        Parameters
-        ----------
-        shard_cells : tuple of 3 int
-            A group along x, y, z [files].
-
-        Returns
-        -------
-        ndarray of int64, shape (n, 5)
-            See ``wkwdask.model.states``.
-        """
+        """Look at all groups of files."""
         rows: list[tuple[int, ...]] = []
         for cell, entry in self.naming.listed(self.folder, self.grid):
             place = self._vec3(cell)

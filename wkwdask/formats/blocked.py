@@ -167,13 +167,6 @@ class Blocked(ABC):
         """Make sure that absent files are zeros, and not out of reach or part of another array by now.
 
         Of a remote array, and of one that is being written, absent files are taken for zeros.
-
-        Raises
-        ------
-        MissingError
-            The whole array is gone, or its folder is a symbolic link to nowhere.
-        ReplacedError
-            The array was replaced since it was opened.
         """
         if self.opened is None:
             return
@@ -216,23 +209,7 @@ class Blocked(ABC):
         return self.name if files is None else f"{files.folder}/{files.name((x, y, z))}"
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells of a grid have voxels of the box in a stored file, by one listing; all, where files cannot be looked at.
-
-        Parameters
-        ----------
-        cell_shape : tuple of 3 int
-            One cell [voxels].
-
-        Returns
-        -------
-        ndarray of bool, shape (x, y, z)
-            One value per cell that the box touches.
-
-        Raises
-        ------
-        MissingError
-            The whole array is gone.
-        """
+        """Tell which cells of a grid have voxels of the box in a stored file, by one listing; all, where files cannot be looked at."""
         files = self.files
         found = cell_map(self.box, cell_shape, self.record, fill=files is None)
         if files is None:
@@ -244,14 +221,7 @@ class Blocked(ABC):
         return found
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the stored groups of files that a part of the volume touches.
-
-        Returns
-        -------
-        ndarray of int64, shape (n, 5)
-            See ``wkwdask.model.states``; a group has the sum of the sizes of its files, and a digest of names, sizes and times in place of a time. Nothing
-            is known of a remote array; where nobody knows how files are named, the state of the array's record stands for all.
-        """
+        """Look at the stored groups of files that a part of the volume touches."""
         indices, files = list(cells(box.intersection(self.box), self.shard_shape)), self.files
         if files is not None:
             return files.states_of(self.shard_cells, indices)
@@ -270,13 +240,6 @@ class Blocked(ABC):
 
 def in_order(values: npt.NDArray[Any], axes: str) -> npt.NDArray[Any]:
     """Turn an array with named axes to (c, x, y, z), as a view.
-
-    Parameters
-    ----------
-    values : ndarray
-        An axis for each letter.
-    axes : str
-        ``x``, ``y``, ``z``, ``c`` in any order, ``-`` for an axis of which the first place is taken.
 
     Examples
     --------

@@ -33,37 +33,7 @@ def decompress_zlib(data: bytes | memoryview, nbytes: int, source: str, offset: 
 def decompress_streams(
     start: Callable[[], Any], errors: Any, name: str, data: bytes | memoryview, nbytes: int, source: str, offset: int
 ) -> bytes:  # fmt: skip
-    """Take all that a stream gives, and streams that follow it, up to one byte more than expected.
-
-    Parameters
-    ----------
-    start : callable
-        Makes a decompressor with ``decompress(data, most)``, ``eof`` and ``unused_data``.
-    errors : type or tuple of type
-        What it raises of broken data.
-    name : str
-        What kind of stream it is.
-    data : bytes or memoryview
-        The streams; other bytes behind them are ignored.
-    nbytes : int
-        How many bytes are expected, at most.
-    source : str
-        The file, for errors.
-    offset : int
-        Byte of the file at which the stream starts, for errors.
-
-    Returns
-    -------
-    bytes
-        ``nbytes + 1`` of them where there are more.
-
-    Raises
-    ------
-    CorruptError
-        It is no such stream.
-    TruncatedError
-        It ends too early.
-    """
+    """Take all that a stream gives, and streams that follow it, up to one byte more than expected."""
     parts: list[bytes] = []
     rest, room = data, nbytes + 1
     while room and (len(rest) or not parts):

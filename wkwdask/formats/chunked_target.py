@@ -48,15 +48,7 @@ def published(receipt: Receipt, path: str) -> Receipt:
 
 
 class PartFileWriter:
-    """Encodes the chunks of a part of a shard, and stores them in a part file as they come.
-
-    Parameters
-    ----------
-    target : ShardableTarget
-        What is written.
-    shard, part : tuple of 3 int
-        Index of the shard along x, y, z, and name of the part.
-    """
+    """Encodes the chunks of a part of a shard, and stores them in a part file as they come."""
 
     def __init__(self, target: ShardableTarget, shard: Vec3, part: Vec3) -> None:
         self._target = target
@@ -115,15 +107,7 @@ class PartFileWriter:
 
 
 class ShardWriter:
-    """Encodes the chunks of a whole shard and stores them as they come; in another order than that of their identifiers, they are copied once more.
-
-    Parameters
-    ----------
-    target : ShardableTarget
-        What is written.
-    shard : tuple of 3 int
-        Index of the shard along x, y, z.
-    """
+    """Encodes the chunks of a whole shard and stores them as they come; in another order than that of their identifiers, they are copied once more."""
 
     def __init__(self, target: ShardableTarget, shard: Vec3) -> None:
         self._target = target
@@ -195,17 +179,7 @@ class ShardWriter:
 
 
 class ChunkFilesWriter:
-    """Encodes the chunks of a group, or of a part of one, and stores each in a file of its own; the files are flushed together.
-
-    Parameters
-    ----------
-    target : ChunkedTarget
-        The scale.
-    shard : tuple of 3 int
-        Index of the group along x, y, z.
-    part : tuple of 3 int, optional
-        Name of the part; None for the whole group.
-    """
+    """Encodes the chunks of a group, or of a part of one, and stores each in a file of its own; the files are flushed together."""
 
     def __init__(self, target: ChunkedTarget, shard: Vec3, part: Vec3 | None) -> None:
         self._target = target
@@ -359,24 +333,7 @@ class ChunkedTarget(ABC):
         return ChunkFilesWriter(self, shard, part)
 
     def encoded_chunks(self, array: npt.NDArray[Any], topleft: Vec3) -> Iterator[tuple[Vec3, int, bytes]]:
-        """Encode whole chunks, of one shard where there are shard files, in the order of their codes.
-
-        Parameters
-        ----------
-        array : ndarray, shape (c, x, y, z)
-            Voxels inside the box.
-        topleft : tuple of 3 int
-            Voxel of element 0.
-
-        Yields
-        ------
-        cell : tuple of 3 int
-            Index of the chunk along x, y, z.
-        code : int
-            Its code.
-        data : bytes
-            The encoded chunk, none where all voxels are zero.
-        """
+        """Encode whole chunks, of one shard where there are shard files, in the order of their codes."""
         shape = self.chunk_shape
         box = BoundingBox(topleft, array.shape[1:], self.mag)
         places = list(cells(box, shape))
@@ -520,15 +477,7 @@ class ShardableTarget(ChunkedTarget):
             remove_tree(self._parts_of(shard))
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
-        """Join part files into one shard, without decoding a chunk, and publish it; chunks that are files of their own are there already.
-
-        Raises
-        ------
-        IncompleteWriteError
-            A part file is gone, and the shard that it was joined into is not there either.
-        FormatError
-            A part file is damaged.
-        """
+        """Join part files into one shard, without decoding a chunk, and publish it; chunks that are files of their own are there already."""
         if self._has_files_of_chunks:
             return super().join_shard(shard, parts)
         receipt = merge_receipts(shard, parts)

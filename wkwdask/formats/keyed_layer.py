@@ -61,22 +61,7 @@ class KeyedLayer(ABC, Generic[OneScale, Opened]):
         return None if self.key is None else self.mag_of(self.find(None))
 
     def volume(self, mag: Mag | str | int | None = None) -> Opened:
-        """Open a scale, in absolute voxels.
-
-        Parameters
-        ----------
-        mag : Mag, str or int, optional
-            Its mag or key; by default that of the path, else the finest with files.
-
-        Raises
-        ------
-        CorruptError, UnsupportedError
-            It cannot be used.
-        MissingError
-            There is no such scale.
-        ValueError
-            The path is that of another one, or it is not stored in the chunk size that is asked for.
-        """
+        """Open a scale, in absolute voxels."""
         if mag is None and self.key is None:
             mag = self.finest_mag()
         return self.open_scale(self.find(mag))

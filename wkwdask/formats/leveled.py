@@ -38,17 +38,7 @@ class Level:
     """Of which kind that is: CorruptError, MissingError or UnsupportedError."""
 
     def open(self) -> ArrayVolume:
-        """Give the array in absolute voxels.
-
-        Raises
-        ------
-        CorruptError
-            Its metadata say something impossible.
-        MissingError
-            It is not there.
-        UnsupportedError
-            They say something that is not implemented here.
-        """
+        """Give the array in absolute voxels."""
         if self.volume is None:
             raise self.error(self.problem)
         return TranslatedVolume(self.volume, self.offset)  # type: ignore[return-value]
@@ -98,15 +88,7 @@ class LeveledLayer(KeyedLayer[Level, ArrayVolume]):
         return scale.open()
 
     def find(self, asked: Mag | str | int | None) -> Level:
-        """Find the array that a user names by its mag, or else by its key.
-
-        Raises
-        ------
-        MissingError
-            There is none.
-        ValueError
-            The path is that of another one.
-        """
+        """Find the array that a user names by its mag, or else by its key."""
         if asked is None:
             chosen = next((level for level in self.levels if self.key in (None, level.key)), None)
         else:

@@ -16,25 +16,7 @@ if TYPE_CHECKING:
 
 
 def summarize_arrays(url: str | os.PathLike[str]) -> VolumeSummary:
-    """Look at what is N5 or Zarr; only metadata are read, but files are counted where they can be.
-
-    Parameters
-    ----------
-    url : str or path
-        A container, group or array.
-
-    Returns
-    -------
-    VolumeSummary
-        Of several layers, the arrays of all; keys then begin with the name of the layer.
-
-    Raises
-    ------
-    FormatError
-        Metadata are broken.
-    MissingError
-        There is no array.
-    """
+    """Look at what is N5 or Zarr; only metadata are read, but files are counted where they can be."""
     layers = find_arrays(url)
     volumes = [level.volume for layer in layers for level in layer.levels if level.volume is not None]
     several = len(layers) > 1

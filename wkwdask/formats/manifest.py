@@ -21,17 +21,6 @@ _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r"}
 def format_manifest(hashes: Iterable[tuple[str, str]], nbytes: int) -> str:
     """Write a manifest.
 
-    Parameters
-    ----------
-    hashes : iterable of (str, str)
-        Relative path and SHA-256 (hexadecimal) of each file.
-    nbytes : int
-        Bytes of all files.
-
-    Returns
-    -------
-    str
-
     Examples
     --------
     >>> print(format_manifest([("color/1/header.wkw", "0" * 64)], 16), end="")
@@ -50,25 +39,7 @@ def _line(path: str, digest: str) -> str:
 
 
 def parse_manifest(text: str, source: str) -> dict[str, str]:
-    """Read a manifest, also one that ``sha256sum`` wrote.
-
-    Parameters
-    ----------
-    text : str
-        Its text.
-    source : str
-        The file, for errors.
-
-    Returns
-    -------
-    dict
-        SHA-256 (hexadecimal) of each relative path.
-
-    Raises
-    ------
-    CorruptError
-        A line is none of a manifest.
-    """
+    """Read a manifest, also one that ``sha256sum`` wrote."""
     found = {}
     for number, line in enumerate(text.split("\n"), 1):
         if not line or line.startswith("#"):

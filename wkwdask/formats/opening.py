@@ -84,32 +84,7 @@ class Found:
 
 
 def find(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> Found:
-    """Find out what a path or URL is.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset, layer or mag in WKW; a precomputed volume or one of its scales; an N5 container, group or dataset; a Zarr group or array.
-    chunk_size : sequence of 3 int, optional
-        Which of several chunk sizes of a precomputed volume is read.
-
-    Returns
-    -------
-    Found
-
-    Raises
-    ------
-    FormatError
-        The record of a volume is broken.
-    MissingError
-        It is none of these.
-    ModuleNotFoundError
-        A remote volume needs a driver that is not installed.
-    UnsupportedError
-        It is a URL of another kind.
-    ValueError
-        Something else than a precomputed volume has no chunk sizes to choose from.
-    """
+    """Find out what a path or URL is."""
     if is_precomputed(url):
         layer = open_precomputed_layer(url, chunk_size)
         return Found(layer.folder, (layer,), layer.mag)
@@ -128,13 +103,7 @@ def is_arrays(url: object) -> bool:
 
 
 def check_names_format(url: str | os.PathLike[str]) -> None:
-    """Refuse a URL of a web server without the name of a format, and say which one it has, if the server does.
-
-    Raises
-    ------
-    UnsupportedError
-        It names none.
-    """
+    """Refuse a URL of a web server without the name of a format, and say which one it has, if the server does."""
     text = os.fspath(url)
     if not text.startswith(("http://", "https://")):
         return
@@ -154,28 +123,7 @@ def find_arrays(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
 def open_stored(
     url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, chunk_size: Sequence[int] | None = None
 ) -> tuple[AnyLayer, StoredVolume]:
-    """Open the mag that a user names.
-
-    Parameters
-    ----------
-    url : str or path
-        As for :func:`find`.
-    layer : str, optional
-        The layer; may be omitted where there is one.
-    mag : Mag or str, optional
-        The mag, or the key of a scale; by default that of the path, else the finest with files.
-    chunk_size : sequence of 3 int, optional
-        Which of several chunk sizes of a precomputed volume is read.
-
-    Returns
-    -------
-    Layer, PrecomputedLayer or LeveledLayer, WkwVolume or TranslatedVolume
-
-    Raises
-    ------
-    FormatError, MissingError, ModuleNotFoundError, UnsupportedError, ValueError
-        As for :func:`find`; also where there is no such layer or mag, several layers could be meant, or ``mag`` contradicts the path.
-    """
+    """Open the mag that a user names."""
     return find(url, chunk_size).open(layer, mag)
 
 
@@ -192,15 +140,7 @@ def is_readable(layer: AnyLayer, mag: Mag) -> bool:
 
 
 def voxel_size_of(layer: AnyLayer, volume: StoredVolume) -> Lengths | None:
-    """Give the edge lengths of a voxel of mag 1 by which a volume is measured [nm]: a scale tells its own, which needs no mag.
-
-    Parameters
-    ----------
-    layer : Layer, PrecomputedLayer or LeveledLayer
-        The layer.
-    volume : WkwVolume or TranslatedVolume
-        One of its mags.
-    """
+    """Give the edge lengths of a voxel of mag 1 by which a volume is measured [nm]: a scale tells its own, which needs no mag."""
     if isinstance(volume, WkwVolume):
         return layer.voxel_size_nm
     stored = volume.volume
@@ -209,15 +149,7 @@ def voxel_size_of(layer: AnyLayer, volume: StoredVolume) -> Lengths | None:
 
 
 def key_without_mag(layer: AnyLayer, volume: StoredVolume) -> str | None:
-    """Give the key of a scale or array that has no mag, by which alone it is named; None for all others.
-
-    Parameters
-    ----------
-    layer : Layer, PrecomputedLayer or LeveledLayer
-        The layer.
-    volume : WkwVolume or TranslatedVolume
-        What was opened of it; of those that have no mag it says mag 1, measured by itself.
-    """
+    """Give the key of a scale or array that has no mag, by which alone it is named; None for all others."""
     if isinstance(layer, PrecomputedLayer) and isinstance(volume, TranslatedVolume) and isinstance(volume.volume, PrecomputedVolume):
         scale = volume.volume.scale
         return scale.key if layer.mag_of(scale) is None else None
@@ -227,15 +159,7 @@ def key_without_mag(layer: AnyLayer, volume: StoredVolume) -> str | None:
 
 
 def cropped(volume: StoredVolume, box: BoundingBox) -> StoredVolume:
-    """Give a part of a mag.
-
-    Parameters
-    ----------
-    volume : WkwVolume or TranslatedVolume
-        The mag.
-    box : BoundingBox
-        What is to count of it [voxels of the mag].
-    """
+    """Give a part of a mag."""
     if isinstance(volume, WkwVolume):
         return replace(volume, box=box)
     x, y, z = volume.shift
@@ -248,19 +172,7 @@ _known_wkw: Lru[bool] = Lru(1024)
 
 
 def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, *, anew: bool = False) -> StoredVolume:
-    """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed.
-
-    Parameters
-    ----------
-    url, layer, mag
-        As for :func:`open_stored`.
-    anew : bool
-        Open it in any case.
-
-    Returns
-    -------
-    WkwVolume or TranslatedVolume
-    """
+    """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed."""
     path = os.fspath(url)
     key = (path if path.startswith("/") or "://" in path else os.path.join(os.getcwd(), path), layer, mag)
     kept = _recent.get(key)

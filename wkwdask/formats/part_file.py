@@ -24,20 +24,7 @@ class Run(Protocol):
 
 
 class PartFile:
-    """An open part file.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Raises
-    ------
-    FileNotFoundError
-        It is gone.
-    FormatError
-        It is damaged.
-    """
+    """An open part file."""
 
     def __init__(self, path: str) -> None:
         self._fd = -1
@@ -58,22 +45,7 @@ class PartFile:
 
 
 def close_part(output: Pieces, table: RunTable, checksum: int) -> tuple[int, int]:
-    """Write the tail of a part file and publish it.
-
-    Parameters
-    ----------
-    output : Pieces
-        The payload.
-    table : RunTable
-        What it holds.
-    checksum : int
-        CRC-32 of the payload.
-
-    Returns
-    -------
-    nbytes, checksum : int
-        Of the whole file.
-    """
+    """Write the tail of a part file and publish it."""
     tail = format_run_tail(table)
     output.append(np.frombuffer(tail, np.uint8))
     output.close().publish()

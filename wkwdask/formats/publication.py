@@ -34,48 +34,18 @@ class Publication:
 
 
 def format_publication(paths: RecordPaths, job: str, mark: str, mags: Sequence[tuple[str, str]], edit: MetadataEdit | None) -> bytes:
-    """Write the record of mags that are to appear.
-
-    Parameters
-    ----------
-    paths : RecordPaths
-        Those of the job.
-    job : str
-        Its name.
-    mark : str
-        What the provenance of the mags says.
-    mags : sequence of tuple
-        Name of each in the job's folder, and where it is to appear.
-    edit : MetadataEdit, optional
-        What to change in the metadata.
-    """
+    """Write the record of mags that are to appear."""
     listed = [{"staged": staged, "folder": paths.written(folder)} for staged, folder in mags]
     return format_job_record({"job": job, "publication": mark, "mags": listed, "edit": _edit_to_json(paths, edit)})
 
 
 def format_removal(paths: RecordPaths, folders: Sequence[str], edit: MetadataEdit | None) -> bytes:
-    """Write the record of mags that are to go.
-
-    Parameters
-    ----------
-    paths : RecordPaths
-        Those of the job.
-    folders : sequence of str
-        The mags.
-    edit : MetadataEdit, optional
-        What the metadata is to forget.
-    """
+    """Write the record of mags that are to go."""
     return format_job_record({_REMOVED: list(map(paths.written, folders)), "edit": _edit_to_json(paths, edit)})
 
 
 def read_publication(paths: RecordPaths) -> Publication | None:
-    """Read the record of a job, None where there is none.
-
-    Raises
-    ------
-    CorruptError
-        It cannot be understood, or names what is not in its dataset.
-    """
+    """Read the record of a job, None where there is none."""
     path = f"{paths.root}/{RECORD_NAME}"
     record = read_job_record(path)
     if record is None:
@@ -90,13 +60,7 @@ def read_publication(paths: RecordPaths) -> Publication | None:
 
 
 def published_folders(paths: RecordPaths) -> list[str]:
-    """List where the mags of a record are to appear, wherever that is: to compare it.
-
-    Raises
-    ------
-    CorruptError
-        It cannot be understood.
-    """
+    """List where the mags of a record are to appear, wherever that is: to compare it."""
     path = f"{paths.root}/{RECORD_NAME}"
     record = read_job_record(path) or {}
     with reading(path, "record"):

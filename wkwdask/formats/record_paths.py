@@ -44,32 +44,13 @@ class RecordPaths:
         return os.path.relpath(path, self.parent)
 
     def read(self, text: Any) -> str:
-        """Give the path that a record names, wherever it leads: to compare it, not to change what is there.
-
-        Raises
-        ------
-        ValueError
-            It is no path.
-        """
+        """Give the path that a record names, wherever it leads: to compare it, not to change what is there."""
         if not isinstance(text, str) or not text or "\0" in text:
             raise ValueError(f"expected a path, found {text!r}")
         return os.path.normpath(os.path.join(self.parent, text))
 
     def target(self, text: Any, record: str) -> str:
-        """Give the folder of a mag that a record names and that is to be replaced or removed.
-
-        Parameters
-        ----------
-        text : str
-            What the record says.
-        record : str
-            Name of the record.
-
-        Raises
-        ------
-        CorruptError
-            It lies outside of the datasets that may be changed, or is one of them, or holds the job's folder.
-        """
+        """Give the folder of a mag that a record names and that is to be replaced or removed."""
         path = self.read(text)
         above, name = os.path.split(path)
         real = os.path.join(os.path.realpath(above), name)  # a link that is itself the target is refused or replaced, never followed
@@ -78,13 +59,7 @@ class RecordPaths:
         return path
 
     def document_folder(self, text: Any, record: str) -> str:
-        """Give the folder of a document that a record names and that is to be changed.
-
-        Raises
-        ------
-        CorruptError
-            It lies outside of the datasets that may be changed.
-        """
+        """Give the folder of a document that a record names and that is to be changed."""
         path = self.read(text)
         real = os.path.realpath(path)
         if not any(real == root or real.startswith(f"{root}/") for root in self._roots()) and not self._is_new_dataset(real):
@@ -92,13 +67,7 @@ class RecordPaths:
         return path
 
     def staged(self, name: Any, record: str) -> str:
-        """Give the folder inside of the job's own that a record names.
-
-        Raises
-        ------
-        CorruptError
-            It lies somewhere else.
-        """
+        """Give the folder inside of the job's own that a record names."""
         path = f"{self.root}/{name}"
         if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name or os.path.islink(path):
             self._refuse(path, record)
@@ -121,13 +90,7 @@ class RecordPaths:
 
 
 def dataset_around(folder: str) -> str:
-    """Name the dataset that a folder belongs to, in which jobs work: the folder itself where nothing says that there is one.
-
-    Parameters
-    ----------
-    folder : str
-        A layer, a volume, a group, or the folder above a mag that is by itself.
-    """
+    """Name the dataset that a folder belongs to, in which jobs work: the folder itself where nothing says that there is one."""
     found = _dataset_with_json(folder)
     if found is not None:
         return found
@@ -151,13 +114,7 @@ def _is_container(folder: str) -> bool:
 
 
 def check_no_links(root: str) -> None:
-    """Make sure that a folder that an earlier start left holds no symbolic link, through which another folder would be written.
-
-    Raises
-    ------
-    CorruptError
-        It does, or is one.
-    """
+    """Make sure that a folder that an earlier start left holds no symbolic link, through which another folder would be written."""
     found = root if os.path.islink(root) else next(_links(root), None)
     if found is not None:
         raise CorruptError(f"{found}: is a symbolic link; jobs make none there, and none is followed: remove {root}")

@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def check_targets(targets: Sequence[str], existing: str) -> None:
-    """Make sure that folders are free, or are mags that may be replaced.
-
-    Raises
-    ------
-    ExistsError
-        One is taken and not to be overwritten, or holds something else than one mag.
-    """
+    """Make sure that folders are free, or are mags that may be replaced."""
     there = [target for target in targets if is_taken(target)]
     if there and existing != "overwrite":
         more = f" (and {len(there) - 1} more)" if len(there) > 1 else ""

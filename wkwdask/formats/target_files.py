@@ -13,15 +13,7 @@ if TYPE_CHECKING:
 
 
 def most_files(target: Target, shards: int, chunks: int) -> int:
-    """Count files, at most: a shard is one, unless it only is a group of chunks each of which is a file of its own.
-
-    Parameters
-    ----------
-    target : Target
-        What is written.
-    shards, chunks : int
-        How many of them have voxels.
-    """
+    """Count files, at most: a shard is one, unless it only is a group of chunks each of which is a file of its own."""
     is_group = (
         isinstance(target, N5Target)
         or (isinstance(target, PrecomputedTarget) and target.scale.sharding is None)

@@ -72,24 +72,7 @@ class VolumeSummary:
 
 
 def summarize_precomputed(url: str | os.PathLike[str]) -> VolumeSummary:
-    """Look at a precomputed volume or one of its scales; only ``info`` is read, but the files of a local one are counted.
-
-    Parameters
-    ----------
-    url : str or path
-        What to look at.
-
-    Returns
-    -------
-    VolumeSummary
-
-    Raises
-    ------
-    FormatError
-        ``info`` is broken.
-    MissingError
-        There is no such volume.
-    """
+    """Look at a precomputed volume or one of its scales; only ``info`` is read, but the files of a local one are counted."""
     layer = open_precomputed_layer(url)
     listed: list[tuple[int, ScaleSummary]] = []
     for scale, mag in zip(layer.info.scales, mags_of(layer.info), strict=True):

@@ -26,21 +26,6 @@ MAX_BITS = 64
 def bit_axes(grid: Vec3) -> tuple[int, ...]:
     """Say of which axis each bit of a code is, the lowest first.
 
-    Parameters
-    ----------
-    grid : tuple of 3 int
-        Cells along x, y, z.
-
-    Returns
-    -------
-    tuple of int
-        0, 1 or 2 for each bit; an axis's own bits come in ascending order.
-
-    Raises
-    ------
-    ValueError
-        The grid has no cells, or needs more than 64 bits.
-
     Examples
     --------
     >>> bit_axes((4, 2, 1))
@@ -56,22 +41,6 @@ def bit_axes(grid: Vec3) -> tuple[int, ...]:
 
 def encode(coordinates: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.uint64]:
     """Compute the codes of cells.
-
-    Parameters
-    ----------
-    coordinates : array_like of int, shape (n, 3)
-        Cells along x, y, z, inside the grid.
-    grid : tuple of 3 int
-        Cells along x, y, z.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n,)
-
-    Raises
-    ------
-    ValueError
-        A cell lies outside the grid, or the grid needs more than 64 bits.
 
     Examples
     --------
@@ -93,18 +62,6 @@ def encode(coordinates: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.uint64]:
 def decode(codes: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.int64]:
     """Compute the cells of codes.
 
-    Parameters
-    ----------
-    codes : array_like of int, shape (n,)
-        Codes.
-    grid : tuple of 3 int
-        Cells along x, y, z.
-
-    Returns
-    -------
-    ndarray of int64, shape (n, 3)
-        Along x, y, z; a code that no cell has gives one outside of the grid, or that of its lower bits.
-
     Examples
     --------
     >>> decode([6], (3, 2, 1)).tolist()
@@ -121,18 +78,6 @@ def decode(codes: npt.ArrayLike, grid: Vec3) -> npt.NDArray[np.int64]:
 
 def cells_per_axis(bits: int, grid: Vec3) -> Vec3:
     """Say how many cells along each axis the lowest bits of a code tell apart: the box of cells that share all higher bits.
-
-    Parameters
-    ----------
-    bits : int
-        How many of the lowest bits.
-    grid : tuple of 3 int
-        Cells along x, y, z.
-
-    Returns
-    -------
-    tuple of 3 int
-        Powers of two.
 
     Examples
     --------

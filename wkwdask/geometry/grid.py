@@ -20,18 +20,6 @@ if TYPE_CHECKING:
 def cell_range(box: BoundingBox, cell: Sequence[int]) -> tuple[range, range, range]:
     """Give the indices of all cells that a box touches, one range an axis.
 
-    Parameters
-    ----------
-    box : BoundingBox
-        The box; an empty one touches nothing.
-    cell : sequence of 3 int
-        Edge lengths of one cell [voxels].
-
-    Returns
-    -------
-    tuple of 3 range
-        Cell indices along x, y, z.
-
     Examples
     --------
     >>> cell_range(BoundingBox((30, 0, 0), (4, 32, 1)), (32, 32, 32))
@@ -44,20 +32,7 @@ def cell_range(box: BoundingBox, cell: Sequence[int]) -> tuple[range, range, ran
 
 
 def cells(box: BoundingBox, cell: Sequence[int]) -> Iterator[Vec3]:
-    """Go through the indices of all cells that a box touches, x fastest.
-
-    Parameters
-    ----------
-    box : BoundingBox
-        The box.
-    cell : sequence of 3 int
-        Edge lengths of one cell [voxels].
-
-    Yields
-    ------
-    tuple of 3 int
-        Index of one cell along x, y, z.
-    """
+    """Go through the indices of all cells that a box touches, x fastest."""
     x_range, y_range, z_range = cell_range(box, cell)
     for z, y, x in product(z_range, y_range, x_range):
         yield x, y, z
@@ -70,19 +45,7 @@ def cell_box(index: Vec3, cell: Sequence[int], like: BoundingBox) -> BoundingBox
 
 
 def mark_cells(found: Any, low: npt.NDArray[np.int64], high: npt.NDArray[np.int64], box: BoundingBox, cell: Sequence[int]) -> None:
-    """Mark the cells that hold voxels of some boxes.
-
-    Parameters
-    ----------
-    found : ndarray of bool, shape (x, y, z), or something that takes marks like one
-        Takes the marks: the cells that ``box`` touches.
-    low, high : ndarray of int64, shape (n, 3)
-        First voxel of each box along x, y, z, and the one behind its last.
-    box : BoundingBox
-        What counts of them [voxels].
-    cell : sequence of 3 int
-        Edge lengths of one cell [voxels].
-    """
+    """Mark the cells that hold voxels of some boxes."""
     low, high = np.maximum(low, box.topleft), np.minimum(high, box.bottomright)
     inside = (low < high).all(axis=1)
     first = np.array([cells.start for cells in cell_range(box, cell)])
@@ -95,18 +58,6 @@ def mark_cells(found: Any, low: npt.NDArray[np.int64], high: npt.NDArray[np.int6
 
 def borders(start: int, stop: int, step: int) -> tuple[int, ...]:
     """Cut an interval at the multiples of ``step`` and give the lengths of its pieces.
-
-    Parameters
-    ----------
-    start, stop : int
-        The half-open interval [voxels].
-    step : int
-        Distance of two cuts [voxels], at least 1.
-
-    Returns
-    -------
-    tuple of int
-        Positive lengths that sum to ``stop - start``; ``(0,)`` for an empty interval, as dask writes one.
 
     Examples
     --------

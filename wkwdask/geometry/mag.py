@@ -21,22 +21,6 @@ _MAG_NAME = re.compile(r"(\d+)(?:-(\d+)-(\d+))?")
 def vec3(values: Sequence[Any], what: str = "vector") -> Vec3:
     """Turn three integer-like values into a tuple of Python integers.
 
-    Parameters
-    ----------
-    values : sequence of 3 int
-        Along x, y, z; numpy integers are fine, fractions are not.
-    what : str
-        How an error calls the values.
-
-    Returns
-    -------
-    tuple of 3 int
-
-    Raises
-    ------
-    ValueError
-        There are not three values, or one of them is not a whole number.
-
     Examples
     --------
     >>> vec3([1, 2.0, 3])

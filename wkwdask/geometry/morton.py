@@ -35,20 +35,6 @@ _TABLE = _spread(np.arange(1 << _TABLE_BITS, dtype=np.uint64))
 def encode(coordinates: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     """Compute the Morton codes of block coordinates.
 
-    Parameters
-    ----------
-    coordinates : array_like of int, shape (n, 3)
-        Coordinates along x, y, z, each below 2**21.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n,)
-
-    Raises
-    ------
-    ValueError
-        A coordinate is negative or needs more than 21 bits.
-
     Examples
     --------
     >>> encode([(29, 20, 3), (23, 20, 3)]).tolist()
@@ -68,16 +54,6 @@ def encode(coordinates: npt.ArrayLike) -> npt.NDArray[np.uint64]:
 def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Compute the block coordinates of Morton codes.
 
-    Parameters
-    ----------
-    codes : array_like of int, shape (n,)
-        Codes below 2**63.
-
-    Returns
-    -------
-    ndarray of int64, shape (n, 3)
-        Coordinates along x, y, z.
-
     Examples
     --------
     >>> decode([0, 1, 2, 3, 4, 13]).tolist()
@@ -93,18 +69,6 @@ def decode(codes: npt.ArrayLike) -> npt.NDArray[np.int64]:
 
 def ordered_box(low: Vec3, high: Vec3) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """List the cells of a box in Morton order.
-
-    Parameters
-    ----------
-    low, high : tuple of 3 int
-        The half-open box along x, y, z [cells].
-
-    Returns
-    -------
-    codes : ndarray of uint64, shape (n,)
-        Morton codes, ascending; read-only.
-    coordinates : ndarray of int64, shape (n, 3)
-        The cells in that order; read-only.
 
     Examples
     --------

@@ -62,18 +62,6 @@ def check_can_be_repeated(num_jobs: int, *, starts_anew: bool) -> None:
     """Make sure that a command can go on with the first of its jobs without doing over those that it has finished.
 
     The job after an array gives the same command again, to go on: of several jobs that begin anew whatever is there, it could not tell which it has done.
-
-    Parameters
-    ----------
-    num_jobs : int
-        How many jobs the command leads to.
-    starts_anew : bool
-        Whether each replaces what is there, even what an equal job made.
-
-    Raises
-    ------
-    UnsupportedError
-        It is submitted, and cannot.
     """
     if current_batch() is not None and num_jobs > 1 and starts_anew:
         raise UnsupportedError(
@@ -83,31 +71,7 @@ def check_can_be_repeated(num_jobs: int, *, starts_anew: bool) -> None:
 
 
 def hand_out(job: Job, batch: Batch) -> Job:
-    """Hand the tasks of a job to an array, or give back a job of the few that are left.
-
-    Parameters
-    ----------
-    job : Job
-        The job, which must keep a journal.
-    batch : Batch
-        How to submit it.
-
-    Returns
-    -------
-    Job
-        What is to be run here: the job has been shared out before, and few tasks are left.
-
-    Raises
-    ------
-    HandedOver
-        The batch system goes on with it.
-    UnsupportedError
-        The job keeps no journal from which another process could go on.
-    TaskFailedError
-        The last array has finished no task at all.
-    BatchError
-        SLURM refused the job.
-    """
+    """Hand the tasks of a job to an array, or give back a job of the few that are left."""
     if not isinstance(job, JournaledJob) or job.folder is None or not can_be_handed_over(job.folder):
         raise UnsupportedError(
             f"wkwdask {batch.arguments[0]} keeps no journal that elements of an array could share; submit it with --cluster slurm-allocation"
@@ -224,23 +188,7 @@ class _Rest:
 
 
 class ElementJob:
-    """The share of one element of an array; what is finished goes to a journal of its own.
-
-    Parameters
-    ----------
-    root : str
-        The job's folder.
-    number : int
-        Which round.
-    element : int
-        Which element.
-    elements : int
-        Of how many.
-    journal : Journal
-        Takes what is finished.
-    known : set of str
-        Tasks that are finished already.
-    """
+    """The share of one element of an array; what is finished goes to a journal of its own."""
 
     def __init__(self, root: str, number: int, element: int, elements: int, journal: Journal, known: set[str]) -> None:
         self.folder = root
@@ -272,19 +220,7 @@ class ElementJob:
 
 @contextlib.contextmanager
 def element_job(root: str, number: int, element: int, *, has_started_before: bool) -> Iterator[ElementJob | None]:
-    """Open the share of one element, None where the job is over.
-
-    Parameters
-    ----------
-    root : str
-        The job's folder.
-    number : int
-        Which round.
-    element : int
-        Which element.
-    has_started_before : bool
-        Whether the element was put back into the queue: what its journal tells is not done again.
-    """
+    """Open the share of one element, None where the job is over."""
     batch = read_batch(root)
     if batch is None:
         yield None

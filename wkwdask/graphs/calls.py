@@ -18,21 +18,7 @@ if TYPE_CHECKING:
 
 
 def make_all(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> Report:
-    """Make the mags of one call in order. All are checked before the first is made. A call that was interrupted between two mags resumes.
-
-    Parameters
-    ----------
-    stages : sequence of callable
-        Each stages a mag, given what to do where it already exists.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    goes_on : bool
-        Whether the call does more when they are made.
-
-    Returns
-    -------
-    Report
-    """
+    """Make the mags of one call in order. All are checked before the first is made. A call that was interrupted between two mags resumes."""
     check_can_be_repeated(len(stages), starts_anew=existing == "overwrite")
     existing = existing_of_call(stages, existing, goes_on=goes_on)
     reports = []
@@ -45,22 +31,7 @@ def make_all(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_
 
 
 def existing_of_call(stages: Sequence[Callable[[str], Rechunk]], existing: str, *, goes_on: bool = False) -> str:
-    """Check all mags of a call before the first is made, and say what to do where one is there: ``"resume"`` where the call was interrupted after it.
-
-    Parameters
-    ----------
-    stages : sequence of callable
-        Each stages a mag, given what to do where it already exists.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``, as a user says.
-    goes_on : bool
-        Whether the call does more when they are made.
-
-    Raises
-    ------
-    ExistsError, LockedError, PermissionError
-        A mag cannot be made.
-    """
+    """Check all mags of a call before the first is made, and say what to do where one is there: ``"resume"`` where the call was interrupted after it."""
     if len(stages) < 2 and not goes_on:
         return existing
     jobs = [stage(existing).staged for stage in stages]

@@ -74,15 +74,7 @@ class _Attempt:
 
 
 class ClientRun:
-    """Runs a job on a dask cluster.
-
-    Parameters
-    ----------
-    job : TolerantJob
-        The job.
-    client : Client
-        The cluster.
-    """
+    """Runs a job on a dask cluster."""
 
     def __init__(self, job: TolerantJob, client: Any) -> None:
         self._job = job

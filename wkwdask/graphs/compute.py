@@ -27,19 +27,7 @@ _LOOK_SECONDS = 5.0
 
 
 def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Receipt], None], folder: str | None = None) -> None:
-    """Run graphs of receipts.
-
-    Parameters
-    ----------
-    graphs : sequence of dask.array.Array of Receipt
-        What :func:`shard_receipts` gave, or blocks of it.
-    title : str
-        What the progress is called.
-    take : callable
-        Gets the receipt of each shard, once, as soon as it is there.
-    folder : str, optional
-        The job's folder.
-    """
+    """Run graphs of receipts."""
     taken: set[Vec3] = set()
 
     def take_once(value: Any) -> None:
@@ -52,23 +40,7 @@ def compute_receipts(graphs: Sequence[da.Array], title: str, take: Callable[[Rec
 
 
 def compute_values(graphs: Sequence[da.Array], title: str, early: Callable[[Any], None] = lambda _: None, folder: str | None = None) -> list[Any]:
-    """Run graphs of single objects and show the progress.
-
-    Parameters
-    ----------
-    graphs : sequence of dask.array.Array of object
-        Arrays whose blocks hold one object each.
-    title : str
-        What the progress is called.
-    early : callable
-        Gets objects as soon as they are there, so that they can be noted down; also such as other tasks of the graphs give.
-    folder : str, optional
-        The job's folder.
-
-    Returns
-    -------
-    list of object
-    """
+    """Run graphs of single objects and show the progress."""
     total = sum(int(np.prod(graph.numblocks)) for graph in graphs)
     client = active_client()
     with Progress(title, total, folder, num_workers()) as progress:

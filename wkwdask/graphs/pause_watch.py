@@ -18,11 +18,6 @@ class PauseWatch:
 
     Dask pauses a worker whose memory is nearly full, and lets it go on when tasks that end have made room. A limit below what a worker needs for itself is
     never left again: the job would wait for ever, and say nothing.
-
-    Parameters
-    ----------
-    client : Client
-        The cluster.
     """
 
     def __init__(self, client: Any) -> None:
@@ -30,13 +25,7 @@ class PauseWatch:
         self._since: float | None = None
 
     def look(self) -> None:
-        """Look at the workers.
-
-        Raises
-        ------
-        TaskFailedError
-            All have been paused for a minute, and none runs a task.
-        """
+        """Look at the workers."""
         try:
             workers = list(self._client.scheduler_info(n_workers=-1).get("workers", {}).values())  # nothing where the connection is lost
         except OSError:  # the scheduler does not answer just now

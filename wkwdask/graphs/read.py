@@ -123,32 +123,7 @@ def _span(item: slice | int | np.integer[Any], length: int) -> tuple[slice, slic
 
 
 def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None) -> da.Array:
-    """Make a dask array over a volume.
-
-    Parameters
-    ----------
-    volume : Volume
-        What is read.
-    chunks : str, int or sequence of int
-        ``"auto"``, ``"file"``, ``"block"``, a byte size such as ``"64MiB"``, or voxels along x, y, z.
-    box : BoundingBox
-        Where the array has data [voxels of the mag].
-    start : tuple of 3 int
-        Absolute voxel of element 0.
-    axes : str, optional
-        Order of the axes; by default ``"cxyz"``, or ``"xyz"`` with a channel.
-    channel : int, optional
-        Read one channel and leave out the axis ``c``.
-
-    Returns
-    -------
-    dask.array.Array
-
-    Raises
-    ------
-    ValueError
-        Axes, channel or chunks make no sense.
-    """
+    """Make a dask array over a volume."""
     reader = box_reader(volume, box, start, axes, channel)
     ordered = reader_chunks(reader, chunks)
     if num_chunks(ordered) > MANY_CHUNKS:
@@ -171,13 +146,7 @@ def open_array(volume: Volume, *, chunks: Chunks, box: BoundingBox, start: Vec3,
 
 
 def box_reader(volume: Volume, box: BoundingBox, start: Vec3, axes: str | None, channel: int | None) -> BoxReader:
-    """Make a reader of a volume, see :func:`open_array`.
-
-    Raises
-    ------
-    ValueError
-        Axes or channel make no sense.
-    """
+    """Make a reader of a volume, see :func:`open_array`."""
     axes = _checked_axes(axes, channel, volume.num_channels)
     if channel is not None and not -volume.num_channels <= channel < volume.num_channels:
         raise ValueError(f"channel must be in 0..{volume.num_channels - 1}, got {channel}")
@@ -185,25 +154,7 @@ def box_reader(volume: Volume, box: BoundingBox, start: Vec3, axes: str | None, 
 
 
 def reader_chunks(reader: BoxReader, chunks: Chunks) -> tuple[tuple[int, ...], ...]:
-    """Cut what a reader reads into dask chunks, with borders on the grid of blocks.
-
-    Parameters
-    ----------
-    reader : BoxReader
-        What is read.
-    chunks : str, int or sequence of int
-        As for :func:`open_array`.
-
-    Returns
-    -------
-    tuple of tuple of int
-        Lengths along each axis of the reader.
-
-    Raises
-    ------
-    ValueError
-        Chunks make no sense.
-    """
+    """Cut what a reader reads into dask chunks, with borders on the grid of blocks."""
     volume = reader.volume
     voxel_nbytes = volume.dtype.itemsize * (volume.num_channels if "c" in reader.axes else 1)
     start = reader.grid_start

@@ -91,28 +91,7 @@ def available_memory() -> int:
 
 
 def run_job(job: Job, title: str, *, here: bool = False, tolerance: Tolerance | None = None, folder: str | None = None) -> None:
-    """Run a job to its end and show its progress; a task that fails does not keep the others from being done.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    title : str
-        What the progress is called.
-    here : bool
-        Stay in this process even if a Client is active: for tasks that hold arrays.
-    tolerance : Tolerance, optional
-        How many failures the job bears.
-    folder : str, optional
-        The job's folder, which keeps what it tells about itself; by default that of a job with a journal.
-
-    Raises
-    ------
-    HandedOver
-        The batch system goes on with it, see :mod:`wkwdask.graphs.batch`.
-    TaskFailedError
-        Several tasks failed, or a cluster gave one up; the message lists them. Where one failed, or all for the same reason, their own error is raised.
-    """
+    """Run a job to its end and show its progress; a task that fails does not keep the others from being done."""
     batch = current_batch()
     if batch is not None:
         job = hand_out(job, batch)

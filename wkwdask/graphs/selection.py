@@ -39,20 +39,7 @@ class _Piece:
 
 
 def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any]:
-    """Read the product of what selects along each axis, as numpy's ``ix_`` and xarray's ``isel`` understand it.
-
-    Parameters
-    ----------
-    reader : BoxReader
-        What is read.
-    items : sequence
-        One per axis: an int, a slice or a one-dimensional array of int, all within bounds.
-
-    Returns
-    -------
-    ndarray
-        Without the axes of ints. Beside it, memory holds one box of at most 256 voxels per edge.
-    """
+    """Read the product of what selects along each axis, as numpy's ``ix_`` and xarray's ``isel`` understand it."""
     if all(not isinstance(item, np.ndarray) and (not isinstance(item, slice) or item.step in (None, 1)) for item in items):
         return reader[tuple(items)]
     places = [_places(item, n) for item, n in zip(items, reader.shape, strict=True)]
@@ -68,20 +55,7 @@ def read_orthogonal(reader: BoxReader, items: Sequence[Item]) -> npt.NDArray[Any
 
 
 def read_points(reader: BoxReader, items: Sequence[npt.NDArray[np.integer[Any]] | slice]) -> npt.NDArray[Any]:
-    """Read the values at points, as xarray's pointwise indexing understands it: also where it transposes an array that was not read yet.
-
-    Parameters
-    ----------
-    reader : BoxReader
-        What is read.
-    items : sequence of ndarray or slice
-        One per axis. Arrays are broadcast against each other.
-
-    Returns
-    -------
-    ndarray
-        The axes of the arrays come first, then those of the slices.
-    """
+    """Read the values at points, as xarray's pointwise indexing understands it: also where it transposes an array that was not read yet."""
     shape = np.broadcast_shapes(*(item.shape for item in items if isinstance(item, np.ndarray)))
     lines = _lines(items, len(shape))
     if lines is not None:

@@ -19,13 +19,7 @@ _MOST_WAITING = 100  # with so many tasks that wait for another attempt no new o
 
 
 class TaskQueue:
-    """Tasks that can start.
-
-    Parameters
-    ----------
-    job : TolerantJob
-        Gives the tasks to start with, and takes what becomes of them.
-    """
+    """Tasks that can start."""
 
     def __init__(self, job: TolerantJob) -> None:
         self._job = job
@@ -75,13 +69,7 @@ class TaskQueue:
         return max(0.0, self._later[0][0] - time.monotonic()) if self._later else None
 
     def end(self, task: Task, outcome: Result | Failed) -> bool:
-        """Hand on what became of a task.
-
-        Returns
-        -------
-        bool
-            Whether it will come again.
-        """
+        """Hand on what became of a task."""
         if not isinstance(outcome, Failed):
             self.add(self._job.receive(task, outcome))
             return False

@@ -14,13 +14,7 @@ _AVOIDED_SECONDS = 300.0
 
 
 class Workers:
-    """Knows the workers of a cluster, and which of them to avoid.
-
-    Parameters
-    ----------
-    client : Client
-        The cluster.
-    """
+    """Knows the workers of a cluster, and which of them to avoid."""
 
     def __init__(self, client: Any) -> None:
         self._client = client

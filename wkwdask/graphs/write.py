@@ -56,19 +56,7 @@ class WritePlan:
 
 
 def plan_write(array: da.Array, target: Target) -> WritePlan:
-    """Choose how an array is written, so that memory stays bounded by its chunks and by parts of the target.
-
-    Parameters
-    ----------
-    array : dask.array.Array, shape (c, x, y, z)
-        The voxels.
-    target : Target
-        The mag.
-
-    Returns
-    -------
-    WritePlan
-    """
+    """Choose how an array is written, so that memory stays bounded by its chunks and by parts of the target."""
     budget = memory_per_task() // _SHARE_OF_MEMORY
     plan = _parts(array, target, budget)
     chunk_nbytes = math.prod(max(axis) for axis in array.chunks) * array.dtype.itemsize
@@ -83,22 +71,7 @@ def _parts(array: da.Array, target: Target, budget: int) -> PartPlan:
 
 
 def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] | None = None) -> da.Array:
-    """Build the graph that writes an array.
-
-    Parameters
-    ----------
-    array : dask.array.Array, shape (c, x, y, z)
-        The voxels, in any chunks, of the target's type; element 0 is the corner of the target's box.
-    target : Target
-        The mag.
-    prepare : callable, optional
-        Runs in a task of its own before any other.
-
-    Returns
-    -------
-    dask.array.Array of Receipt, shape (1, x, y, z)
-        One receipt per shard.
-    """
+    """Build the graph that writes an array."""
     box, shard_shape = target.box, target.shard_shape
     part_shape = _parts(array, target, memory_per_task() // _SHARE_OF_MEMORY).part_shape
     lengths = [borders(low, high, step) for low, high, step in zip(box.topleft, box.bottomright, part_shape, strict=True)]
@@ -120,28 +93,7 @@ def shard_receipts(array: da.Array, target: Target, prepare: Callable[[], None] 
 
 
 def write_shards(array: da.Array, target: Target, title: str, folder: str, done: set[Vec3], take: Callable[[Receipt], None]) -> str:
-    """Write the shards of an array that are not done yet.
-
-    Parameters
-    ----------
-    array : dask.array.Array, shape (c, x, y, z)
-        The voxels, in any chunks, of the target's type; element 0 is the corner of the target's box.
-    target : Target
-        The mag.
-    title : str
-        What the progress is called.
-    folder : str
-        The job's folder.
-    done : set of (int, int, int)
-        Shards that are left out.
-    take : callable
-        Gets the receipt of each shard as soon as it is there.
-
-    Returns
-    -------
-    str
-        What a user should know about how it was done.
-    """
+    """Write the shards of an array that are not done yet."""
     plan = plan_write(array, target)
     if not plan.set_aside_nbytes:
         compute_receipts(_without(shard_receipts(array, target), target, done), title, take, folder)
@@ -193,19 +145,7 @@ def _set_aside(
 
 
 def finished(receipts: da.Array, finish: Callable[[list[Receipt]], Any]) -> Any:
-    """Add a last task that takes all receipts.
-
-    Parameters
-    ----------
-    receipts : dask.array.Array of Receipt
-        What :func:`shard_receipts` gave.
-    finish : callable
-        Gets the list of receipts; its result is the result of the whole.
-
-    Returns
-    -------
-    Delayed
-    """
+    """Add a last task that takes all receipts."""
     return dask.delayed(_finish, pure=False)(finish, receipts.rechunk(receipts.shape, method="tasks"))
 
 
@@ -306,20 +246,7 @@ def write_now_or_later(staged: StagedMags, array: da.Array | npt.NDArray[Any], t
 
 
 def write_array_later(staged: StagedMags, array: da.Array | npt.NDArray[Any]) -> Any:
-    """Check now that an array can be written, and build a graph whose last task lets the mag appear.
-
-    Parameters
-    ----------
-    staged : StagedMags
-        The job.
-    array : dask.array.Array or ndarray, shape (c, x, y, z)
-        The voxels.
-
-    Returns
-    -------
-    Delayed
-        Its result is a Report.
-    """
+    """Check now that an array can be written, and build a graph whose last task lets the mag appear."""
     staged.check_free()
     done = staged.done()
     if done is not None:

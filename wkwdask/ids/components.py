@@ -123,13 +123,7 @@ class Labelling:
         return self.plan.brick_box(brick).intersection(self.area)
 
     def read(self, box: BoundingBox) -> npt.NDArray[Any] | None:
-        """Read what is labelled, shape (x, y, z); None where all is zero.
-
-        Returns
-        -------
-        ndarray or None
-            Labels, or whether a voxel counts.
-        """
+        """Read what is labelled, shape (x, y, z); None where all is zero."""
         voxels = np.empty((1, *box.size), self.source.dtype, order="F")
         if not self.source.read_into(voxels, box.topleft, fill_zeros=self._zero_counts) and not self._zero_counts:
             return None
@@ -141,13 +135,7 @@ class Labelling:
         return counts
 
     def label(self, brick: Vec3) -> tuple[npt.NDArray[Any], npt.NDArray[np.uint32], int, npt.NDArray[np.int64]] | None:
-        """Label a brick.
-
-        Returns
-        -------
-        tuple or None
-            What was read, labels, the number of components that touch an open face, sizes; None where there is nothing.
-        """
+        """Label a brick."""
         box = self.inside(brick)
         voxels = None if box.is_empty else self.read(box)
         if voxels is None:
@@ -203,15 +191,7 @@ class LabelSpec:
 
 
 class ScratchJob:
-    """A job whose tasks leave scratch files and lead to no others.
-
-    Parameters
-    ----------
-    tasks : sequence of Task
-        The tasks.
-    is_there : callable
-        Tells whether what a task left at an earlier start is there and still good.
-    """
+    """A job whose tasks leave scratch files and lead to no others."""
 
     def __init__(self, tasks: Sequence[Task], is_there: Callable[[Task, Result], bool]) -> None:
         self._tasks = tasks
@@ -437,13 +417,7 @@ class Components:
         return self.labelling.occupied(region_shape)
 
     def states(self, region: Vec3) -> int:
-        """Sum up the states of all files that are read for a region.
-
-        Raises
-        ------
-        IncompleteWriteError
-            They have changed since the region was labelled.
-        """
+        """Sum up the states of all files that are read for a region."""
         states = self.labelling.states(region)
         if FacesFile(faces_path(self.labelling.folder, region)).sources != states:
             raise self._changed(self.plan.region_box(region))
@@ -453,13 +427,7 @@ class Components:
         return IncompleteWriteError(f'{self.labelling.source.name}: {box} was changed while it was read; existing="overwrite" starts anew')
 
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
-        """Give the ids of a brick, shape (c, x, y, z); None where all of them are zero.
-
-        Raises
-        ------
-        IncompleteWriteError
-            The source has changed since the brick was labelled.
-        """
+        """Give the ids of a brick, shape (c, x, y, z); None where all of them are zero."""
         labelling = self.labelling
         x, y, z = (t // n for t, n in zip(box.topleft, self.plan.brick_shape, strict=True))
         table = load_table(labelling.table_path)

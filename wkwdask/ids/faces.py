@@ -53,19 +53,7 @@ class BrickFaces:
 
 
 def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources: int) -> None:
-    """Store what the bricks of a region leave; doing it again changes nothing.
-
-    Parameters
-    ----------
-    folder : str
-        Folder of scratch files, below one that must be there.
-    region : tuple of 3 int
-        Index of the region.
-    bricks : iterable of BrickFaces
-        Its bricks that have components.
-    sources : int
-        Digest of the files that were read.
-    """
+    """Store what the bricks of a region leave; doing it again changes nothing."""
     make_folders_below(os.path.dirname(folder), folder)
     file = NewFile(faces_path(folder, region))
     rows, offset = [], 0
@@ -93,18 +81,7 @@ def faces_path(folder: str, region: Vec3) -> str:
 
 
 class FacesFile:
-    """The file of one region.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Raises
-    ------
-    CorruptError
-        It is damaged.
-    """
+    """The file of one region."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -226,13 +203,7 @@ def pairs_path(folder: str, region: Vec3) -> str:
 
 
 def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
-    """Read the pairs of a region, shape (n, 2).
-
-    Raises
-    ------
-    CorruptError
-        The file is damaged.
-    """
+    """Read the pairs of a region, shape (n, 2)."""
     path = pairs_path(folder, region)
     data = np.fromfile(path, np.int64)
     if os.path.getsize(path) % 16 != 8 or zlib.crc32(data[:-1].tobytes()) != data[-1]:

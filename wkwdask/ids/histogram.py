@@ -71,15 +71,6 @@ class Bins(NamedTuple):
 def bins_between(number: int, low: Any, high: Any, dtype: np.dtype[Any]) -> Bins:
     """Choose bins for the values of a type from the least to the greatest: fewer of them where floats lie too far apart for so many.
 
-    Parameters
-    ----------
-    number : int
-        How many at most.
-    low, high : scalar
-        The least and the greatest value, of the type.
-    dtype : dtype
-        Type of the values.
-
     Examples
     --------
     >>> bins_between(4096, np.float32(10000), np.float32(10001), np.dtype(np.float32)).number
@@ -157,13 +148,7 @@ class HistogramSurvey(_ValueSurvey):
 
 
 class HistogramFindings:
-    """The counts so far, by slice.
-
-    Parameters
-    ----------
-    survey : HistogramSurvey
-        What is counted.
-    """
+    """The counts so far, by slice."""
 
     def __init__(self, survey: HistogramSurvey) -> None:
         self._survey = survey
@@ -226,13 +211,7 @@ class RangeSurvey(_ValueSurvey):
 
 
 class RangeFindings:
-    """The range so far.
-
-    Parameters
-    ----------
-    survey : RangeSurvey
-        What is looked at.
-    """
+    """The range so far."""
 
     def __init__(self, survey: RangeSurvey) -> None:
         self._survey = survey
@@ -277,20 +256,6 @@ def plan_values(volume: Volume, box: BoundingBox, *, per_slice: bool) -> BrickPl
 def percentiles(counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Give the percentiles of counted values: those of ``numpy.percentile``, linear between ranks.
 
-    Parameters
-    ----------
-    counts : ndarray of int64, shape (n,)
-        How often each value is there.
-    values : ndarray, shape (n,)
-        The values, ascending.
-    percents : ndarray of float64, shape (p,)
-        From 0 to 100.
-
-    Returns
-    -------
-    ndarray of float64, shape (p,)
-        NaN where nothing was counted.
-
     Examples
     --------
     >>> percentiles(np.array([1, 0, 1]), np.array([0, 1, 2]), np.array([0, 50, 75])).tolist()
@@ -308,13 +273,7 @@ def percentiles(counts: npt.NDArray[np.int64], values: npt.NDArray[Any], percent
 
 
 def binned_percentiles(counts: npt.NDArray[np.int64], edges: npt.NDArray[Any], percents: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Give percentiles of values of which only the bins are known, as if the values of a bin were spread evenly over it.
-
-    Returns
-    -------
-    ndarray of float64, shape (p,)
-        Off by the width of a bin at most; NaN where nothing was counted.
-    """
+    """Give percentiles of values of which only the bins are known, as if the values of a bin were spread evenly over it."""
     ends = np.concatenate([[0], np.cumsum(counts)])
     if not ends[-1]:
         return np.full(len(percents), np.nan)

@@ -54,20 +54,7 @@ class IdMap:
     """Size, time of modification and inode of a file that is not the job's own."""
 
     def arrays(self) -> tuple[npt.NDArray[np.uint64] | None, npt.NDArray[Any]]:
-        """Map the table into memory.
-
-        Returns
-        -------
-        keys : ndarray of uint64 or None
-            The ids, ascending; None where values are those of 0, 1, 2...
-        values : ndarray of integers
-            What they become.
-
-        Raises
-        ------
-        IncompleteWriteError
-            The file is not what it was.
-        """
+        """Map the table into memory."""
         if self.state is not None and self.state != _state(self.values_path):
             raise IncompleteWriteError(f'{self.values_path}: was changed while ids were mapped; existing="overwrite" starts anew')
         return _mapped(self)
@@ -128,13 +115,7 @@ def _state(path: str) -> tuple[int, int, int]:
 
 
 def own_values(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMap:
-    """Use a file of a user: an entry for each id from 0 on.
-
-    Raises
-    ------
-    FormatError
-        A value is negative.
-    """
+    """Use a file of a user: an entry for each id from 0 on."""
     largest, state = 0, _state(path)
     for first in range(0, count, ROWS):
         chunk = np.fromfile(path, dtype, min(ROWS, count - first), offset=offset + first * dtype.itemsize)
@@ -143,13 +124,7 @@ def own_values(path: str, dtype: np.dtype[Any], offset: int, count: int) -> IdMa
 
 
 def write_values(folder: str, chunks: Iterable[npt.NDArray[Any]], source: str) -> IdMap:
-    """Store an entry for each id from 0 on.
-
-    Raises
-    ------
-    FormatError
-        A value is negative.
-    """
+    """Store an entry for each id from 0 on."""
     path, count, largest = f"{folder}/values", 0, 0
     with _Growing(path) as file:
         for chunk in chunks:
@@ -192,26 +167,7 @@ class _Growing:
 
 
 def write_pairs_sorted(folder: str, chunks: PairChunks, describe: Callable[[int], str]) -> IdMap:
-    """Store pairs in any order, sorted by their ids: chunks are sorted one by one, and merged from files.
-
-    Parameters
-    ----------
-    folder : str
-        Where; it must be there.
-    chunks : callable
-        Gives all pairs from the beginning: number of the first row, ids, values.
-    describe : callable
-        Says where a row is, for errors.
-
-    Returns
-    -------
-    IdMap
-
-    Raises
-    ------
-    FormatError
-        An id becomes two things.
-    """
+    """Store pairs in any order, sorted by their ids: chunks are sorted one by one, and merged from files."""
     runs: list[tuple[str, int]] = []
     try:
         for number, (_, keys, values) in enumerate(chunks()):

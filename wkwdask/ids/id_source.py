@@ -54,15 +54,7 @@ class IdSource(Protocol):
 
 
 def as_ids(values: Any, what: str) -> npt.NDArray[np.uint64]:
-    """Make sure that values are ids: whole numbers from 0 to 2^64 - 1.
-
-    Raises
-    ------
-    TypeError
-        They are no whole numbers.
-    ValueError
-        One is negative or too large.
-    """
+    """Make sure that values are ids: whole numbers from 0 to 2^64 - 1."""
     array = np.asarray(values)
     if array.dtype.kind == "f" and not hasattr(values, "dtype") and all(isinstance(value, (int, np.integer)) for value in values):
         array = np.array(values, object)  # some are too long for int64
@@ -289,13 +281,7 @@ class AgglomerateFile(_File):
     """An agglomerate file of WEBKNOSSOS: ``segment_to_agglomerate`` has one entry for each segment from 0 on."""
 
     def write(self, folder: str) -> IdMap:
-        """Make a table of it.
-
-        Raises
-        ------
-        FormatError
-            It is no such file.
-        """
+        """Make a table of it."""
         with open_hdf5(self.path, "analysis") as file, reading(self.path, "agglomerate file"):
             h5py, found = need("h5py", self.path, "analysis"), find_item(file, AGGLOMERATE_DATASET)
             if not isinstance(found, h5py.Dataset) or found.ndim != 1 or found.dtype.kind not in "iu":
@@ -306,25 +292,7 @@ class AgglomerateFile(_File):
 
 
 def open_mapping(mapping: Any) -> IdSource:
-    """Take what a user gives as a mapping, but for NML, which needs the segmentation.
-
-    Parameters
-    ----------
-    mapping : dict, ndarray, tuple, Series, DataFrame, str or path
-        ``{id: id}``; an array of shape (n, 2), or (n,) with an entry for each id; a tuple of ids and values; a Series by ids; a DataFrame of two columns;
-        or a file.
-
-    Raises
-    ------
-    MissingError
-        There is no such file.
-    TypeError
-        It is none of these.
-    UnsupportedError
-        The file has another suffix.
-    ValueError
-        It holds what is no id.
-    """
+    """Take what a user gives as a mapping, but for NML, which needs the segmentation."""
     if isinstance(mapping, (str, os.PathLike)):
         return _open_file(local_path(mapping))
     if isinstance(mapping, dict):
@@ -368,17 +336,7 @@ def _open_file(path: str) -> IdSource:
 
 
 def mapping_path(url: str | os.PathLike[str]) -> str:
-    """Make sure that a mapping can be written to a file, before the work begins.
-
-    Raises
-    ------
-    MissingError
-        Its folder is not there.
-    ModuleNotFoundError
-        A package is not installed.
-    ValueError
-        Its name has another suffix.
-    """
+    """Make sure that a mapping can be written to a file, before the work begins."""
     path = local_path(url)
     if not path.endswith((".npy", *TABLE_SUFFIXES)):
         raise ValueError(f"{path}: a mapping is written as .npy, {' or '.join(TABLE_SUFFIXES)}")
@@ -390,15 +348,7 @@ def mapping_path(url: str | os.PathLike[str]) -> str:
 
 
 def write_mapping(path: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> None:
-    """Write a mapping in a form that can be read again; the file appears when it is complete.
-
-    Parameters
-    ----------
-    path : str
-        As :func:`mapping_path` gave it.
-    old, new : ndarray of integers, shape (n,)
-        The ids, and what they become.
-    """
+    """Write a mapping in a form that can be read again; the file appears when it is complete."""
     import pandas as pd
 
     if not path.endswith(".npy"):

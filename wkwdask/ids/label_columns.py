@@ -22,22 +22,7 @@ _SAFE = 2.0**62
 
 
 def label_columns(rows: LabelRows, box: BoundingBox, voxel_size_nm: Sequence[float] | None) -> dict[str, npt.NDArray[Any]]:
-    """Turn rows into the columns that people see.
-
-    Parameters
-    ----------
-    rows : LabelRows
-        What is known of the labels, with places counted from the corner of the box.
-    box : BoundingBox
-        What was looked at [voxels of the mag].
-    voxel_size_nm : sequence of 3 float, optional
-        Edge lengths of a mag-1 voxel [nm].
-
-    Returns
-    -------
-    dict of str to ndarray, shape (n,)
-        Boxes and centroids in voxels of mag 1, volumes in cubic micrometers, centroids in nanometers too.
-    """
+    """Turn rows into the columns that people see."""
     factors = box.mag.factors
     columns: dict[str, npt.NDArray[Any]] = {"voxels": rows.counts}
     if voxel_size_nm is not None:

@@ -95,13 +95,7 @@ class LabelSurvey:
 
 
 class LabelFindings:
-    """The labels that were found so far.
-
-    Parameters
-    ----------
-    survey : LabelSurvey
-        What is to be found out.
-    """
+    """The labels that were found so far."""
 
     def __init__(self, survey: LabelSurvey) -> None:
         self._survey = survey
@@ -129,30 +123,7 @@ class LabelFindings:
 
 
 def make_label_survey(labels: Volume, values: Volume | None, box: BoundingBox, *, ignore_zero: bool) -> LabelSurvey:
-    """Plan what is read to find out about labels.
-
-    Parameters
-    ----------
-    labels : Volume
-        The labels.
-    values : Volume, optional
-        The other layer.
-    box : BoundingBox
-        What counts [voxels of the labels' mag], inside of their volume.
-    ignore_zero : bool
-        Whether voxels with the label 0 do not count.
-
-    Returns
-    -------
-    LabelSurvey
-
-    Raises
-    ------
-    TypeError
-        The labels are no integers.
-    ValueError
-        They have several channels, or the other layer is finer.
-    """
+    """Plan what is read to find out about labels."""
     if labels.dtype.kind not in "iu":
         raise TypeError(f"{labels.name}: labels are integers, these voxels are {labels.dtype}")
     if labels.num_channels != 1:

@@ -31,18 +31,7 @@ class Opened:
         return voxel_size_of(self.layer, self.volume)
 
     def part(self, box: BoundingBox | None) -> BoundingBox:
-        """Count a part of the layer in voxels of the mag.
-
-        Parameters
-        ----------
-        box : BoundingBox, optional
-            The part; by default all.
-
-        Raises
-        ------
-        BoundsError
-            It reaches outside.
-        """
+        """Count a part of the layer in voxels of the mag."""
         if box is None:
             return self.volume.box
         part = box.in_mag(self.volume.box.mag)
@@ -51,26 +40,7 @@ class Opened:
 
 
 def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | None, category: str | None = None) -> Opened:
-    """Open the mag that a user names.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset, a layer or a mag, or a precomputed volume.
-    layer : str, optional
-        The layer; may be omitted where there is one, or one of the category.
-    mag : Mag or str, optional
-        The mag, or the key of a scale; by default that of the path, else the finest with files.
-    category : str, optional
-        ``"color"`` or ``"segmentation"``.
-
-    Raises
-    ------
-    MissingError
-        Dataset, layer or mag is not there.
-    ValueError
-        Several layers could be meant, or the mag contradicts the path.
-    """
+    """Open the mag that a user names."""
     found = find(url)
     if layer is None and category is not None:
         fitting = tuple(one for one in found.layers if one.category == category)
@@ -79,22 +49,7 @@ def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | 
 
 
 def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | str | None) -> Opened:
-    """Open a layer that is read together with another one.
-
-    Parameters
-    ----------
-    first : Opened
-        The other one.
-    color : str or path
-        The name of a layer of the same dataset, or the path of a layer or mag.
-    mag : Mag, optional
-        The mag; by default that of the path, else that of the other layer, or the next coarser one with files.
-
-    Raises
-    ------
-    MissingError
-        There is no such layer, or it has finer mags only.
-    """
+    """Open a layer that is read together with another one."""
     datasource = first.layer.datasource
     named = datasource.layer(os.fspath(color)) if datasource is not None else None
     folder = first.layer.dataset_folder

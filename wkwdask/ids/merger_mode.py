@@ -51,20 +51,7 @@ class MergerMode:
 
 
 def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
-    """Look up which segments an NML merges; trees that share a segment are one.
-
-    Parameters
-    ----------
-    path : str
-        The ``.nml`` file.
-    segmentation : Volume
-        What it was made for, in any mag; one channel.
-
-    Raises
-    ------
-    FormatError
-        It is no NML.
-    """
+    """Look up which segments an NML merges; trees that share a segment are one."""
     trees, positions = read_nodes(path)
     ids = sample_ids(segmentation, positions // np.array(segmentation.box.mag.factors))
     hit = ids != 0
@@ -77,19 +64,7 @@ def read_merger_mode(path: str, segmentation: Volume) -> MergerMode:
 
 
 def sample_ids(volume: Volume, places: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Read single voxels, each chunk once; 0 outside of the volume.
-
-    Parameters
-    ----------
-    volume : Volume
-        The segmentation.
-    places : ndarray of int64, shape (n, 3)
-        Voxels of its mag.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n,)
-    """
+    """Read single voxels, each chunk once; 0 outside of the volume."""
     found = np.zeros(len(places), np.uint64)
     box = volume.box
     inside = np.flatnonzero(((places >= box.topleft) & (places < box.bottomright)).all(axis=1))

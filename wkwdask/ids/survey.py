@@ -80,13 +80,7 @@ class SurveySpec:
 
 
 class SurveyJob:
-    """One survey. Where the order counts, findings wait for those of the regions before them.
-
-    Parameters
-    ----------
-    survey : Survey
-        What is to be found out.
-    """
+    """One survey. Where the order counts, findings wait for those of the regions before them."""
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
@@ -113,15 +107,7 @@ class SurveyJob:
 
 
 class Surveying(Work[Any]):
-    """Finds something out about a volume; regions that cannot be read are listed.
-
-    Parameters
-    ----------
-    survey : Survey
-        What.
-    title : str
-        What the progress is called.
-    """
+    """Finds something out about a volume; regions that cannot be read are listed."""
 
     def __init__(self, survey: Survey, title: str) -> None:
         self._survey, self._title = survey, title

@@ -34,28 +34,7 @@ class _Stream(io.RawIOBase):
 
 
 def table_path(url: str | os.PathLike[str]) -> str:
-    """Make sure that a table can be written to a file, before the work begins.
-
-    Parameters
-    ----------
-    url : str or path
-        The file.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    ExistsError
-        It is a folder.
-    MissingError
-        Its folder is not there.
-    ModuleNotFoundError
-        A package is not installed.
-    ValueError
-        Its name has another suffix.
-    """
+    """Make sure that a table can be written to a file, before the work begins."""
     path = local_path(url)
     if not path.endswith(SUFFIXES):
         raise ValueError(f"{path}: a table is written as {' or '.join(SUFFIXES)}")
@@ -69,15 +48,7 @@ def table_path(url: str | os.PathLike[str]) -> str:
 
 
 def write_table(frame: DataFrame, path: str) -> None:
-    """Write a table; the file appears when it is complete.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        The table.
-    path : str
-        As :func:`table_path` gave it.
-    """
+    """Write a table; the file appears when it is complete."""
     file = NewFile(path)
     try:
         with io.BufferedWriter(_Stream(file), 1 << 20) as stream:

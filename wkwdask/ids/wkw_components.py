@@ -102,13 +102,7 @@ class ComponentsSearch(Plan):
             check_not_replaced(self.labelling.source)
 
     def numbered(self, num_components: int) -> ComponentsSearch:
-        """Choose the type of the ids, now that their number is known, and let the JSON tell it.
-
-        Raises
-        ------
-        ValueError
-            The type that was asked for cannot hold them.
-        """
+        """Choose the type of the ids, now that their number is known, and let the JSON tell it."""
         target: Any = self.staged.targets[0]
         if num_components > np.iinfo(target.dtype).max or (self.chooses_dtype and num_components > _MOST_OF_32_BITS):
             if not self.chooses_dtype:
@@ -129,15 +123,7 @@ def _with_longer_ids(target: WkwTarget) -> WkwTarget:
 
 
 def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> Volume:
-    """Open what is read: a mag, a layer (its finest mag), a dataset together with the name of a layer, or what other formats hold.
-
-    Raises
-    ------
-    MissingError
-        There is no such layer or mag.
-    ValueError
-        It has several channels.
-    """
+    """Open what is read: a mag, a layer (its finest mag), a dataset together with the name of a layer, or what other formats hold."""
     volume: Volume = open_any(url) if layer is None and mag is None else open_source(url, layer, mag, "mag")[1]
     if volume.num_channels != 1:
         raise ValueError(f"{volume.name}: has {volume.num_channels} channels, expected one")
@@ -145,13 +131,7 @@ def open_labels(url: str | os.PathLike[str], layer: str | None, mag: Mag | None)
 
 
 def place_like(target: str | os.PathLike[str], source: Volume, *, allow_external: bool) -> Place:
-    """Find out where a mag goes that is made of another one, voxel by voxel.
-
-    Raises
-    ------
-    ValueError
-        It is the source or lies inside it, or is another mag.
-    """
+    """Find out where a mag goes that is made of another one, voxel by voxel."""
     place = place_of(target, allow_external=allow_external)
     if isinstance(source, WkwVolume):
         folder, outer = os.path.realpath(place.folder), os.path.realpath(source.folder)
@@ -178,13 +158,7 @@ def lay_out_components(
     layer: str | None = None,
     mag: Mag | None = None,
 ) -> ComponentsSearch:
-    """Check and lay out the making of components, or find the interrupted job that is to go on.
-
-    Raises
-    ------
-    BoundsError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
-        As for :func:`wkwdask.connected_components`.
-    """
+    """Check and lay out the making of components, or find the interrupted job that is to go on."""
     check_level(options.level)
     if options.connectivity not in CONNECTIVITIES:
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
@@ -218,15 +192,7 @@ def lay_out_components(
 
 
 def _limits(threshold: float | tuple[float, float] | None, source: Volume) -> tuple[Any, Any] | None:
-    """Turn what a user asks for into the least and the greatest value that counts; whole numbers where values are.
-
-    Raises
-    ------
-    TypeError
-        Labels are not integers.
-    ValueError
-        No value can lie between the limits.
-    """
+    """Turn what a user asks for into the least and the greatest value that counts; whole numbers where values are."""
     if threshold is None:
         if source.dtype.kind not in "iu":
             raise TypeError(f"{source.name}: holds {source.dtype.name}; equal labels are joined only of integers, give threshold=")

@@ -76,13 +76,7 @@ class Remapping:
     """Type of the result."""
 
     def __call__(self, ids: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Map.
-
-        Raises
-        ------
-        ValueError
-            An id is kept that the type cannot hold.
-        """
+        """Map."""
         out = np.empty(ids.shape, self.dtype, order="F")
         unfit = map_ids(np.asfortranarray(ids), *self.table.arrays(), out, keeps=self.keeps)
         if unfit is not None:
@@ -126,13 +120,7 @@ class Remap(Plan):
             check_not_replaced(self.source)
 
     def table(self) -> IdMap:
-        """Make the table in the job's folder, or find that of an earlier start.
-
-        Raises
-        ------
-        FormatError, ValueError
-            The mapping is no mapping, or the type of the target cannot hold an id.
-        """
+        """Make the table in the job's folder, or find that of an earlier start."""
         folder = self.target.scratch_folder
         make_folders_below(os.path.dirname(folder), folder)
         table = saved_map(folder) or self.mapping.write(folder)
@@ -157,13 +145,7 @@ def lay_out_remap(
     layer: str | None = None,
     mag: Mag | None = None,
 ) -> Remap:
-    """Check and lay out the mapping of a layer's ids, or find the interrupted job that is to go on.
-
-    Raises
-    ------
-    BoundsError, FormatError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
-        As for :func:`wkwdask.remap`.
-    """
+    """Check and lay out the mapping of a layer's ids, or find the interrupted job that is to go on."""
     check_level(options.level)
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")

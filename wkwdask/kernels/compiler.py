@@ -50,13 +50,7 @@ def _is_private_and_writable(folder: Path) -> bool:
 
 @cache
 def cache_folder() -> Path | None:
-    """Find the folder for machine code.
-
-    Returns
-    -------
-    Path or None
-        None where no folder can be written.
-    """
+    """Find the folder for machine code."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
@@ -67,17 +61,7 @@ def cache_folder() -> Path | None:
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function on its first call, without the GIL, and keep its machine code where that is possible.
-
-    Parameters
-    ----------
-    function : callable
-        A module-level function that numba can compile; the helpers it calls are compiled into it.
-
-    Returns
-    -------
-    callable
-    """
+    """Compile a function on its first call, without the GIL, and keep its machine code where that is possible."""
     folder = cache_folder()
     config: Any = numba.config
     before = config.CACHE_DIR

@@ -109,29 +109,7 @@ class Converted:
         return states
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels.
-
-        Parameters
-        ----------
-        out : ndarray, shape (c, x, y, z)
-            What to fill.
-        topleft : tuple of 3 int
-            Absolute voxel that goes to element 0.
-        first_channel : int
-            Which of :attr:`channels` goes to channel 0 of the array.
-        fill_zeros : bool
-            Not looked at: the array is always filled.
-
-        Returns
-        -------
-        int
-            1.
-
-        Raises
-        ------
-        BoundsError
-            Values stay what they are, and one does not fit the type.
-        """
+        """Fill an array with voxels."""
         wanted = self.channels[first_channel : first_channel + out.shape[0]]
         first, last = min(wanted), max(wanted)
         planes = np.empty((last - first + 1, *out.shape[:0:-1]), self.source.dtype).transpose(0, 3, 2, 1)
@@ -149,15 +127,7 @@ class Converted:
 
 
 def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_range: tuple[float, float] | None) -> Any:
-    """Take channels of a volume as a user asks for them, with values of another type; the volume itself, where that changes nothing.
-
-    Raises
-    ------
-    TypeError
-        There is no such voxel type.
-    ValueError
-        There is no such channel, or the range is none.
-    """
+    """Take channels of a volume as a user asks for them, with values of another type; the volume itself, where that changes nothing."""
     every = tuple(range(volume.num_channels))
     chosen = every if channels is None else tuple(channels)
     if not chosen or not set(chosen) <= set(every):
@@ -168,13 +138,7 @@ def converted(volume: Any, channels: Sequence[int] | None, dtype: Any, value_ran
 
 
 def _check_range(value_range: tuple[float, float] | None) -> None:
-    """Make sure that values can be scaled from a range.
-
-    Raises
-    ------
-    ValueError
-        It is no lower and higher number, both finite.
-    """
+    """Make sure that values can be scaled from a range."""
     if value_range is None:
         return
     low, high = value_range
@@ -184,25 +148,6 @@ def _check_range(value_range: tuple[float, float] | None) -> None:
 
 def convert_values(values: npt.NDArray[Any], dtype: np.dtype[Any], value_range: tuple[float, float] | None) -> npt.NDArray[Any]:
     """Give values another type.
-
-    Parameters
-    ----------
-    values : ndarray
-        The values.
-    dtype : dtype
-        The type.
-    value_range : pair of float, optional
-        What becomes the least and the greatest value of an integer type, or 0 and 1 of a float type: values are scaled, rounded half to even, and cut off
-        beyond the range; NaN becomes the least. Without it values stay what they are.
-
-    Returns
-    -------
-    ndarray of dtype
-
-    Raises
-    ------
-    BoundsError
-        There is no range, and a value does not fit the type.
 
     Examples
     --------

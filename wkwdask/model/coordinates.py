@@ -40,24 +40,7 @@ class Spacing:
 
 
 def spacing_of(coordinate: Any, axis: str) -> Spacing:
-    """Measure the voxels of a coordinate.
-
-    Parameters
-    ----------
-    coordinate : DataArray
-        Rising numbers: voxels of the array without ``units``, else lengths. The attributes ``mag`` and ``voxel_size_nm`` that opened arrays have make it exact.
-    axis : str
-        The axis, for errors.
-
-    Returns
-    -------
-    Spacing
-
-    Raises
-    ------
-    ValueError
-        These are no numbers, none at all, no even steps, or have another unit.
-    """
+    """Measure the voxels of a coordinate."""
     if coordinate.dtype.kind not in "iuf":
         raise ValueError(f"coordinate {axis}: must be numbers, got {coordinate.dtype}; give offset= or drop it")
     values = np.atleast_1d(np.asarray(coordinate.values, np.float64))
@@ -82,13 +65,7 @@ def spacing_of(coordinate: Any, axis: str) -> Spacing:
 
 
 def first_voxel(spacing: Spacing, axis: str) -> int:
-    """Find the voxel of the first value: the number of steps to it, from the corner or the centre of voxel 0.
-
-    Raises
-    ------
-    ValueError
-        It is neither the corner nor the centre of a voxel, or no centre in an array that was opened, or nothing says how long a voxel is.
-    """
+    """Find the voxel of the first value: the number of steps to it, from the corner or the centre of voxel 0."""
     if spacing.step is None:
         raise ValueError(f"coordinate {axis}: one value in {spacing.units} does not tell how long a voxel is; give offset=")
     first = spacing.first / spacing.step

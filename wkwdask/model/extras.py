@@ -7,26 +7,7 @@ from typing import Any
 
 
 def need(module: str, what: str, extra: str = "convert") -> Any:
-    """Import a package of an extra.
-
-    Parameters
-    ----------
-    module : str
-        The package.
-    what : str
-        What it is needed for, for the error: usually a path.
-    extra : str
-        The extra that it comes with.
-
-    Returns
-    -------
-    module
-
-    Raises
-    ------
-    ModuleNotFoundError
-        It is not installed.
-    """
+    """Import a package of an extra."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -46,25 +46,7 @@ class Problems:
 
 
 def parse_object(content: str | bytes, source: str) -> dict[str, Any]:
-    """Read the content of a JSON file that holds an object.
-
-    Parameters
-    ----------
-    content : str or bytes
-        The file's content; bytes are UTF-8, with or without a byte order mark.
-    source : str
-        The file, for errors.
-
-    Returns
-    -------
-    dict
-        Numbers with a point or an exponent are :class:`Number`.
-
-    Raises
-    ------
-    CorruptError
-        The content is no JSON, another kind of value, or nested too deep.
-    """
+    """Read the content of a JSON file that holds an object."""
     try:
         text = content if isinstance(content, str) else content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -94,13 +76,7 @@ def _check_depth(document: dict[str, Any], source: str) -> None:
 
 
 def format_json(value: Any) -> str:
-    """Write a value over several lines; numbers that were read keep their digits.
-
-    Raises
-    ------
-    ValueError
-        A new value is no number, or infinite, which JSON cannot say.
-    """
+    """Write a value over several lines; numbers that were read keep their digits."""
     return "".join(_written(value, "\n")) + "\n"
 
 

@@ -67,19 +67,6 @@ def mag_of(ratio: Sequence[float] | None) -> Mag | None:
 def offset_of(centre: Sequence[float], base: Sequence[float], ratio: Sequence[float]) -> Vec3:
     """Turn the centre of an array's first voxel into the voxel of its mag at which it starts: the nearest one.
 
-    Parameters
-    ----------
-    centre : sequence of 3 float
-        Where the centre lies, in any unit; that of the finest array's voxel 0 is the origin.
-    base : sequence of 3 float
-        Edge lengths of a voxel of the finest array.
-    ratio : sequence of 3 float
-        How many of these one voxel spans.
-
-    Returns
-    -------
-    tuple of 3 int
-
     Notes
     -----
     Of coarser arrays some software states the centre of the first voxel, some its corner, some nothing: all of these are nearest to the same voxel.

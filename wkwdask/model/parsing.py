@@ -17,20 +17,6 @@ def reading(name: str, kind: str, place: Callable[[], str] | None = None) -> Ite
 
     Errors of this package, of a package that is not installed, and of the operating system pass: they say nothing about the content.
 
-    Parameters
-    ----------
-    name : str
-        The file, or a part of it.
-    kind : str
-        What was expected, such as ``"HDF5 file"``.
-    place : callable, optional
-        Says how far reading came.
-
-    Raises
-    ------
-    CorruptError
-        The file cannot be read.
-
     Examples
     --------
     >>> with reading("a.json", "JSON"):

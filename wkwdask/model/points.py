@@ -18,26 +18,7 @@ if TYPE_CHECKING:
 
 
 def sample_points(volume: Volume, points: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Read the values at points, each chunk once.
-
-    Parameters
-    ----------
-    volume : Volume
-        What is read.
-    points : ndarray of int64, shape (n, 3)
-        Absolute voxels of the mag along x, y, z, inside the box.
-
-    Returns
-    -------
-    ndarray, shape (n, c)
-
-    Raises
-    ------
-    BoundsError
-        A point lies outside the box.
-    FormatError
-        A file is broken.
-    """
+    """Read the values at points, each chunk once."""
     outside = np.flatnonzero((points < volume.box.topleft).any(axis=1) | (points >= volume.box.bottomright).any(axis=1))
     if outside.size:
         raise BoundsError(f"{volume.name}: point {points[outside[0]].tolist()} lies outside the box {volume.box}")

@@ -69,13 +69,7 @@ class Receipt:
 
     @classmethod
     def from_json(cls, values: dict[str, Any], mag: Mag) -> Receipt:
-        """Read what a journal keeps; the path is left out.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            It is something else.
-        """
+        """Read what a journal keeps; the path is left out."""
         fields = {name: value for name, value in values.items() if name != "path"}
         for name in ("box", "nonzero"):
             if name in fields:
@@ -170,13 +164,7 @@ def _nonzero_box(array: npt.NDArray[Any], box: BoundingBox) -> BoundingBox | Non
 
 
 def merge_receipts(shard: Vec3, receipts: Sequence[Receipt]) -> Receipt:
-    """Add up what several parts of a shard hold.
-
-    Raises
-    ------
-    IncompleteWriteError
-        There are no parts.
-    """
+    """Add up what several parts of a shard hold."""
     if not receipts:
         raise IncompleteWriteError(f"no parts for file {shard}")
     box, nonzero = receipts[0].box, receipts[0].nonzero

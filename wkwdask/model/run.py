@@ -64,29 +64,7 @@ def format_run_tail(table: RunTable) -> bytes:
 
 
 def run_tail_nbytes(footer: bytes, file_nbytes: int, source: str) -> int:
-    """Read from the footer of a part file how long its tail is.
-
-    Parameters
-    ----------
-    footer : bytes
-        The last ``FOOTER_NBYTES`` bytes of the file.
-    file_nbytes : int
-        Size of the file.
-    source : str
-        The file, for errors.
-
-    Returns
-    -------
-    int
-        Length of codes, sizes and footer [bytes].
-
-    Raises
-    ------
-    TruncatedError
-        The file is shorter or longer than its footer says.
-    CorruptError
-        There is no footer.
-    """
+    """Read from the footer of a part file how long its tail is."""
     if len(footer) < FOOTER_NBYTES:
         raise TruncatedError(f"{source}: a part file has at least {FOOTER_NBYTES} bytes, found {len(footer)}")
     magic, num_blocks, payload_nbytes, _ = _FOOTER.unpack(footer)
@@ -99,13 +77,7 @@ def run_tail_nbytes(footer: bytes, file_nbytes: int, source: str) -> int:
 
 
 def parse_run_tail(raw: bytes, source: str) -> RunTable:
-    """Read codes and sizes from the tail of a part file.
-
-    Raises
-    ------
-    CorruptError
-        The checksum does not fit.
-    """
+    """Read codes and sizes from the tail of a part file."""
     _, num_blocks, _, crc = _FOOTER.unpack(raw[-FOOTER_NBYTES:])
     if zlib.crc32(raw[:-FOOTER_NBYTES]) != crc:
         raise CorruptError(f"{source}: the tables of the part file are damaged")
@@ -115,25 +87,6 @@ def parse_run_tail(raw: bytes, source: str) -> RunTable:
 
 def join_order(runs: Sequence[RunTable], blocks_per_file: int) -> tuple[npt.NDArray[np.int64], list[Segment]]:
     """Plan how runs become one file.
-
-    Parameters
-    ----------
-    runs : sequence of RunTable
-        The runs; no block may be in two of them. Blocks that are in none are all-zero.
-    blocks_per_file : int
-        Number of blocks of the file.
-
-    Returns
-    -------
-    sizes : ndarray of int64, shape (blocks_per_file,)
-        Length of each block in Morton order [bytes], 0 for all-zero blocks.
-    segments : list of Segment
-        What to copy, in the order of the file, all-zero stretches included.
-
-    Raises
-    ------
-    CorruptError
-        A block is in two runs, or its code lies beyond the file.
 
     Examples
     --------

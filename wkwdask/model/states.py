@@ -23,19 +23,7 @@ _DIGEST_MASK = (1 << 63) - 1
 
 
 def file_states(indices: Iterable[Vec3], path_of: Callable[[Vec3], str]) -> States:
-    """Look at files, one ``stat`` each; absent ones are left out.
-
-    Parameters
-    ----------
-    indices : iterable of (int, int, int)
-        Which files.
-    path_of : callable
-        Gives the path of an index.
-
-    Returns
-    -------
-    ndarray of int64, shape (n, 5)
-    """
+    """Look at files, one ``stat`` each; absent ones are left out."""
     rows = []
     for index in indices:
         try:
@@ -75,22 +63,7 @@ def add_digests(*values: int) -> int:
 
 
 def grouped_digests(states: npt.NDArray[np.int64], shard_shape: Vec3, footprint: Vec3) -> dict[Vec3, int]:
-    """Sum up states by the cells of a grid that the files touch.
-
-    Parameters
-    ----------
-    states : ndarray of int64, shape (n, 5)
-        States of files.
-    shard_shape : tuple of 3 int
-        Box of one file [voxels], powers of two.
-    footprint : tuple of 3 int
-        One cell of the grid [voxels], powers of two.
-
-    Returns
-    -------
-    dict
-        Digest of all files that touch a cell, by the cell's index; cells without files are left out.
-    """
+    """Sum up states by the cells of a grid that the files touch."""
     values, cells = digests(states), states[:, :3]
     for axis, (edge, cell) in enumerate(zip(shard_shape, footprint, strict=True)):
         touched = max(1, edge // cell)

@@ -114,13 +114,7 @@ class TranslatedVolume(Generic[V]):
         return found
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the stored files that a part of the volume touches; a file has a row for each shard that holds a part of it.
-
-        Returns
-        -------
-        ndarray of int64, shape (n, 5)
-            See ``wkwdask.model.states``.
-        """
+        """Look at the stored files that a part of the volume touches; a file has a row for each shard that holds a part of it."""
         return self._moved_states(self.volume.shard_states(moved(box, self._back((0, 0, 0)))))
 
     def stored_states(self) -> States:
@@ -138,15 +132,7 @@ class TranslatedVolume(Generic[V]):
 
 
 def moved(box: BoundingBox, shift: Vec3) -> BoundingBox:
-    """Give a box that lies elsewhere.
-
-    Parameters
-    ----------
-    box : BoundingBox
-        The box.
-    shift : tuple of 3 int
-        What is added to its place [voxels of its mag].
-    """
+    """Give a box that lies elsewhere."""
     (x, y, z), (a, b, c) = box.topleft, shift
     return replace(box, topleft=(x + a, y + b, z + c))
 
@@ -164,13 +150,5 @@ def shifted(volume: Volume, shift: Vec3) -> Volume:
 
 
 def in_frame(volume: Volume, origin: Vec3) -> Volume:
-    """Give a volume in coordinates that count from an absolute voxel of its mag.
-
-    Parameters
-    ----------
-    volume : Volume
-        In absolute coordinates.
-    origin : tuple of 3 int
-        The absolute voxel that becomes voxel 0; may be negative.
-    """
+    """Give a volume in coordinates that count from an absolute voxel of its mag."""
     return shifted(volume, (-origin[0], -origin[1], -origin[2]))

@@ -25,18 +25,6 @@ _SHORT_UNITS = {
 def length_nm(length: float, unit: str) -> float:
     """Turn a length into nanometers.
 
-    Parameters
-    ----------
-    length : float
-        The length.
-    unit : str
-        Its unit, such as ``"nm"`` or ``"micrometer"``.
-
-    Raises
-    ------
-    ValueError
-        There is no such unit.
-
     Examples
     --------
     >>> length_nm(0.25, "um")

@@ -65,20 +65,6 @@ def by_precomputed_name(name: str) -> VoxelType | None:
 def by_dtype(dtype: Any) -> VoxelType:
     """Look up the voxel type of a numpy type of either byte order.
 
-    Parameters
-    ----------
-    dtype : dtype_like
-        A numpy type.
-
-    Returns
-    -------
-    VoxelType
-
-    Raises
-    ------
-    TypeError
-        No voxel type stores it; the message says what to cast to.
-
     Examples
     --------
     >>> by_dtype(">u2").wkw_code

@@ -64,31 +64,6 @@ def plan_bricks(
 ) -> BrickPlan:
     """Plan how a function is applied.
 
-    Parameters
-    ----------
-    box : BoundingBox
-        What is computed [voxels of the mag].
-    chunk_shape, shard_shape : tuple of 3 int
-        Chunk and shard of the target [voxels]; powers of two.
-    voxel_nbytes : int
-        Bytes of one voxel of all that is read and written.
-    workers : int
-        How many tasks run at once.
-    brick_shape : tuple of 3 int, optional
-        What one call of the function is to compute [voxels]; by default a cube of at most ``BRICK_NBYTES``.
-    region_shape : tuple of 3 int, optional
-        The region as an earlier planning chose it [voxels].
-
-    Returns
-    -------
-    BrickPlan
-        Its regions are whole shards, or parts of shards where workers would have nothing to do; they are made of whole bricks.
-
-    Raises
-    ------
-    ValueError
-        A brick is not made of chunks, or its edges are no powers of two.
-
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox

@@ -58,20 +58,6 @@ class ArraySize:
 def propose(work: Work, asked: ArraySize, most_elements: int) -> ArraySize:
     """Complete what a user asked for.
 
-    Parameters
-    ----------
-    work : Work
-        What is to be done.
-    asked : ArraySize
-        What the user chose.
-    most_elements : int
-        As many as the batch system takes.
-
-    Returns
-    -------
-    ArraySize
-        Without None.
-
     Examples
     --------
     A layer of 1 TiB in 8192 tasks:
@@ -94,13 +80,6 @@ def propose(work: Work, asked: ArraySize, most_elements: int) -> ArraySize:
 
 def few_tasks(work: Work, asked: ArraySize) -> int:
     """Tell how many tasks the job after an array runs itself, in place of another array: as many as it has time for.
-
-    Parameters
-    ----------
-    work : Work
-        All that is, or was, to be done.
-    asked : ArraySize
-        What the user chose.
 
     Examples
     --------

@@ -27,17 +27,7 @@ _MOST_LISTED = 1 << 22  # cells
 
 
 class SparseCells:
-    """Marks on the cells of a grid that is too large for an array: a set of the marked ones, with those operations of an array that are needed.
-
-    Parameters
-    ----------
-    shape : tuple of 3 int
-        Cells along x, y, z.
-    name : str
-        What the grid is of, for errors.
-    marked : iterable of (int, int, int)
-        Places of marked cells.
-    """
+    """Marks on the cells of a grid that is too large for an array: a set of the marked ones, with those operations of an array that are needed."""
 
     def __init__(self, shape: Vec3, name: str, marked: Iterable[Vec3] = ()) -> None:
         self.shape, self.name = shape, name
@@ -117,24 +107,7 @@ def is_large(box: BoundingBox, cell: Sequence[int]) -> bool:
 
 
 def cell_map(box: BoundingBox, cell: Sequence[int], name: str, *, fill: bool = False) -> CellMap:
-    """Make marks for all cells that a box touches: an array of bool, shape (x, y, z), or where that is too large, a set of the marked ones.
-
-    Parameters
-    ----------
-    box : BoundingBox
-        The box.
-    cell : sequence of 3 int
-        Edge lengths of one cell [voxels].
-    name : str
-        What the box is of, for errors.
-    fill : bool
-        Whether all cells are marked.
-
-    Raises
-    ------
-    UnsupportedError
-        All cells are marked, and there are too many.
-    """
+    """Make marks for all cells that a box touches: an array of bool, shape (x, y, z), or where that is too large, a set of the marked ones."""
     x, y, z = map(_length, cell_range(box, cell))
     if x * y * z <= _LARGEST_ARRAY:
         return np.full((x, y, z), fill, np.bool_)
@@ -159,21 +132,7 @@ def marked_cells(found: CellMap) -> npt.NDArray[np.int64]:
 
 
 def moved_marks(found: CellMap, first: Sequence[int], cell: Sequence[int], box: BoundingBox, other: Sequence[int]) -> SparseCells:
-    """Mark the cells of another size that hold voxels of marked ones.
-
-    Parameters
-    ----------
-    found : array of bool or SparseCells
-        The marks.
-    first : sequence of 3 int
-        Index of their first cell.
-    cell : sequence of 3 int
-        Edge lengths of their cells [voxels].
-    box : BoundingBox
-        What counts [voxels].
-    other : sequence of 3 int
-        Edge lengths of the other cells [voxels].
-    """
+    """Mark the cells of another size that hold voxels of marked ones."""
     x, y, z = map(_length, cell_range(box, other))
     moved = SparseCells((x, y, z), found.name if isinstance(found, SparseCells) else str(box))
     low = (marked_cells(found) + np.array(first, np.int64)) * np.array(cell, np.int64)

@@ -20,20 +20,6 @@ _GROUP_CHUNKS = 1024
 def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nbytes: int) -> Vec3:
     """Find the largest box for a number of bytes that stays on the grids of chunks and shards.
 
-    Parameters
-    ----------
-    chunk_shape, shard_shape : tuple of 3 int
-        The smallest encoded box and the stored file along x, y, z [voxels].
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-    nbytes : int
-        What the box may take.
-
-    Returns
-    -------
-    tuple of 3 int
-        A power-of-two multiple of the chunk that divides the shard [voxels]; at least one chunk.
-
     Examples
     --------
     >>> largest_multiple((32, 32, 32), (1024, 1024, 1024), 1, 128 << 20)
@@ -50,20 +36,7 @@ def largest_multiple(chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, nb
 
 
 def group_of_chunks(grid: Vec3, chunk_nbytes: int) -> Vec3:
-    """Say how many chunks that are files of their own are best handled together.
-
-    Parameters
-    ----------
-    grid : tuple of 3 int
-        Chunks of the volume along x, y, z.
-    chunk_nbytes : int
-        Bytes of a decoded chunk with all channels.
-
-    Returns
-    -------
-    tuple of 3 int
-        Powers of two: as many as decode to at most 64 MiB, and at most 1024.
-    """
+    """Say how many chunks that are files of their own are best handled together."""
     cells, nbytes = [1, 1, 1], chunk_nbytes
     axes = [axis for axis in range(3) if cells[axis] < grid[axis]]
     while axes and nbytes * 2 <= _GROUP_NBYTES and cells[0] * cells[1] * cells[2] < _GROUP_CHUNKS:
@@ -75,20 +48,6 @@ def group_of_chunks(grid: Vec3, chunk_nbytes: int) -> Vec3:
 
 def chunk_lengths(start: Sequence[int], box: BoundingBox, shape: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Cut an array along x, y, z so that all inner borders lie on the grid of a chunk shape.
-
-    Parameters
-    ----------
-    start : sequence of 3 int
-        Absolute voxel of element 0: the corner of the box, or 0 where the index is the absolute voxel.
-    box : BoundingBox
-        Where there is data; the array ends with it. What lies before the box becomes one chunk per axis, however long it is.
-    shape : sequence of 3 int
-        Chunk shape [voxels]; its grid starts at absolute voxel 0.
-
-    Returns
-    -------
-    tuple of 3 tuple of int
-        Chunk lengths along x, y, z.
 
     Examples
     --------

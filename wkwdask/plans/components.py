@@ -18,23 +18,6 @@ _LABEL_NBYTES = 4
 def plan_components(box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None) -> BrickPlan:
     """Plan how a volume is labelled. Bricks, and so ids, do not depend on the number of workers.
 
-    Parameters
-    ----------
-    box : BoundingBox
-        What is written [voxels of the mag].
-    chunk_shape, shard_shape : tuple of 3 int
-        Chunk and shard of the target [voxels]; powers of two.
-    voxel_nbytes : int
-        Bytes of one voxel that is read.
-    workers : int
-        How many tasks run at once.
-    region_shape : tuple of 3 int, optional
-        The region as an earlier planning chose it [voxels].
-
-    Returns
-    -------
-    BrickPlan
-
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox

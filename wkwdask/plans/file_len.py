@@ -24,24 +24,6 @@ def suitable_file_len(box: BoundingBox, block_len: int, voxel_nbytes: int, *, is
     whose bytes exceed the least by no more than a margin: 1/128 of the voxel bytes of the box, 1/8 where blocks are raw. A small box is thus stored in about
     the fewest bytes, and a large box in few files.
 
-    Parameters
-    ----------
-    box : BoundingBox
-        Where the mag has data [voxels of the mag].
-    block_len : int
-        Edge of a block [voxels].
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-    is_compressed : bool
-        Whether blocks are compressed.
-    largest : int
-        The largest length to choose [blocks], a power of two.
-
-    Returns
-    -------
-    int
-        Edge of a file [blocks]; 1 for an empty box.
-
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox

@@ -23,15 +23,6 @@ _SAME_LENGTH = 1e-3
 def default_coarsest(box: BoundingBox) -> Mag:
     """Choose the coarsest mag for a layer: the one in which it is about a hundred voxels wide, but at least 4.
 
-    Parameters
-    ----------
-    box : BoundingBox
-        The layer's box [voxels of mag 1].
-
-    Returns
-    -------
-    Mag
-
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox
@@ -43,13 +34,7 @@ def default_coarsest(box: BoundingBox) -> Mag:
 
 
 def listed_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
-    """Take the mags that a user lists to be made from another one, which an option names; finest first.
-
-    Raises
-    ------
-    ValueError
-        They include it.
-    """
+    """Take the mags that a user lists to be made from another one, which an option names; finest first."""
     if origin in mags:
         raise ValueError(f"mags= lists mag {origin}, which is the {option}: it is what the others are made from")
     return sorted(set(mags), key=lambda mag: (mag.x * mag.y * mag.z, mag.factors))
@@ -57,20 +42,6 @@ def listed_mags(mags: Collection[Mag], origin: Mag, option: str) -> list[Mag]:
 
 def check_one_ladder(folder: str, there: Collection[Mag], new: Collection[Mag]) -> None:
     """Refuse new mags that would lie beside mags of a layer with the same largest factor: WEBKNOSSOS tells mags apart by it.
-
-    Parameters
-    ----------
-    folder : str
-        The layer.
-    there : collection of Mag
-        The mags that it has.
-    new : collection of Mag
-        The mags that are to be made; those that it has already are left alone.
-
-    Raises
-    ------
-    ValueError
-        There would be two ladders.
 
     Examples
     --------
@@ -93,29 +64,6 @@ def mag_ladder(
     finest: Mag, coarsest: Mag, voxel_size_nm: Sequence[float] | None = None, sampling: str = "anisotropic", others: Collection[Mag] = ()
 ) -> list[Mag]:
     """List the mags of a pyramid above its finest.
-
-    Parameters
-    ----------
-    finest : Mag
-        Where the pyramid starts; not in the result.
-    coarsest : Mag
-        Where it ends; no axis gets a larger factor, but in mags that other layers have.
-    voxel_size_nm : sequence of 3 float, optional
-        Edge lengths of a mag-1 voxel along x, y, z [nm]; None doubles all axes.
-    sampling : str
-        ``"anisotropic"`` makes voxels as cubic as it can, ``"isotropic"`` doubles all axes, ``"constant_z"`` all but z.
-    others : collection of Mag
-        Mags of other layers of the dataset, which are followed.
-
-    Returns
-    -------
-    list of Mag
-        Finest first; each has a larger maximum than the one before.
-
-    Raises
-    ------
-    ValueError
-        The rule does not reach the coarsest mag, or the sampling is unknown.
 
     Notes
     -----

@@ -28,23 +28,6 @@ class PartPlan:
 def plan_parts(lengths: Sequence[Sequence[int]], box: BoundingBox, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, part_nbytes: int) -> PartPlan:
     """Choose parts that are large and touch few chunks of the array.
 
-    Parameters
-    ----------
-    lengths : sequence of 3 sequence of int
-        Lengths of the array's chunks along x, y, z [voxels].
-    box : BoundingBox
-        Where the array goes.
-    chunk_shape, shard_shape : tuple of 3 int
-        The target's chunk and shard [voxels].
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-    part_nbytes : int
-        What the voxels of a part may take, and the chunks that it touches where they need not take more.
-
-    Returns
-    -------
-    PartPlan
-
     Examples
     --------
     Sections become parts of one layer of blocks, as wide as a file.

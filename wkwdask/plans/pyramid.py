@@ -70,18 +70,7 @@ class Pass:
         return cell_box(region, self.source_region_shape, self.source_box).intersection(self.source_box)
 
     def regions(self, occupied: CellMap) -> Iterator[Vec3]:
-        """Go through the tasks in Morton order, so that the files of all mags are completed one after the other.
-
-        Parameters
-        ----------
-        occupied : ndarray of bool, shape (x, y, z), or SparseCells
-            Which of the regions that touch the box have data.
-
-        Yields
-        ------
-        tuple of 3 int
-            Index of a region of the first level.
-        """
+        """Go through the tasks in Morton order, so that the files of all mags are completed one after the other."""
         return self.levels[0].regions(occupied)
 
     def bricks(self, region: Vec3) -> Iterator[Vec3]:
@@ -103,21 +92,7 @@ class Pass:
         return self.levels[level].regions_of(shard, shard_shape)
 
     def occupied_shards(self, level: int, shard_shape: Vec3, occupied: CellMap) -> CellMap:
-        """Tell which shards of one level that touch the box have data.
-
-        Parameters
-        ----------
-        level : int
-            Index of the mag in the pass.
-        shard_shape : tuple of 3 int
-            Its shards [voxels].
-        occupied : ndarray of bool, shape (x, y, z), or SparseCells
-            Which regions have data.
-
-        Returns
-        -------
-        ndarray of bool, shape (x, y, z), or SparseCells
-        """
+        """Tell which shards of one level that touch the box have data."""
         return self.levels[level].occupied_shards(shard_shape, occupied)
 
     def writes_whole(self, level: int, shard_shape: Vec3) -> bool:
@@ -132,13 +107,7 @@ class Pass:
 
 
 def check_steps(finest: Mag, mags: Sequence[Mag]) -> list[Vec3]:
-    """Give the factor of each step of a ladder.
-
-    Raises
-    ------
-    ValueError
-        A mag is no multiple of the one before it.
-    """
+    """Give the factor of each step of a ladder."""
     return [before.step_to(mag) for before, mag in pairwise([finest, *mags])]
 
 
@@ -151,35 +120,7 @@ def plan_passes(
     workers: int,
     region_shapes: Sequence[Vec3] | None = None,
 ) -> list[Pass]:
-    """Cut a ladder into passes: each makes as many mags as have whole chunks in a region, the next one reads the last of them.
-
-    Parameters
-    ----------
-    source_box : BoundingBox
-        Where the finest mag has data [voxels of its mag]; that of a coarser mag is its outward alignment.
-    mags : sequence of Mag
-        The mags to make, finest first.
-    chunk_shape : tuple of 3 int
-        Chunk of all mags [voxels].
-    shard_shapes : sequence of (int, int, int)
-        Shard of each mag [voxels]; the chunk times powers of two.
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-    workers : int
-        How many tasks run at once.
-    region_shapes : sequence of (int, int, int), optional
-        The regions of all passes as an earlier planning chose them [voxels of the first mag of the pass].
-
-    Returns
-    -------
-    list of Pass
-        Together their levels are ``mags``.
-
-    Raises
-    ------
-    ValueError
-        A mag is no multiple of the one before it.
-    """
+    """Cut a ladder into passes: each makes as many mags as have whole chunks in a region, the next one reads the last of them."""
     passes: list[Pass] = []
     done = 0
     while done < len(mags):
@@ -208,30 +149,6 @@ def plan_framed_passes(
     """Cut a ladder into passes where each mag has coordinates of its own, which start where its grid of chunks does.
 
     A pass ends before a mag whose first voxel does not cover exactly the first voxels of the mag before it: their chunks do not lie above each other.
-
-    Parameters
-    ----------
-    source_box : BoundingBox
-        Where the finest mag has data [absolute voxels of its mag].
-    mags : sequence of Mag
-        The mags to make, finest first.
-    origins : sequence of (int, int, int)
-        The absolute voxel of each mag at which its coordinates start, that of the finest mag first; one more than ``mags``.
-    chunk_shape : tuple of 3 int
-        Chunk of all mags [voxels].
-    shard_shapes : sequence of (int, int, int)
-        Shard of each mag [voxels]; the chunk times powers of two.
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-    workers : int
-        How many tasks run at once.
-    region_shapes : sequence of (int, int, int), optional
-        The regions of all passes as an earlier planning chose them.
-
-    Returns
-    -------
-    list of Pass
-        Boxes in them are in the coordinates of their mags; the source is moved by ``source_shift``.
     """
     passes: list[Pass] = []
     first = 0
@@ -257,26 +174,7 @@ def _moved(box: BoundingBox, origin: Vec3) -> BoundingBox:
 
 
 def choose_region(box: BoundingBox, factor: Vec3, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int) -> Vec3:
-    """Choose the region of a pass: a file of the first mag, or less where workers would have nothing to do.
-
-    Parameters
-    ----------
-    box : BoundingBox
-        Where the first mag of the pass has data [voxels of the mag].
-    factor : tuple of 3 int
-        Its step from the source.
-    chunk_shape, shard_shape : tuple of 3 int
-        Its chunk and shard [voxels].
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    tuple of 3 int
-        [voxels of the mag]
-    """
+    """Choose the region of a pass: a file of the first mag, or less where workers would have nothing to do."""
     usual = max(2, _REGION_VX // max(chunk_shape))
     edge = max(max(_divide(shard_shape, chunk_shape)), 1 << usual.bit_length() - 1)  # bricks are powers of two of chunks, and regions hold whole bricks
     while edge > 2:
@@ -292,26 +190,7 @@ def choose_region(box: BoundingBox, factor: Vec3, chunk_shape: Vec3, shard_shape
 
 
 def plan_pass(source_box: BoundingBox, mags: Sequence[Mag], chunk_shape: Vec3, voxel_nbytes: int, region_shape: Vec3) -> Pass:
-    """Plan one pass: how many mags a region can make, and the bricks.
-
-    Parameters
-    ----------
-    source_box : BoundingBox
-        Where the source has data [voxels of its mag].
-    mags : sequence of Mag
-        The mags that are still to be made, finest first; at least one.
-    chunk_shape : tuple of 3 int
-        Chunk of all mags [voxels].
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-    region_shape : tuple of 3 int
-        The region [voxels of the first mag]; chunks times a power of two.
-
-    Returns
-    -------
-    Pass
-        Its levels are the first of ``mags``: those whose share of a region is at least one whole chunk.
-    """
+    """Plan one pass: how many mags a region can make, and the bricks."""
     factors = check_steps(source_box.mag, mags)
     steps = [(factors[0], region_shape)]
     for factor in factors[1:]:

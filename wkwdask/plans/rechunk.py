@@ -22,24 +22,6 @@ def plan_splicing(
 ) -> RegionGrid:
     """Choose the tasks that make whole shards of the shards of another volume.
 
-    Parameters
-    ----------
-    box : BoundingBox
-        Where the mag has data [voxels of the mag].
-    source_shard_shape, shard_shape : tuple of 3 int
-        What is stored in one file, before and after [voxels]; cubes.
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-    workers : int
-        How many tasks run at once.
-    region_shape : tuple of 3 int, optional
-        The region as an earlier planning chose it [voxels].
-
-    Returns
-    -------
-    RegionGrid
-        A region is one shard, or so many that a task takes seconds and reads whole files, as long as all workers have something to do.
-
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox

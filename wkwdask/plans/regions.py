@@ -25,17 +25,7 @@ _FEW_SHARDS = 1 << 20
 
 
 def morton_order(cells: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
-    """Give the order of cells by their Morton codes.
-
-    Parameters
-    ----------
-    cells : ndarray of int64, shape (n, 3)
-        Indices, at most 2^60.
-
-    Returns
-    -------
-    ndarray of int, shape (n,)
-    """
+    """Give the order of cells by their Morton codes."""
     if not len(cells):
         return np.zeros(0, np.intp)
     cells = cells - (cells.min(axis=0) >> _CODE_BITS << _CODE_BITS)
@@ -59,18 +49,7 @@ class RegionGrid:
         return cell_box(region, self.region_shape, self.box).intersection(self.box)
 
     def regions(self, occupied: CellMap) -> Iterator[Vec3]:
-        """Go through the regions in Morton order, so that files are completed one after the other.
-
-        Parameters
-        ----------
-        occupied : ndarray of bool, shape (x, y, z), or SparseCells
-            Which of the regions that touch the box have data.
-
-        Yields
-        ------
-        tuple of 3 int
-            Index of a region.
-        """
+        """Go through the regions in Morton order, so that files are completed one after the other."""
         low = [r.start for r in cell_range(self.box, self.region_shape)]
         regions = marked_cells(occupied) + low
         for index in morton_order(regions):
@@ -85,19 +64,7 @@ class RegionGrid:
         return x, y, z
 
     def occupied_shards(self, shard_shape: Vec3, occupied: CellMap) -> CellMap:
-        """Tell which shards that touch the box have data.
-
-        Parameters
-        ----------
-        shard_shape : tuple of 3 int
-            One shard [voxels].
-        occupied : ndarray of bool, shape (x, y, z), or SparseCells
-            Which regions have data.
-
-        Returns
-        -------
-        ndarray of bool, shape (x, y, z), or SparseCells
-        """
+        """Tell which shards that touch the box have data."""
         few = occupied.mean() * count_cells(self.box, shard_shape) < _FEW_SHARDS
         if isinstance(occupied, SparseCells) or (few and is_large(self.box, shard_shape)):
             first = [cells.start for cells in cell_range(self.box, self.region_shape)]

@@ -17,22 +17,6 @@ GROUP_CHUNKS = 1024
 def shard_cells(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is_sharded: bool) -> Vec3:
     """Choose how many chunks are stored or written together.
 
-    Parameters
-    ----------
-    size : sequence of 3 int
-        The array along x, y, z [voxels].
-    chunk_shape : tuple of 3 int
-        A chunk [voxels].
-    voxel_nbytes : int
-        Bytes of a voxel with all channels.
-    is_sharded : bool
-        Whether they become one file: then at most 512 MiB before compression, else at most 64 MiB and 1024 files.
-
-    Returns
-    -------
-    tuple of 3 int
-        Powers of two.
-
     Examples
     --------
     >>> shard_cells((5000, 5000, 100), (64, 64, 64), 1, is_sharded=True)
@@ -51,13 +35,7 @@ def shard_cells(size: Sequence[int], chunk_shape: Vec3, voxel_nbytes: int, *, is
 
 
 def given_cells(shard_shape: Vec3, chunk_shape: Vec3) -> Vec3:
-    """Give the chunks of a shard that a user asks for.
-
-    Raises
-    ------
-    ValueError
-        It is no power of two of chunks along each axis.
-    """
+    """Give the chunks of a shard that a user asks for."""
     cells = [shard // chunk for shard, chunk in zip(shard_shape, chunk_shape, strict=True)]
     if any(shard % chunk or count & (count - 1) or not count for shard, chunk, count in zip(shard_shape, chunk_shape, cells, strict=True)):
         raise ValueError(f"a shard must be a power of two of chunks along each axis, got a shard of {shard_shape} voxels for chunks of {chunk_shape}")

@@ -61,25 +61,6 @@ def plan_slabs(
 ) -> Slabs:
     """Plan how a mag is made from a source of any pieces.
 
-    Parameters
-    ----------
-    box : BoundingBox
-        Where the mag has data [voxels of the mag].
-    pieces : sequence of tuples of 3 int
-        What is best read at once [voxels], where that fits into memory, or else: in the end what the source decodes at once.
-    chunk_shape, shard_shape : tuple of 3 int
-        Chunk and shard of the mag [voxels]; powers of two.
-    voxel_nbytes : int
-        Bytes that one voxel takes in memory while it is read.
-    workers : int
-        How many tasks run at once.
-    shapes : pair of tuples of 3 int, optional
-        Region and reading as an earlier planning chose them [voxels].
-
-    Returns
-    -------
-    Slabs
-
     Examples
     --------
     >>> from wkwdask.geometry.bounding_box import BoundingBox

@@ -54,17 +54,7 @@ class Upsampling(RegionGrid):
         return box.in_mag(self.source_mag)
 
     def occupied(self, source_cells: CellMap) -> CellMap:
-        """Tell which regions that touch the box have data.
-
-        Parameters
-        ----------
-        source_cells : ndarray of bool, shape (x, y, z), or SparseCells
-            Which cells of :attr:`source_cell_shape` that touch the box have data.
-
-        Returns
-        -------
-        ndarray of bool, shape (x, y, z), or SparseCells
-        """
+        """Tell which regions that touch the box have data."""
         if isinstance(source_cells, SparseCells) or is_large(self.box, self.region_shape):
             cell = (self.source_cell_shape[0] * self.factor[0], self.source_cell_shape[1] * self.factor[1], self.source_cell_shape[2] * self.factor[2])
             return moved_marks(source_cells, [cells.start for cells in cell_range(self.box, cell)], cell, self.box, self.region_shape)
@@ -103,35 +93,7 @@ def plan_upsampling(
     box: BoundingBox, source_mag: Mag, chunk_shape: Vec3, shard_shape: Vec3, voxel_nbytes: int, workers: int, region_shape: Vec3 | None = None,
     source_chunk: Vec3 = (1, 1, 1),
 ) -> Upsampling:  # fmt: skip
-    """Plan how one finer mag is made.
-
-    Parameters
-    ----------
-    box : BoundingBox
-        Where the finer mag has data [voxels of the mag].
-    source_mag : Mag
-        The mag that it is made from.
-    chunk_shape, shard_shape : tuple of 3 int
-        Chunk and shard of the finer mag [voxels]; powers of two.
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-    workers : int
-        How many tasks run at once.
-    region_shape : tuple of 3 int, optional
-        The region as an earlier planning chose it [voxels of the finer mag].
-    source_chunk : tuple of 3 int
-        What the source decodes at once [voxels of the source]: readings are as large, where memory allows, so that few are decoded twice.
-
-    Returns
-    -------
-    Upsampling
-        Its regions are whole shards, or parts of shards where workers would have nothing to do.
-
-    Raises
-    ------
-    ValueError
-        The source is not coarser on every axis.
-    """
+    """Plan how one finer mag is made."""
     factor = box.mag.step_to(source_mag)
     if region_shape is None:
         region_shape = choose_region(box, (1, 1, 1), chunk_shape, shard_shape, voxel_nbytes, workers)

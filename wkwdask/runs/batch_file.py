@@ -64,13 +64,7 @@ class Batch:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Batch:
-        """Read what :meth:`to_json` gave.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            It is something else.
-        """
+        """Read what :meth:`to_json` gave."""
         rounds = tuple(_round(one) for one in value["rounds"])
         lists = {name: tuple(value[name]) for name in ("arguments", "options")}
         return cls(**{**value, **lists, "size": ArraySize(**value["size"]), "rounds": rounds})
@@ -86,13 +80,7 @@ def _round(value: dict[str, Any]) -> Round:
 
 
 def read_batch(root: str) -> Batch | None:
-    """Read what was submitted for a job, None where it is over or nothing was.
-
-    Raises
-    ------
-    CorruptError
-        The record cannot be understood.
-    """
+    """Read what was submitted for a job, None where it is over or nothing was."""
     path = f"{root}/{BATCH_NAME}"
     record = read_job_record(path)
     if record is None:

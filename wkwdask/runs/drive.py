@@ -71,25 +71,7 @@ class Work(ABC, Generic[R]):
 
 
 def drive(work: Work[R], run: Runner) -> R:
-    """Run a work to its end.
-
-    Parameters
-    ----------
-    work : Work
-        The work.
-    run : callable
-        Runs the tasks of each phase.
-
-    Returns
-    -------
-    object
-        The result of the work.
-
-    Raises
-    ------
-    HandedOver
-        The batch system continues the work.
-    """
+    """Run a work to its end."""
     done = work.start()
     if done is not None:
         return done
@@ -159,13 +141,7 @@ class Plan(ABC):
 
 
 class Making(Work["Report"]):
-    """A job that makes mags, new or resumed.
-
-    Parameters
-    ----------
-    plan : Plan
-        The part of the verb.
-    """
+    """A job that makes mags, new or resumed."""
 
     __slots__ = ("_plan",)
 

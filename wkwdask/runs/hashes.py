@@ -19,15 +19,7 @@ _PIECE_NBYTES = 4 << 20
 
 
 def hashed_files(root: str) -> Iterator[tuple[str, bool]]:
-    """Go through the files below a folder that a manifest lists: all but itself, and what jobs hold for themselves.
-
-    Yields
-    ------
-    path : str
-        Relative to the folder, in order; links are followed, but no folder is visited twice.
-    is_regular : bool
-        Whether it can be hashed: a read of a pipe would wait for ever, a link to nowhere has nothing to read.
-    """
+    """Go through the files below a folder that a manifest lists: all but itself, and what jobs hold for themselves."""
     return _walk(root, "", set())
 
 
@@ -63,15 +55,7 @@ def hash_file(path: str) -> tuple[str, int]:
 
 
 def read_manifest(root: str) -> dict[str, str]:
-    """Read the manifest of a folder.
-
-    Raises
-    ------
-    MissingError
-        There is none.
-    CorruptError
-        It is broken.
-    """
+    """Read the manifest of a folder."""
     path = f"{root}/{MANIFEST_NAME}"
     try:
         with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as file:

@@ -68,17 +68,7 @@ class Job(Protocol):
 
 
 class FlatJob:
-    """A job whose tasks are all known and lead to no others; what they find out is handed on.
-
-    Parameters
-    ----------
-    tasks : callable
-        Gives the tasks.
-    num_tasks : int
-        How many there are.
-    take : callable
-        Takes the spec of each task, and its result.
-    """
+    """A job whose tasks are all known and lead to no others; what they find out is handed on."""
 
     def __init__(self, tasks: Callable[[], Iterator[Task]], num_tasks: int, take: Callable[[Any, Result], None]) -> None:
         self._tasks = tasks
@@ -110,13 +100,7 @@ def run_task(task: Task) -> Result:
 
 
 def run_serially(job: Job) -> None:
-    """Run a job in this thread, in order: the reference for every other runner.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    """
+    """Run a job in this thread, in order: the reference for every other runner."""
     waiting = [iter(job.tasks())]
     while waiting:
         task = next(waiting[-1], None)

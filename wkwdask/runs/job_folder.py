@@ -59,23 +59,7 @@ class NewMag:
 
 
 class JobFolder:
-    """A running job's hold on the mags that it writes.
-
-    Parameters
-    ----------
-    parent : str
-        Folder in which the mags are or will appear (the layer); made if need be.
-    owner : Owner
-        Who builds.
-    targets : sequence of str
-        The mags' folders.
-    region : ShardBox, optional
-        The shards that are written, of one living mag; by default mags are written whole.
-    is_kept_for_later : bool
-        Whether an interrupted job stands in the way of others that write the same; else it goes when one of them starts.
-    datasets : sequence of str
-        Folders whose documents the call changes: beside the datasets of the targets, what records of other jobs may name.
-    """
+    """A running job's hold on the mags that it writes."""
 
     def __init__(
         self, parent: str, owner: Owner, targets: Sequence[str], region: ShardBox | None = None, *, is_kept_for_later: bool = True,
@@ -90,32 +74,7 @@ class JobFolder:
         self._datasets = tuple(datasets)
 
     def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
-        """Lock the targets, finish or remove what dead jobs left, and make the folder, or take over that of the same job.
-
-        Parameters
-        ----------
-        existing : str
-            ``"error"``, ``"resume"``, ``"overwrite"``, or ``"update"`` where the targets are written file by file.
-        settings : dict
-            What the job is to do, as it will stand in the provenance of its mags.
-        plan : dict, optional
-            What a later start must not decide anew.
-
-        Returns
-        -------
-        dict or None
-            Where a job with the same settings was killed while it published, its publishing was finished just now; then, unless targets are
-            overwritten or updated, the provenance of its mags, and this job is over. Else None.
-
-        Raises
-        ------
-        LockedError
-            Another job writes one of them; the message names it.
-        ExistsError
-            One of them is there and ``existing="error"``.
-        ResumeError
-            Another job that writes one of them was interrupted and can go on.
-        """
+        """Lock the targets, finish or remove what dead jobs left, and make the folder, or take over that of the same job."""
         if existing != "update":  # else it would be made again where the layer was renamed
             os.makedirs(self.parent, exist_ok=True)
         try:
@@ -149,17 +108,7 @@ class JobFolder:
         return None
 
     def publish(self, mags: Sequence[NewMag], edit: MetadataEdit | None, provenance: dict[str, Any]) -> None:
-        """Let complete mags appear, then the JSON say so, and end the job.
-
-        Parameters
-        ----------
-        mags : sequence of NewMag
-            All that were built.
-        edit : MetadataEdit, optional
-            What to change in the metadata.
-        provenance : dict
-            Stays in each mag as ``.wkwdask.json``.
-        """
+        """Let complete mags appear, then the JSON say so, and end the job."""
         publication = secrets.token_hex(8)
         marks = {"job": self.owner.job, "publication": publication}
         for mag in mags:
@@ -183,13 +132,7 @@ class JobFolder:
             self._release()
 
     def remove(self, edit: MetadataEdit | None) -> None:
-        """Take the targets away: the JSON forgets them, and they are moved into the job's folder, which :meth:`end` deletes.
-
-        Parameters
-        ----------
-        edit : MetadataEdit, optional
-            What to change in the metadata.
-        """
+        """Take the targets away: the JSON forgets them, and they are moved into the job's folder, which :meth:`end` deletes."""
         paths = self._paths(self.root)
         publish_bytes(f"{self.root}/{RECORD_NAME}", format_removal(paths, self.targets, edit))
         set_aside(paths)
@@ -202,13 +145,7 @@ class JobFolder:
             self._release()
 
     def leave(self) -> bool:
-        """End this process's work; what a later start of the same job can build on stays.
-
-        Returns
-        -------
-        bool
-            Whether it stays. Where publishing has begun, the next job into the layer finishes it.
-        """
+        """End this process's work; what a later start of the same job can build on stays."""
         try:
             stays = os.path.exists(f"{self.root}/{RECORD_NAME}") or can_go_on(self.root)
             if not stays:
@@ -254,15 +191,7 @@ class JobFolder:
         return None
 
     def _end_dead_job(self, parent: str, job: str, existing: str) -> set[str]:
-        """Finish the publishing of a dead job, or remove what it left; gives the job if it was finished.
-
-        Raises
-        ------
-        CorruptError
-            Its records cannot be read, or name what is not in a dataset that this job writes.
-        ResumeError
-            It can go on, writes one of this job's targets, and is not to be overwritten.
-        """
+        """Finish the publishing of a dead job, or remove what it left; gives the job if it was finished."""
         root = job_root(parent, job)
         check_records(self._paths(root))
         targets = targets_of(root)
@@ -312,20 +241,7 @@ def can_be_handed_over(root: str) -> bool:
 
 
 def hand_over(root: str, batch: SlurmJob) -> None:
-    """Let a SLURM job own a running job from now on, in place of this process: its locks stay when this process ends.
-
-    Parameters
-    ----------
-    root : str
-        The job's folder.
-    batch : SlurmJob
-        Who goes on.
-
-    Raises
-    ------
-    LockedError
-        The job is not this process's any more.
-    """
+    """Let a SLURM job own a running job from now on, in place of this process: its locks stay when this process ends."""
     with guarded(os.path.dirname(root)):
         owner = read_owner(f"{root}/{OWNER_NAME}")
         if owner is None or owner.pid != os.getpid():
@@ -337,15 +253,7 @@ def hand_over(root: str, batch: SlurmJob) -> None:
 
 
 def finish(paths: RecordPaths) -> None:
-    """Do what a publish record says; doing it again changes nothing.
-
-    Raises
-    ------
-    CorruptError
-        The record cannot be understood, or names what is not in its dataset: nothing is done then.
-    FileNotFoundError
-        There is none.
-    """
+    """Do what a publish record says; doing it again changes nothing."""
     root, publication = paths.root, read_publication(paths)
     if publication is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{root}/{RECORD_NAME}")
@@ -363,18 +271,7 @@ def finish(paths: RecordPaths) -> None:
 
 
 def set_aside(paths: RecordPaths) -> None:
-    """Let the JSON forget the mags that a record takes away, and move them beside it; from then on it says that nothing but deleting is left.
-
-    Parameters
-    ----------
-    paths : RecordPaths
-        Those of the job.
-
-    Raises
-    ------
-    CorruptError
-        The record cannot be understood, or names what is not in its dataset: nothing is done then.
-    """
+    """Let the JSON forget the mags that a record takes away, and move them beside it; from then on it says that nothing but deleting is left."""
     publication = read_publication(paths)
     if publication is None or publication.removed is None:
         return

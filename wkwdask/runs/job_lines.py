@@ -46,13 +46,7 @@ class Failure:
 
 
 class Lines:
-    """Appends lines to a file, which is made with the first of them, as long as that works.
-
-    Parameters
-    ----------
-    make : callable
-        Opens the file; None where that cannot be done.
-    """
+    """Appends lines to a file, which is made with the first of them, as long as that works."""
 
     def __init__(self, make: Callable[[], int | None]) -> None:
         self._make = make
@@ -115,17 +109,7 @@ def _open(path: str, flags: int) -> int | None:
 
 
 def read_progress(folder: str) -> list[dict[str, Any]]:
-    """Read how far each driving process of a job came: the last line of each file, in the order in which they began.
-
-    Parameters
-    ----------
-    folder : str
-        The job's folder.
-
-    Returns
-    -------
-    list of dict
-    """
+    """Read how far each driving process of a job came: the last line of each file, in the order in which they began."""
     last = []
     for _, path in sorted(numbered(folder, _PROGRESS, _SUFFIX)):
         records = list(_records(path))
@@ -135,18 +119,7 @@ def read_progress(folder: str) -> list[dict[str, Any]]:
 
 
 def read_failures(folder: str) -> list[Failure]:
-    """Read which tasks of a job failed, and were not finished later.
-
-    Parameters
-    ----------
-    folder : str
-        The job's folder.
-
-    Returns
-    -------
-    list of Failure
-        Each task once, as it failed the last time.
-    """
+    """Read which tasks of a job failed, and were not finished later."""
     found: dict[str, Failure] = {}
     for _, path in sorted(numbered(folder, _FAILURES, _SUFFIX)):
         for record in _records(path):

@@ -109,13 +109,7 @@ def problem_of(root: str) -> str:
 
 
 def check_records(paths: RecordPaths) -> None:
-    """Make sure that the records of a job can be read, and name nothing that is not in its dataset.
-
-    Raises
-    ------
-    CorruptError
-        They do not.
-    """
+    """Make sure that the records of a job can be read, and name nothing that is not in its dataset."""
     if os.path.islink(paths.root):
         raise CorruptError(f"{paths.root}: is a symbolic link, expected the folder of a job; remove the link")
     record = read_plan(paths.root)
@@ -148,13 +142,7 @@ def targets_of_jobs(parent: str) -> set[str]:
 
 
 def check_no_job(parent: str) -> None:
-    """Make sure that no living job works in a layer.
-
-    Raises
-    ------
-    LockedError
-        One does.
-    """
+    """Make sure that no living job works in a layer."""
     for root, job in job_folders(parent):
         owner = read_owner(f"{root}/{OWNER_NAME}")
         if owner is not None and not owner.is_gone() and holds_locks(root, job):
@@ -185,13 +173,7 @@ def can_go_on(root: str) -> bool:
 
 
 def read_plan(root: str) -> dict[str, Any] | None:
-    """Read what a job is to do, None where it does not say.
-
-    Raises
-    ------
-    CorruptError
-        The record cannot be understood.
-    """
+    """Read what a job is to do, None where it does not say."""
     path = f"{root}/{PLAN_NAME}"
     record = read_job_record(path)
     if record is None:
@@ -221,12 +203,6 @@ def holds_locks(root: str, job: str) -> bool:
 
 
 def targets_of(root: str) -> list[str]:
-    """List the mags that a job writes, wherever they are: as its plan says, or its publish record, which stays a moment longer.
-
-    Raises
-    ------
-    CorruptError
-        The record cannot be understood.
-    """
+    """List the mags that a job writes, wherever they are: as its plan says, or its publish record, which stays a moment longer."""
     record, paths = read_plan(root), RecordPaths(root)
     return published_folders(paths) if record is None else list(map(paths.read, record["targets"]))

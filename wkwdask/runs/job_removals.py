@@ -21,20 +21,7 @@ REMOVAL = "rm of "
 
 
 def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """Find what dead jobs left that were taking mags away; what was not out of sight is now.
-
-    Parameters
-    ----------
-    parent : str
-        The folder that they work in.
-    datasets : sequence of str
-        Further datasets that their records may name.
-
-    Returns
-    -------
-    roots, targets : list of str
-        Folders of jobs that hold mags which are to be deleted, and the folders that the mags had.
-    """
+    """Find what dead jobs left that were taking mags away; what was not out of sight is now."""
     roots: list[str] = []
     targets: list[str] = []
     if not os.path.isdir(parent) or (is_untouched(parent, ()) and not locked_folders(parent)):
@@ -80,18 +67,7 @@ def discard_dead_jobs(parent: str) -> None:
 
 
 def discard_interrupted(root: str) -> None:
-    """Remove what an interrupted job left.
-
-    Parameters
-    ----------
-    root : str
-        Its folder.
-
-    Raises
-    ------
-    LockedError
-        It runs, or its result was about to appear.
-    """
+    """Remove what an interrupted job left."""
     parent = os.path.dirname(root)
     with guarded(parent):
         state = dict(job_states(parent)).get(root)

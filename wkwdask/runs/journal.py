@@ -22,15 +22,7 @@ _FLUSH_SECONDS = 2.0
 
 
 class Journal:
-    """Appends lines; each is out of this process at once, and on disk within seconds.
-
-    Parameters
-    ----------
-    folder : str
-        The job's folder.
-    number : int, optional
-        Where to begin to look for a free number; by default after the last one. Many processes that start at once look in different places.
-    """
+    """Appends lines; each is out of this process at once, and on disk within seconds."""
 
     def __init__(self, folder: str, number: int | None = None) -> None:
         self._fd = _open_next(folder, number)
@@ -69,13 +61,7 @@ def _open_next(folder: str, number: int | None) -> int:
 
 
 def read_journal(folder: str) -> Iterator[bytes]:
-    """Go through the lines of all journal files, oldest file first.
-
-    Yields
-    ------
-    bytes
-        One JSON object.
-    """
+    """Go through the lines of all journal files, oldest file first."""
     for _, path in sorted(numbered(folder, _PREFIX, _SUFFIX)):
         with open(path, "rb") as file:
             for line in file:

@@ -28,25 +28,7 @@ class ResumableJob(Job, Protocol):
 
 
 class JournaledJob:
-    """Wraps a job.
-
-    Parameters
-    ----------
-    job : ResumableJob
-        The job.
-    append : callable
-        Takes one entry of the journal.
-    lines : iterable of bytes
-        Entries of earlier starts.
-    targets : sequence of Target
-        What the receipts' indices speak of.
-    folder : str, optional
-        The job's folder, where it has one.
-    nbytes_in : int
-        Decoded voxel bytes that the job reads.
-    task_nbytes : int
-        Memory of one task, about.
-    """
+    """Wraps a job."""
 
     def __init__(
         self, job: ResumableJob, append: Callable[[dict[str, Any]], None], lines: Iterable[bytes], targets: Sequence[Target], *, folder: str | None = None,

@@ -30,19 +30,7 @@ _GATHERED_NBYTES = 32 << 20  # of all shards that are open at once
 
 
 class BrickWriter:
-    """Hands the bricks of one mag to the writers of their files or parts.
-
-    Parameters
-    ----------
-    target : Target
-        The mag.
-    brick_shape : tuple of 3 int
-        One brick [voxels].
-    part : tuple of 3 int, optional
-        Name of the part that these bricks are of every shard that they touch; None where they make whole shards, one after the other.
-    region : BoundingBox, optional
-        All voxels that will come: then a part is closed as soon as all of it is there.
-    """
+    """Hands the bricks of one mag to the writers of their files or parts."""
 
     def __init__(self, target: Target, brick_shape: Vec3, part: Vec3 | None, region: BoundingBox | None = None) -> None:
         self._target = target
@@ -130,13 +118,7 @@ def join_key(level: int, shard: Vec3) -> str:
 
 
 class Gathering:
-    """What has come back so far: receipts of whole shards are added up, those of parts wait until all of their shard are there.
-
-    Parameters
-    ----------
-    targets : sequence of Target
-        The mags that a job writes; what a tally expects is set by the job.
-    """
+    """What has come back so far: receipts of whole shards are added up, those of parts wait until all of their shard are there."""
 
     def __init__(self, targets: Sequence[Target]) -> None:
         self.targets = tuple(targets)
@@ -144,22 +126,7 @@ class Gathering:
         self._parts: dict[tuple[int, Vec3], list[Receipt]] = {}
 
     def take(self, task: Task, result: Result, num_parts: Callable[[int, Vec3], int]) -> list[Task]:
-        """Take the result of a task.
-
-        Parameters
-        ----------
-        task : Task
-            What was run.
-        result : Result
-            Its receipts.
-        num_parts : callable
-            Tells in how many parts a shard of a target comes.
-
-        Returns
-        -------
-        list of Task
-            The joins whose parts are all there now, the last target first.
-        """
+        """Take the result of a task."""
         if isinstance(task.spec, JoinSpec):
             task.spec.target.remove_parts(task.spec.shard)
         joins: list[Task] = []
@@ -187,24 +154,7 @@ class Gathering:
 
 
 def states_of_part(states: States, file_shape: Vec3, shard: BoundingBox, region: BoundingBox) -> States:
-    """Choose the source files that count for one part of a shard: of the files that several parts read, each counts in one part alone.
-
-    Parameters
-    ----------
-    states : ndarray of int64, shape (n, 5)
-        States of the files that the part was made from.
-    file_shape : tuple of 3 int
-        One source file [voxels in which the boxes count].
-    shard : BoundingBox
-        What the whole shard is made from, without what lies outside the box of the mag.
-    region : BoundingBox
-        What the part is made from.
-
-    Returns
-    -------
-    ndarray of int64, shape (m, 5)
-        The files whose first voxel in the shard lies in the region.
-    """
+    """Choose the source files that count for one part of a shard: of the files that several parts read, each counts in one part alone."""
     corners = np.maximum(states[:, :3] * file_shape, shard.topleft)
     mine: States = states[((corners >= region.topleft) & (corners < region.bottomright)).all(axis=1)]
     return mine

@@ -34,19 +34,7 @@ _TOTAL_SECONDS = 0.25
 
 
 class Progress:
-    """Counts finished tasks, and shows them on standard error.
-
-    Parameters
-    ----------
-    title : str
-        What is going on.
-    total : int
-        How many tasks there will be in this start.
-    folder : str, optional
-        The job's folder, for the JSON lines.
-    workers : int
-        How many tasks run at once.
-    """
+    """Counts finished tasks, and shows them on standard error."""
 
     def __init__(self, title: str, total: int, folder: str | None = None, workers: int = 1) -> None:
         self.workers = workers
@@ -169,19 +157,7 @@ class Progress:
 
 
 class _Repeated:
-    """Something that is done now and then.
-
-    Parameters
-    ----------
-    action : callable
-        What.
-    seconds : float
-        How often.
-    first : float, optional
-        When for the first time.
-    longest : float, optional
-        How rarely in a job that runs long.
-    """
+    """Something that is done now and then."""
 
     def __init__(self, action: Callable[[], None], seconds: float, first: float | None = None, longest: float | None = None) -> None:
         self.due = seconds if first is None else first

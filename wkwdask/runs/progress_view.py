@@ -6,18 +6,7 @@ from typing import Any
 
 
 def describe(record: dict[str, Any]) -> list[str]:
-    """Say how far a job is, and how fast.
-
-    Parameters
-    ----------
-    record : dict
-        Its progress.
-
-    Returns
-    -------
-    list of str
-        What there is to say; what is not known or zero is left out.
-    """
+    """Say how far a job is, and how fast."""
     nbytes_in, nbytes_out, seconds = record["nbytes_in"], record["nbytes_out"], record["seconds"]
     moved = nbytes_in or nbytes_out
     left = seconds_left(record)
@@ -69,13 +58,7 @@ def _clock(seconds: float) -> str:
 
 
 class Bar:
-    """A bar on the terminal, which goes in the end.
-
-    Parameters
-    ----------
-    title : str
-        What is going on.
-    """
+    """A bar on the terminal, which goes in the end."""
 
     def __init__(self, title: str) -> None:
         from rich.console import Console

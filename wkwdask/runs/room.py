@@ -8,20 +8,7 @@ from wkwdask.runs.report import format_nbytes
 
 
 def space_problems(folder: str, nbytes: int, files: int) -> list[str]:
-    """Compare what will be written with the free space and inodes of a file system.
-
-    Parameters
-    ----------
-    folder : str
-        A folder on it, or one that is not there yet.
-    nbytes, files : int
-        Expected output.
-
-    Returns
-    -------
-    list of str
-        One message for each limit that is too small.
-    """
+    """Compare what will be written with the free space and inodes of a file system."""
     there = folder
     while not os.path.exists(there):
         there = os.path.dirname(there)

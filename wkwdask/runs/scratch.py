@@ -40,21 +40,7 @@ class Piece:
 
 
 def set_aside(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]) -> tuple[Piece, ...]:
-    """Store pieces in one scratch file, which appears whole; doing it again changes nothing.
-
-    Parameters
-    ----------
-    folder : str
-        Folder of scratch files, below one that must be there.
-    name : str
-        Name of the file.
-    pieces : iterable of (part, box, channels, ndarray of shape (c, x, y, z))
-        What to store; pieces that are all zero are left out.
-
-    Returns
-    -------
-    tuple of Piece
-    """
+    """Store pieces in one scratch file, which appears whole; doing it again changes nothing."""
     path = f"{folder}/{name}"
     make_folders_below(os.path.dirname(folder), folder)
     file = NewFile(path, flush=False)
@@ -76,17 +62,7 @@ def set_aside(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, 
 
 
 def read_piece(piece: Piece, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Read the voxels of a piece.
-
-    Returns
-    -------
-    ndarray, shape (c, x, y, z)
-
-    Raises
-    ------
-    CorruptError
-        The scratch file is damaged.
-    """
+    """Read the voxels of a piece."""
     with open(piece.path, "rb") as file:
         file.seek(piece.offset)
         data = file.read(piece.nbytes)

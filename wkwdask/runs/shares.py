@@ -24,24 +24,7 @@ _INDEX_SUFFIX = ".index"
 
 
 def write_shares(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[Any], bytes]) -> int:
-    """Write tasks down; the file appears whole, and its index after it.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    tasks : iterable
-        The tasks.
-    group : int
-        How many are handed out together.
-    dumps : callable
-        Makes bytes of a list of tasks, for ``pickle.loads``.
-
-    Returns
-    -------
-    int
-        How many tasks there are.
-    """
+    """Write tasks down; the file appears whole, and its index after it."""
     offset, index = 0, []
     waiting, key = iter(tasks), user_key(make=True)
     file = NewFile(path)
@@ -60,22 +43,7 @@ def write_shares(path: str, tasks: Iterable[Any], group: int, dumps: Callable[[A
 
 
 class Share:
-    """What one element of an array is to do.
-
-    Parameters
-    ----------
-    path : str
-        The file of the round.
-    element, elements : int
-        Which element, of how many.
-
-    Raises
-    ------
-    CorruptError
-        The index, or the key of this user, is something else.
-    MissingError
-        This user has no key here, or the round has no tasks.
-    """
+    """What one element of an array is to do."""
 
     def __init__(self, path: str, element: int, elements: int) -> None:
         self._path = path
@@ -93,13 +61,7 @@ class Share:
         return sum(count for _, _, count, _ in self._groups)
 
     def tasks(self) -> Iterator[Any]:
-        """Go through the tasks, a group at a time.
-
-        Raises
-        ------
-        CorruptError
-            The file is shorter than its index says, or holds what this user did not write there.
-        """
+        """Go through the tasks, a group at a time."""
         for offset, nbytes, count, signed in self._groups:
             with open(self._path, "rb") as file:
                 file.seek(offset)

@@ -57,26 +57,7 @@ class Draft:
         return None if self.before is None else [vec3(shape) for shape in self.before[name]]
 
     def mags(self, targets: Sequence[Target], nbytes_in: int, edit: MetadataEdit | None, plan: dict[str, Any] | None = None, **options: Any) -> StagedMags:
-        """Stage the mags.
-
-        Parameters
-        ----------
-        targets : sequence of Target
-            One target per folder.
-        nbytes_in : int
-            Voxel bytes of the source.
-        edit : MetadataEdit, optional
-            Change of the metadata after the mags are published.
-        plan : dict, optional
-            Decisions that a resumed job keeps. ``"presence"`` is a digest of the source cells that have files.
-        **options
-            Further fields of :class:`StagedMags`.
-
-        Raises
-        ------
-        ResumeError
-            Files of the source were added or removed since an interrupted start.
-        """
+        """Stage the mags."""
         if self.before is not None and plan is not None and _PRESENCE in plan and plan[_PRESENCE] != self.before.get(_PRESENCE):
             raise ResumeError(f'{self.owner.command}: files were added or removed since the job was interrupted; existing="overwrite" starts anew')
         options.setdefault("existing", self.existing)
@@ -84,32 +65,7 @@ class Draft:
 
 
 def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> Draft:
-    """Begin the layout of a job, new or resumed.
-
-    Parameters
-    ----------
-    command : str
-        Name of the job.
-    parent : str
-        Folder of the layer, volume or group.
-    folders : sequence of str
-        Final folder of each mag.
-    settings : dict
-        Settings, as JSON values.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-
-    Returns
-    -------
-    Draft
-
-    Raises
-    ------
-    ResumeError
-        Another job that writes the mags was interrupted.
-    ValueError
-        ``existing`` has another value.
-    """
+    """Begin the layout of a job, new or resumed."""
     check_existing(existing)
     interrupted = _find_interrupted(parent, folders, settings, existing)
     owner = Owner.this_process(command, None if interrupted is None else interrupted.job)
@@ -117,24 +73,7 @@ def stage(command: str, parent: str, folders: Sequence[str], settings: dict[str,
 
 
 def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any], existing: str, content: Content, region: ShardBox | None = None) -> Draft:
-    """Begin the layout of a job that writes an array. A resumed job need not prove that the voxels are the same.
-
-    Parameters
-    ----------
-    command, parent, folder, settings, existing
-        As for :func:`stage`.
-    content : Content
-        The array.
-    region : ShardBox, optional
-        Shards to write in an existing mag.
-
-    Raises
-    ------
-    ResumeError
-        What was interrupted was started with other settings.
-    ValueError
-        ``existing`` has another value.
-    """
+    """Begin the layout of a job that writes an array. A resumed job need not prove that the voxels are the same."""
     check_existing(existing)
     settings = {**settings, **content.settings}
     is_free = not any(lock.stands_in_the_way(region) and not lock.owner.is_gone() for lock in locks_of(folder))
@@ -147,25 +86,13 @@ def stage_array(command: str, parent: str, folder: str, settings: dict[str, Any]
 
 
 def check_existing(existing: str) -> None:
-    """Make sure that the option is one that there is.
-
-    Raises
-    ------
-    ValueError
-        It is not.
-    """
+    """Make sure that the option is one that there is."""
     if existing not in EXISTING:
         raise ValueError(f"existing must be {' or '.join(map(repr, EXISTING))}, got {existing!r}")
 
 
 def _find_interrupted(parent: str, folders: Sequence[str], settings: dict[str, Any], existing: str) -> UnfinishedJob | None:
-    """Find the interrupted job that a new one is to go on with.
-
-    Raises
-    ------
-    ResumeError
-        There is one that writes the same mags with other settings.
-    """
+    """Find the interrupted job that a new one is to go on with."""
     if existing == "overwrite" or any(lock_holder(folder) is not None for folder in folders):
         return None  # a job that is running is told apart when the locks are taken
     unfinished = find_unfinished(parent, folders)

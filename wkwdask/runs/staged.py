@@ -86,17 +86,7 @@ class StagedMags:
         return job_root(self.parent, self.owner.job)
 
     def check_free(self) -> None:
-        """Make sure, without taking anything, that the job could start now.
-
-        Raises
-        ------
-        LockedError
-            Another job writes one of the mags.
-        ExistsError
-            One of them is there and ``existing="error"``, or is no mag.
-        PermissionError
-            The metadata cannot be updated.
-        """
+        """Make sure, without taking anything, that the job could start now."""
         for folder in self.folders:
             holder = lock_holder(folder)
             if holder is not None:
@@ -125,23 +115,7 @@ class StagedMags:
             self.edit.check_writable()
 
     def start(self) -> Report | None:
-        """Lock the mags and make the job's folder; starting again in another process changes nothing.
-
-        Returns
-        -------
-        Report or None
-            Where an equal job was finished before and that is fine, or one was killed while it published and that was finished just now, this is its
-            report: nothing is left to do.
-
-        Raises
-        ------
-        LockedError, ExistsError, PermissionError
-            As for :meth:`check_free`.
-        MissingError
-            The layer was renamed or removed meanwhile.
-        ResumeError
-            What is there is of a job with other settings.
-        """
+        """Lock the mags and make the job's folder; starting again in another process changes nothing."""
         done = self.done()
         if done is not None:
             return done
@@ -215,26 +189,7 @@ class StagedMags:
         return {receipt.shard: receipt for receipt in receipts if target.holds(receipt)}
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
-        """Make sure that every file was written, and let the mags appear.
-
-        Parameters
-        ----------
-        tallies : sequence of ShardTally
-            What was written to each mag.
-        note : str
-            Anything else a user should know.
-
-        Returns
-        -------
-        Report
-
-        Raises
-        ------
-        IncompleteWriteError
-            A file is missing, or was written twice.
-        ValueError
-            Somebody changed the metadata meanwhile so that it does not fit any more.
-        """
+        """Make sure that every file was written, and let the mags appear."""
         for tally in tallies:
             tally.check()
         if self.edit is not None:
@@ -282,22 +237,7 @@ class StagedMags:
 
 
 def report_in(provenance: dict[str, Any], note: str, folders: Sequence[str]) -> Report:
-    """Read the report of a job out of the provenance of the first of its mags.
-
-    Parameters
-    ----------
-    provenance : dict
-        What stands there.
-    note : str
-        What a user should know now.
-    folders : sequence of str
-        The mags that it made.
-
-    Raises
-    ------
-    CorruptError
-        It cannot be understood.
-    """
+    """Read the report of a job out of the provenance of the first of its mags."""
     with reading(f"{folders[0]}/{PROVENANCE_NAME}", "record"):
         return Report.from_json(provenance["report"], note, folders)
 
@@ -314,13 +254,7 @@ def settings_of(command: str, **options: Any) -> dict[str, Any]:
 
 
 def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, Any], but: Sequence[str] = ()) -> None:
-    """Compare a job with one that was interrupted or finished before, but for some settings.
-
-    Raises
-    ------
-    ResumeError
-        They differ; the message lists the differences.
-    """
+    """Compare a job with one that was interrupted or finished before, but for some settings."""
     names = [name for name in {**settings, **before} if settings.get(name) != before.get(name) and name not in but]
     if not names:
         return
@@ -330,19 +264,7 @@ def check_same_settings(what: str, settings: dict[str, Any], before: dict[str, A
 
 
 def finish_what_was_left(parent: str, folder: str, command: str, dataset: str | None = None) -> None:
-    """Finish the publishing of an earlier start that was killed there, before what is there is looked at.
-
-    Parameters
-    ----------
-    parent : str
-        The folder of the layer or volume.
-    folder : str
-        That of the mag or scale.
-    command : str
-        What is about to be done.
-    dataset : str, optional
-        The dataset that lists the mag, where a link may lead to it.
-    """
+    """Finish the publishing of an earlier start that was killed there, before what is there is looked at."""
     if is_untouched(parent, (folder,)):
         return
     job_folder = JobFolder(parent, Owner.this_process(f"{command} of {folder}"), (folder,), datasets=[*filter(None, [dataset])])

@@ -72,13 +72,7 @@ class FoundJob:
         return [*arrays, *([owner.number] if owner is not None else [])]
 
     def left_arrays(self) -> list[str]:
-        """Give the id of its last array where that waits or runs though nobody goes on with the job.
-
-        Raises
-        ------
-        BatchError
-            SLURM is not there, or does not answer.
-        """
+        """Give the id of its last array where that waits or runs though nobody goes on with the job."""
         if self.is_running or self.batch is None:
             return []
         array = self.batch.rounds[-1].array
@@ -134,18 +128,7 @@ class JobStatus:
 
 
 def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
-    """Find the jobs that write a dataset, a layer or a mag, which need not be there yet.
-
-    Parameters
-    ----------
-    url : str or path
-        The folder.
-
-    Raises
-    ------
-    MissingError
-        Neither it nor the folder that it would lie in is there.
-    """
+    """Find the jobs that write a dataset, a layer or a mag, which need not be there yet."""
     path = os.path.abspath(local_path(location_of(url)))
     if not os.path.isdir(path) and not os.path.isdir(os.path.dirname(path)):
         raise MissingError(f"{path}: no such dataset, layer or mag")
@@ -179,13 +162,7 @@ def _lies_in(target: str, path: str) -> bool:
 
 
 def status_of(job: FoundJob) -> JobStatus:
-    """Read how far a job is.
-
-    Parameters
-    ----------
-    job : FoundJob
-        The job.
-    """
+    """Read how far a job is."""
     entries = list(_entries(job.root).values())
     begin = _begin(job, entries)
     present = [entry for entry in entries if _number(entry, "time") >= begin]
@@ -217,20 +194,7 @@ def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
 
 
 def wait_for_batch(root: str, batch: Batch) -> bool:
-    """Wait until the last of the SLURM jobs is over that a submitted command leads to.
-
-    Parameters
-    ----------
-    root : str
-        Folder of the job that was handed over first; others of the same command may follow, of other layers too.
-    batch : Batch
-        What was submitted.
-
-    Returns
-    -------
-    bool
-        Whether it came to its end.
-    """
+    """Wait until the last of the SLURM jobs is over that a submitted command leads to."""
     dataset = os.path.dirname(os.path.dirname(root))
     seen, last = "", batch.rounds[-1].finish
     while last != seen:
@@ -298,13 +262,7 @@ class FinishedJob:
 
 
 def finished_in(url: str | os.PathLike[str]) -> list[FinishedJob]:
-    """List the finished jobs that made what a mag, a layer or a dataset holds.
-
-    Parameters
-    ----------
-    url : str or path
-        The folder.
-    """
+    """List the finished jobs that made what a mag, a layer or a dataset holds."""
     path = os.path.abspath(local_path(location_of(url)))
     found: dict[str, FinishedJob] = {}
     for folder in _mag_folders(path):

@@ -28,15 +28,7 @@ if TYPE_CHECKING:
 
 
 class ShardTally:
-    """Adds up the receipts of the shards of a target.
-
-    Parameters
-    ----------
-    target : Target
-        What is written.
-    expected : int
-        How many shards a receipt must come for; all others are known to be empty.
-    """
+    """Adds up the receipts of the shards of a target."""
 
     def __init__(self, target: Target, expected: int) -> None:
         self.target = target
@@ -77,31 +69,13 @@ class ShardTally:
         return np.array(self._rows, np.int64).reshape(-1, RECORD_COLUMNS)
 
     def check(self) -> None:
-        """Make sure that each shard came once.
-
-        Raises
-        ------
-        IncompleteWriteError
-            A shard is missing, or was written twice.
-        """
+        """Make sure that each shard came once."""
         found = len(np.unique(self.shards[:, :3], axis=0))
         if not self.is_complete or found != self.expected:
             raise IncompleteWriteError(f"{self.target.folder}: receipts for {found} files, expected {self.expected}")
 
     def report(self, folder: str, *, whole: bool = True) -> MagReport:
-        """Say what was written.
-
-        Parameters
-        ----------
-        folder : str
-            Where the mag is in the end.
-        whole : bool
-            Whether the whole mag was written: then all shards without a receipt are known to be empty.
-
-        Returns
-        -------
-        MagReport
-        """
+        """Say what was written."""
         voxels = self.target.box.volume if whole else self.voxels
         minimum, maximum = self._minimum, self._maximum
         if self.voxels < voxels:
@@ -121,18 +95,7 @@ def tally_of(target: Target, receipts: Iterable[Receipt]) -> ShardTally:
 
 
 def ladder_records(tallies: Sequence[ShardTally]) -> list[npt.NDArray[np.int64]]:
-    """Give the records of the mags of a ladder; from the second on, the sources are the files of the mag before.
-
-    Parameters
-    ----------
-    tallies : sequence of ShardTally
-        What was written, finest first.
-
-    Returns
-    -------
-    list of ndarray of int64, shape (n, 6)
-        See ``wkwdask.store.records``.
-    """
+    """Give the records of the mags of a ladder; from the second on, the sources are the files of the mag before."""
     rows = [tally.shards for tally in tallies]
     for n, (finer, coarser) in enumerate(pairwise(tallies)):
         factor = finer.target.box.mag.step_to(coarser.target.box.mag)

@@ -69,15 +69,7 @@ class Failed:
 
 
 def attempt(run: Callable[[Task], Result], task: Task) -> Result | Failed:
-    """Run a task in this process, and give its result or its error.
-
-    Parameters
-    ----------
-    run : callable
-        Runs a task.
-    task : Task
-        The task.
-    """
+    """Run a task in this process, and give its result or its error."""
     begin = time.perf_counter()
     try:
         return replace(run(task), seconds=time.perf_counter() - begin)
@@ -120,19 +112,7 @@ class _RaisedElsewhereError(WkwDaskError):
 
 
 class TolerantJob:
-    """Wraps a job.
-
-    Parameters
-    ----------
-    job : Job
-        The job.
-    progress : Progress
-        Where its tasks are counted.
-    tolerance : Tolerance
-        What it bears.
-    folder : str, optional
-        The job's folder, which keeps a line for each failure.
-    """
+    """Wraps a job."""
 
     def __init__(self, job: Job, progress: Progress, tolerance: Tolerance, folder: str | None = None) -> None:
         self.progress = progress
@@ -174,25 +154,7 @@ class TolerantJob:
         return follow
 
     def fail(self, task: Task, failed: Failed) -> float | None:
-        """Take a failure.
-
-        Parameters
-        ----------
-        task : Task
-            What was tried.
-        failed : Failed
-            What came of it.
-
-        Returns
-        -------
-        float or None
-            After which pause it is to be tried again [s]; None where it is given up.
-
-        Raises
-        ------
-        Exception
-            The failure is one that no other task would escape, or there are too many.
-        """
+        """Take a failure."""
         error = failed.error
         if isinstance(error, _HOPELESS_ERRORS) or (isinstance(error, OSError) and error.errno in _HOPELESS_CODES):
             raise _as_raised(failed)
@@ -230,15 +192,7 @@ class TolerantJob:
             self._lines.close()
 
     def check(self) -> None:
-        """Make sure that nothing failed.
-
-        Raises
-        ------
-        TaskFailedError
-            Several tasks failed; the message lists them.
-        Exception
-            One task failed, or all did for the same reason, or none succeeded and all failed in the same way: this is the first one's error.
-        """
+        """Make sure that nothing failed."""
         if self._num_failed:
             error: Any = self._error(self._tolerance.ending)
             error.exit_code = EXIT_CODE

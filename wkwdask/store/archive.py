@@ -52,15 +52,7 @@ class ArchiveFile:
         return (0 if os.path.isdir(self.path) else status.st_size), status.st_mtime_ns
 
     def open(self) -> Folder | Zip:
-        """Open it, or give what is open already.
-
-        Raises
-        ------
-        CorruptError
-            It is no zip.
-        MissingError
-            It is not there.
-        """
+        """Open it, or give what is open already."""
         state = self.state
         if os.path.isdir(self.path):
             return Folder(self.path)
@@ -73,13 +65,7 @@ class ArchiveFile:
 
 
 class Folder:
-    """Files in a folder.
-
-    Parameters
-    ----------
-    path : str
-        The folder.
-    """
+    """Files in a folder."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -98,13 +84,7 @@ class Folder:
 
 
 class Zip:
-    """Files in a zip.
-
-    Parameters
-    ----------
-    file : ArchiveFile
-        Which zip.
-    """
+    """Files in a zip."""
 
     def __init__(self, file: ArchiveFile) -> None:
         self._file = file
@@ -143,13 +123,7 @@ class Zip:
         return (info.filename for info in self._zip.infolist() if not info.is_dir())
 
     def read(self, name: str, most: int) -> bytes:
-        """Read a file; of one that is too large, no more than one byte too many.
-
-        Raises
-        ------
-        CorruptError
-            The zip is damaged there, or packed in a way that is not known.
-        """
+        """Read a file; of one that is too large, no more than one byte too many."""
         with _reading(f"{self._file.name}:{name}"), self._zip.open(name) as file:
             if most > _MEMORY_NBYTES:
                 self._check_ratio(self._zip.getinfo(name))

@@ -15,13 +15,7 @@ _MACHINE = Path("/sys/class/dmi/id/product_name")
 
 
 def access_options(protocol: str) -> dict[str, Any]:
-    """Return the options that let a driver read anonymously, none where there are credentials.
-
-    Parameters
-    ----------
-    protocol : str
-        Protocol of a URL, such as ``"gs"``.
-    """
+    """Return the options that let a driver read anonymously, none where there are credentials."""
     fsspec: Any = import_module("fsspec")
     if _CHOICES & set(fsspec.config.conf.get(protocol, ())):
         return {}

@@ -27,28 +27,7 @@ def update_json(
     path: str, read: Callable[[], dict[str, Any] | None], change: Callable[[dict[str, Any]], dict[str, Any]], format_document: Callable[[dict[str, Any]], str],
     new: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """Change a JSON file; it appears whole, and no process that honours the lock overwrites what another one wrote.
-
-    Parameters
-    ----------
-    path : str
-        The file; a link stays one.
-    read : callable
-        Gives the parsed document as it is now, None where there is none.
-    change : callable
-        Gets that and gives the new one.
-    format_document : callable
-        Gives its text.
-    new : dict, optional
-        What ``change`` gets where there is no such file.
-
-    Raises
-    ------
-    LockedError
-        Another process holds the lock and does not let go.
-    MissingError
-        There is no such file, and no ``new``.
-    """
+    """Change a JSON file; it appears whole, and no process that honours the lock overwrites what another one wrote."""
     real = os.path.realpath(path)
     with locked_file(real, f"change of {real}"):
         remove_temporaries(*os.path.split(real))  # whoever wrote one held this lock, and is dead

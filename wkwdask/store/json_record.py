@@ -16,13 +16,7 @@ _MOST_NBYTES = 1 << 28
 
 
 def read_record(path: str) -> dict[str, Any] | None:
-    """Read the object that a file holds, None where there is no such file.
-
-    Raises
-    ------
-    CorruptError
-        It is no regular file, too large for a record, or holds something else than a JSON object.
-    """
+    """Read the object that a file holds, None where there is no such file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place is not waited for
     except (FileNotFoundError, NotADirectoryError):
@@ -41,13 +35,7 @@ def format_job_record(record: dict[str, Any]) -> bytes:
 
 
 def read_job_record(path: str) -> dict[str, Any] | None:
-    """Read a record of a job, None where there is none.
-
-    Raises
-    ------
-    CorruptError
-        It cannot be understood, or another version of this package wrote it.
-    """
+    """Read a record of a job, None where there is none."""
     record = read_record(path)
     if record is None:
         return None

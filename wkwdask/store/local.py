@@ -40,24 +40,7 @@ _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.pl
 
 
 def local_path(url: str | os.PathLike[str]) -> str:
-    """Turn what a user names into a local path.
-
-    Parameters
-    ----------
-    url : str or path
-        A path or a ``file://`` URL.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    UnsupportedError
-        The URL is of another kind, such as ``s3://``.
-    ValueError
-        The path is empty, or no path.
-    """
+    """Turn what a user names into a local path."""
     text = os.fspath(url)
     if not text:
         raise ValueError("a path is empty")  # it would mean the current folder
@@ -78,15 +61,7 @@ def local_path(url: str | os.PathLike[str]) -> str:
 
 
 def check_regular(path: str) -> None:
-    """Make sure that something is a file whose end is reached by reading it: no pipe, no device.
-
-    Raises
-    ------
-    CorruptError
-        It is something else.
-    MissingError
-        There is nothing.
-    """
+    """Make sure that something is a file whose end is reached by reading it: no pipe, no device."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -108,24 +83,7 @@ def is_remote(url: str) -> bool:
 
 
 def pread_into(fd: int, buffer: npt.NDArray[np.uint8], offset: int, source: str) -> None:
-    """Fill a buffer from a file.
-
-    Parameters
-    ----------
-    fd : int
-        An open file.
-    buffer : ndarray of uint8
-        What to fill, contiguous.
-    offset : int
-        First byte in the file.
-    source : str
-        The file, for errors.
-
-    Raises
-    ------
-    TruncatedError
-        The file ends before the buffer is full.
-    """
+    """Fill a buffer from a file."""
     view = memoryview(buffer.data)
     done = 0
     while done < len(view):
@@ -136,18 +94,7 @@ def pread_into(fd: int, buffer: npt.NDArray[np.uint8], offset: int, source: str)
 
 
 class NewFile:
-    """A file that is written under a temporary name and appears under its own when it is complete.
-
-    Parameters
-    ----------
-    path : str
-        The final name; an older file there is replaced and hands on its mode and group.
-    temporary_folder : str, optional
-        Where the temporary file is, if that is on the same file system: what a killed process leaves there goes with the folder. By default that of the
-        file.
-    flush : bool
-        Flush it to disk before it appears, so that it is whole even after the machine went down; scratch files do without.
-    """
+    """A file that is written under a temporary name and appears under its own when it is complete."""
 
     def __init__(self, path: str, temporary_folder: str | None = None, *, flush: bool = True) -> None:
         self.path = path
@@ -172,22 +119,7 @@ class NewFile:
             view, offset = view[count:], offset + count
 
     def copy_from(self, fd: int, nbytes: int, source: str) -> None:
-        """Write the first bytes of an open file, inside the system where it can do that.
-
-        Parameters
-        ----------
-        fd : int
-            The open file.
-        nbytes : int
-            How many bytes.
-        source : str
-            Its name, for errors.
-
-        Raises
-        ------
-        TruncatedError
-            It ends before.
-        """
+        """Write the first bytes of an open file, inside the system where it can do that."""
         done, copy = 0, _copy_range
         while done < nbytes:
             try:
@@ -226,15 +158,7 @@ class NewFile:
         os.ftruncate(self._fd, nbytes)
 
     def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
-        """Give the file its name.
-
-        Parameters
-        ----------
-        flush_folder : bool
-            Flush the folder too, so that the name lasts; not needed where somebody does so later for all files of the folder.
-        keep_equal : bool
-            Leave an older file alone that has the same bytes.
-        """
+        """Give the file its name."""
         if keep_equal and os.path.exists(self.path) and filecmp.cmp(self._temporary, self.path, shallow=False):
             self.discard()
             return
@@ -301,15 +225,7 @@ def remove_file(path: str) -> None:
 
 
 def remove_temporaries(folder: str, name: str) -> None:
-    """Remove what killed writers of a file left; only where nobody can be writing it now.
-
-    Parameters
-    ----------
-    folder : str
-        The file's folder.
-    name : str
-        The file's name.
-    """
+    """Remove what killed writers of a file left; only where nobody can be writing it now."""
     with os.scandir(folder) as entries:
         left = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
     for path in left:
@@ -318,15 +234,7 @@ def remove_temporaries(folder: str, name: str) -> None:
 
 
 def inherit_permissions(new: int | str, old: os.stat_result) -> None:
-    """Give a file or folder the mode and group of the one that it replaces, as far as this user may.
-
-    Parameters
-    ----------
-    new : int or str
-        The new one, as an open file or a path.
-    old : stat_result
-        What the old one is.
-    """
+    """Give a file or folder the mode and group of the one that it replaces, as far as this user may."""
     with contextlib.suppress(PermissionError):
         os.chown(new, -1, old.st_gid)
     os.chmod(new, old.st_mode & 0o7777)
@@ -346,13 +254,6 @@ def fsync_folder(folder: str) -> None:
 
 def publish_folder(staged: str, target: str) -> None:
     """Put a complete folder in the place of another, or in a free place.
-
-    Parameters
-    ----------
-    staged : str
-        The complete folder, on the same file system. Where ``target`` was there, it holds the old content afterwards.
-    target : str
-        The place.
 
     Notes
     -----
@@ -388,20 +289,7 @@ def exchange(first: str, second: str) -> bool:
 
 
 def make_folders_below(folder: str, path: str) -> None:
-    """Make the folders of a path below a folder that must be there.
-
-    Parameters
-    ----------
-    folder : str
-        A folder; where it is gone, so is the job that it belonged to, and it must not come back.
-    path : str
-        A folder below it.
-
-    Raises
-    ------
-    FileNotFoundError
-        ``folder`` is gone.
-    """
+    """Make the folders of a path below a folder that must be there."""
     made = folder
     for name in os.path.relpath(path, folder).split(os.sep):
         made = os.path.join(made, name)
@@ -433,13 +321,7 @@ def remove_tree(folder: str) -> None:
 
 
 def delete_tree(folder: str) -> tuple[int, int]:
-    """Delete a folder and all in it, but nothing that a symbolic link points to; what is gone already is fine.
-
-    Returns
-    -------
-    files, nbytes : int
-        What was deleted.
-    """
+    """Delete a folder and all in it, but nothing that a symbolic link points to; what is gone already is fine."""
     files, nbytes = 0, 0
     with contextlib.suppress(FileNotFoundError):
         with os.scandir(folder) as entries:
@@ -467,12 +349,7 @@ def count_tree(folder: str) -> tuple[int, int]:
 
 
 def numbered(folder: str | Path, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
-    """List entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; an absent folder has none.
-
-    Yields
-    ------
-    number, path : int, str
-    """
+    """List entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; an absent folder has none."""
     try:
         with os.scandir(folder) as entries:
             for entry in entries:

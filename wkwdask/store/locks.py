@@ -67,13 +67,7 @@ def lock_path(target: str, job: str | None = None) -> str:
 
 
 def locks_of(target: str) -> list[Lock]:
-    """List the locks of a folder, those of dead jobs too.
-
-    Raises
-    ------
-    LockedError
-        One of them cannot be understood.
-    """
+    """List the locks of a folder, those of dead jobs too."""
     folder, name = os.path.split(target)
     found = []
     whole = read_owner(lock_path(target))
@@ -107,27 +101,7 @@ def lock_holder(target: str) -> Owner | None:
 
 
 def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list[Owner]:
-    """Take the lock of a folder, or of some of its shards; to be called inside :func:`guarded`.
-
-    Parameters
-    ----------
-    target : str
-        The folder.
-    owner : Owner
-        Who takes it.
-    region : ShardBox, optional
-        The shards; by default all.
-
-    Returns
-    -------
-    list of Owner
-        The dead jobs that held such shards.
-
-    Raises
-    ------
-    LockedError
-        A living job holds some of them.
-    """
+    """Take the lock of a folder, or of some of its shards; to be called inside :func:`guarded`."""
     path = lock_path(target, None if region is None else owner.job)
     os.makedirs(os.path.dirname(target), exist_ok=True)
     remove_temporaries(os.path.dirname(target), f".{os.path.basename(target)}")  # of any lock of it: who makes one is guarded too
@@ -190,22 +164,7 @@ def _create_in_place(path: str, data: bytes) -> bool:
 
 @contextlib.contextmanager
 def locked_file(path: str, command: str, *, patience_seconds: float = 60) -> Iterator[None]:
-    """Let one process at a time change a file: a lock beside it that only one can make, on any file system.
-
-    Parameters
-    ----------
-    path : str
-        The file, which need not be there.
-    command : str
-        What is done, for those who wait.
-    patience_seconds : float
-        How long to wait for others.
-
-    Raises
-    ------
-    LockedError
-        Another process holds the lock for longer; it may have died on another machine, where that cannot be seen.
-    """
+    """Let one process at a time change a file: a lock beside it that only one can make, on any file system."""
     lock, owner = lock_path(path), Owner.this_process(command)
     data, until = _format_lock(owner, lock), time.monotonic() + patience_seconds
     try:
@@ -315,13 +274,7 @@ def remove_stale_lock(path: str) -> None:
 
 
 def lock_owner(path: str) -> Owner | None:
-    """Read who holds the lock of a mag or of some of its shards, None where there is no such file.
-
-    Raises
-    ------
-    LockedError
-        The file cannot be understood.
-    """
+    """Read who holds the lock of a mag or of some of its shards, None where there is no such file."""
     if not path.endswith(_REGION_SUFFIX):
         return read_owner(path)
     lock = _region_lock(path)
@@ -329,13 +282,7 @@ def lock_owner(path: str) -> Owner | None:
 
 
 def read_owner(path: str) -> Owner | None:
-    """Read who owns a lock or a job's folder, None where there is no such file.
-
-    Raises
-    ------
-    LockedError
-        The file cannot be understood.
-    """
+    """Read who owns a lock or a job's folder, None where there is no such file."""
     record = _read(path)
     try:
         return None if record is None else Owner.from_json({name: value for name, value in record.items() if name != "region"}, os.path.dirname(path))
@@ -369,11 +316,6 @@ def guarded(folder: str) -> Iterator[None]:
     """Let one process at a time look at locks and take them, where the file system can do that.
 
     A file is locked that is open for writing, which NFS asks for. It goes with the last who holds it.
-
-    Raises
-    ------
-    MissingError
-        The folder was renamed or removed.
     """
     path = f"{folder}/{GUARD_NAME}"
     while True:

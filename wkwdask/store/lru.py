@@ -16,15 +16,7 @@ _caches: weakref.WeakSet[Lru] = weakref.WeakSet()  # type: ignore[type-arg]
 
 
 class Lru(Generic[_Value]):
-    """Keeps the values that were used last.
-
-    Parameters
-    ----------
-    most : int
-        How many values are kept, or how much of them.
-    weigh : callable, optional
-        Says how much a value counts; by default each counts 1.
-    """
+    """Keeps the values that were used last."""
 
     def __init__(self, most: int, weigh: Callable[[_Value], int] = lambda _: 1) -> None:
         self._most = most

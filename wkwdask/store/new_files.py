@@ -11,13 +11,7 @@ _FLUSHED_AT_ONCE = 4  # a flush waits for the disk, and a journal is written onc
 
 
 class NewFiles:
-    """Writes files that appear whole, some later than they were written, all of them before :meth:`publish` returns.
-
-    Parameters
-    ----------
-    temporary_folder : str
-        Where they are until they appear, on the same file system.
-    """
+    """Writes files that appear whole, some later than they were written, all of them before :meth:`publish` returns."""
 
     def __init__(self, temporary_folder: str) -> None:
         self._temporary_folder = temporary_folder

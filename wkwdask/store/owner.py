@@ -64,13 +64,7 @@ class Owner:
 
     @classmethod
     def from_json(cls, value: dict[str, Any], folder: str) -> Owner:
-        """Read what a lock or a job's folder keeps, where that was found in a folder.
-
-        Raises
-        ------
-        TypeError, ValueError
-            It is something else.
-        """
+        """Read what a lock or a job's folder keeps, where that was found in a folder."""
         texts = {name: text for name, text in value.items() if name != "pid"}
         if not all(isinstance(text, str) for text in texts.values()) or type(value.get("pid")) is not int or not _JOB.fullmatch(value["job"]):
             raise ValueError("expected a process or a job that owns a lock")

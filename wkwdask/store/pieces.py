@@ -25,15 +25,7 @@ _kept = threading.local()
 
 
 class Pieces:
-    """Gathers what is appended to a new file.
-
-    Parameters
-    ----------
-    open_file : callable
-        Makes the file; called when the first piece is written.
-    offset : int
-        Where the first byte goes.
-    """
+    """Gathers what is appended to a new file."""
 
     def __init__(self, open_file: Callable[[], NewFile], offset: int) -> None:
         self._open_file = open_file
@@ -60,15 +52,7 @@ class Pieces:
         return self._file
 
     def room(self, wanted: int, least: int | None = None) -> npt.NDArray[np.uint8]:
-        """Give memory for the next bytes; they count as soon as :meth:`advance` says how many were filled in.
-
-        Parameters
-        ----------
-        wanted : int
-            How much would be of use [bytes].
-        least : int, optional
-            With how much the caller can do; by default all.
-        """
+        """Give memory for the next bytes; they count as soon as :meth:`advance` says how many were filled in."""
         least = wanted if least is None else least
         if self._used + least > self._memory.size:
             self.flush()
@@ -98,13 +82,7 @@ class Pieces:
             count -= now
 
     def copy(self, fd: int, offset: int, nbytes: int, source: str) -> None:
-        """Append a part of an open file.
-
-        Raises
-        ------
-        TruncatedError
-            It ends before.
-        """
+        """Append a part of an open file."""
         while nbytes:
             room = self.room(nbytes, 1)
             pread_into(fd, room, offset, source)

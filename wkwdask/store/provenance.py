@@ -36,15 +36,7 @@ def read_making(folder: str) -> dict[str, Any]:
 
 
 def read_box(folder: str, mag: Mag) -> BoundingBox | None:
-    """Read where the job that made a mag wrote data, None where nobody knows.
-
-    Parameters
-    ----------
-    folder : str
-        The mag's folder.
-    mag : Mag
-        The mag.
-    """
+    """Read where the job that made a mag wrote data, None where nobody knows."""
     numbers = read_provenance(folder).get("box")
     if not isinstance(numbers, list) or len(numbers) != 6 or not all(type(number) is int and 0 <= number < _BEYOND for number in numbers):
         return None

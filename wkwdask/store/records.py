@@ -16,28 +16,14 @@ RECORD_COLUMNS = 6
 
 
 def write_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
-    """Keep the record of a mag.
-
-    Parameters
-    ----------
-    folder : str
-        The mag's folder.
-    rows : ndarray of int64, shape (n, 6)
-        One row per file, empty ones (size 0) too.
-    """
+    """Keep the record of a mag."""
     memory = io.BytesIO()
     np.save(memory, rows, allow_pickle=False)
     publish_bytes(f"{folder}/{RECORD_NAME}", memory.getvalue())
 
 
 def read_record(folder: str) -> npt.NDArray[np.int64] | None:
-    """Read the record of a mag, None where there is none.
-
-    Raises
-    ------
-    CorruptError
-        It is damaged.
-    """
+    """Read the record of a mag, None where there is none."""
     path = f"{folder}/{RECORD_NAME}"
     try:
         rows = np.load(path, allow_pickle=False)
@@ -53,15 +39,7 @@ def read_record(folder: str) -> npt.NDArray[np.int64] | None:
 
 
 def merge_record(folder: str, rows: npt.NDArray[np.int64]) -> None:
-    """Bring the record of a mag up to date about some of its files; a mag without one gets none, since it would say that all other files are empty.
-
-    Parameters
-    ----------
-    folder : str
-        The mag's folder.
-    rows : ndarray of int64, shape (n, 6)
-        One row per file that was written.
-    """
+    """Bring the record of a mag up to date about some of its files; a mag without one gets none, since it would say that all other files are empty."""
     before = read_record(folder)
     if before is None:
         return

@@ -25,17 +25,7 @@ def is_refused(found: object) -> bool:
 
 
 def warn_of_refused(place: str, path: str, witness: str | None) -> None:
-    """Say, once of each place in each process, that refused files are taken to be absent.
-
-    Parameters
-    ----------
-    place : str
-        URL of the folder.
-    path : str
-        A file that is refused.
-    witness : str or None
-        What is readable.
-    """
+    """Say, once of each place in each process, that refused files are taken to be absent."""
     if not _warned.get(place):
         _warned.put(place, True)
         note = f"files are refused (403 Forbidden), such as {path}, while {witness} is readable: they are taken to be absent, and read as zeros"

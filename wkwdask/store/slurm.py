@@ -81,52 +81,18 @@ def max_array_size() -> int:
 
 
 def submit_job(script: str, command: Sequence[str], options: Sequence[str], folder: str) -> str:
-    """Hand in a job.
-
-    Parameters
-    ----------
-    script : str
-        A batch script that ends by running its arguments.
-    command : sequence of str
-        Those arguments.
-    options : sequence of str
-        Options of ``sbatch``; they win over those in the script.
-    folder : str
-        Where the job runs.
-
-    Returns
-    -------
-    str
-        Its id.
-
-    Raises
-    ------
-    BatchError
-        SLURM refused it, or is not there.
-    """
+    """Hand in a job."""
     printed = _checked("sbatch", "--parsable", f"--chdir={folder}", *options, script, *command)
     return printed.strip().rpartition("\n")[2].partition(";")[0]
 
 
 def release_job(number: str) -> None:
-    """Let a job start that was handed in with ``--hold``.
-
-    Raises
-    ------
-    BatchError
-        SLURM refused it.
-    """
+    """Let a job start that was handed in with ``--hold``."""
     _checked("scontrol", "release", number)
 
 
 def cancel_jobs(numbers: Iterable[str]) -> None:
-    """Cancel jobs, with all of their elements; one that is over is no error.
-
-    Raises
-    ------
-    BatchError
-        SLURM refused it, or is not there.
-    """
+    """Cancel jobs, with all of their elements; one that is over is no error."""
     for number in numbers:
         done = _asked("scancel", number)
         if done.returncode and _UNKNOWN not in done.stderr:
@@ -134,13 +100,7 @@ def cancel_jobs(numbers: Iterable[str]) -> None:
 
 
 def count_states(number: str) -> dict[str, int]:
-    """Count the elements of a job by their state, such as RUNNING; nothing for a job that SLURM has forgotten.
-
-    Raises
-    ------
-    BatchError
-        SLURM is not there, or does not answer.
-    """
+    """Count the elements of a job by their state, such as RUNNING; nothing for a job that SLURM has forgotten."""
     done = _asked("squeue", "-h", "-r", "-t", "all", "-o", "%T", "-j", number)
     if done.returncode and _UNKNOWN not in done.stderr:
         raise BatchError(f"squeue: {done.stderr.strip()}")
@@ -149,24 +109,12 @@ def count_states(number: str) -> dict[str, int]:
 
 
 def is_in_queue(number: str) -> bool:
-    """Tell whether any element of a job waits or runs.
-
-    Raises
-    ------
-    BatchError
-        SLURM is not there, or does not answer.
-    """
+    """Tell whether any element of a job waits or runs."""
     return not count_states(number).keys() <= _OVER
 
 
 def wait_for_end(number: str, poll_seconds: float = 5.0) -> str:
-    """Wait until a job is over, and give its state, such as COMPLETED; an empty text where SLURM has forgotten it.
-
-    Raises
-    ------
-    BatchError
-        SLURM is not there, or does not answer.
-    """
+    """Wait until a job is over, and give its state, such as COMPLETED; an empty text where SLURM has forgotten it."""
     while is_in_queue(number):
         time.sleep(poll_seconds)
     return next(iter(count_states(number)), "")

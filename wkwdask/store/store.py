@@ -52,13 +52,7 @@ class StoredFile(Protocol):
         """What changes when it is replaced."""
 
     def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """Read byte ranges, each from its start up to its stop; None where the file is absent, as one of a remote store may turn out to be.
-
-        Raises
-        ------
-        TruncatedError
-            The file ends before.
-        """
+        """Read byte ranges, each from its start up to its stop; None where the file is absent, as one of a remote store may turn out to be."""
 
     def __enter__(self) -> Self: ...
 
@@ -96,47 +90,14 @@ class Store(Protocol):
         """Say where a file is, by its name inside the folder."""
 
     def open(self, name: str) -> StoredFile | None:
-        """Open a file, None where it is known to be absent.
-
-        Raises
-        ------
-        CorruptError
-            It is no regular file.
-        MissingError
-            It is a symbolic link to nowhere.
-        OSError
-            It is there and cannot be opened.
-        """
+        """Open a file, None where it is known to be absent."""
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        """Read several files, None for each that is absent.
-
-        Raises
-        ------
-        CorruptError
-            One has more than ``largest`` bytes, or is no regular file.
-        MissingError
-            One is a symbolic link to nowhere.
-        OSError
-            One is there and cannot be read.
-        """
+        """Read several files, None for each that is absent."""
 
 
 def open_store(location: str | os.PathLike[str]) -> LocalStore | RemoteStore:
-    """Give the store of a path or URL.
-
-    Parameters
-    ----------
-    location : str or path
-        A local path, a ``file://`` URL, or one that fsspec knows, such as ``https://``, ``s3://`` and ``gs://``.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        The driver is not installed; the message names the extra.
-    UnsupportedError
-        Nothing knows the protocol.
-    """
+    """Give the store of a path or URL."""
     text = os.fspath(location)
     if not is_remote(text):
         return LocalStore(local_path(text))
@@ -146,13 +107,7 @@ def open_store(location: str | os.PathLike[str]) -> LocalStore | RemoteStore:
 
 
 def remote_options(location: str) -> dict[str, Any]:
-    """Return the arguments by which zarr-python opens a location, after a remote server has answered.
-
-    Raises
-    ------
-    OSError
-        It does not answer.
-    """
+    """Return the arguments by which zarr-python opens a location, after a remote server has answered."""
     store = open_store(location)
     if isinstance(store, LocalStore):
         return {}
@@ -169,13 +124,6 @@ def trusting(store: Store, name: str) -> Store:
 
     Buckets whose readers may not list them answer 403 where a file is absent. If access as such was lost, as by credentials that expire, that file is refused
     as well, and what was asked for stays an error.
-
-    Parameters
-    ----------
-    store : Store
-        Any store; nothing changes for a local one.
-    name : str
-        The file, which was read before.
     """
     return replace(store, witness=name) if isinstance(store, RemoteStore) else store
 
@@ -259,17 +207,7 @@ class LocalStore:
 
 
 class LocalFile:
-    """A local file that is open for reading.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    fd : int
-        The open file.
-    status : stat_result
-        What it is.
-    """
+    """A local file that is open for reading."""
 
     __slots__ = ("_fd", "name", "nbytes", "state")
 
@@ -385,13 +323,7 @@ class RemoteStore:
         return found
 
     def fetch(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | None]:
-        """Read ranges of files, all at once, None for each file that is absent; what fails is tried again.
-
-        Raises
-        ------
-        OSError
-            A file cannot be read.
-        """
+        """Read ranges of files, all at once, None for each file that is absent; what fails is tried again."""
         found = self._found(paths, starts, stops)
         refused = [path for path, data in zip(paths, found, strict=True) if is_refused(data)]
         is_absent = bool(refused) and self._gives_witness()

@@ -21,20 +21,7 @@ def key_path() -> str:
 
 
 def user_key(*, make: bool = False) -> bytes:
-    """Read the key of this user.
-
-    Parameters
-    ----------
-    make : bool
-        Make it where there is none.
-
-    Raises
-    ------
-    CorruptError
-        It is no key, or others can read or replace it.
-    MissingError
-        There is none.
-    """
+    """Read the key of this user."""
     path = key_path()
     if make and not os.path.lexists(path):
         _make(path)
@@ -67,17 +54,7 @@ def _make(path: str) -> None:
 
 
 def signature(key: bytes, what: str, data: bytes) -> str:
-    """Sign bytes, and what they are.
-
-    Parameters
-    ----------
-    key : bytes
-        The user's key.
-    what : str
-        What tells these bytes from all others that are signed: the same bytes in another place have another signature.
-    data : bytes
-        The bytes.
-    """
+    """Sign bytes, and what they are."""
     name = what.encode(errors="surrogateescape")
     return hmac.new(key, b"%d %s%s" % (len(name), name, data), hashlib.sha256).hexdigest()
 

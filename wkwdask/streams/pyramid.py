@@ -53,21 +53,7 @@ _kept = threading.local()
 
 
 class PyramidStream:
-    """Turns source bricks into the bricks of all mags of a pass.
-
-    Parameters
-    ----------
-    plan : Pass
-        Mags, boxes and bricks.
-    method : str
-        How a window becomes a voxel, see ``wkwdask.kernels.window.reduce``.
-    dtype : dtype
-        Type of the voxels.
-    num_channels : int
-        Values per voxel.
-    ignore_zero : bool
-        Whether zeros do not count, for mode, mean and median.
-    """
+    """Turns source bricks into the bricks of all mags of a pass."""
 
     def __init__(self, plan: Pass, method: str, dtype: np.dtype[Any], num_channels: int, *, ignore_zero: bool = False) -> None:
         self._plan = plan
@@ -110,40 +96,12 @@ class PyramidStream:
         return self.source_memory[(slice(None), *_slices(box, corner))]
 
     def push(self, brick: Vec3, is_zero: bool) -> Iterator[Brick]:
-        """Take a source brick that was read into :meth:`source_view`, and give every brick that it completes.
-
-        Parameters
-        ----------
-        brick : tuple of 3 int
-            Index of the source brick.
-        is_zero : bool
-            Whether all its source voxels are zero; then the memory is not looked at.
-
-        Yields
-        ------
-        Brick
-            Finest first.
-        """
+        """Take a source brick that was read into :meth:`source_view`, and give every brick that it completes."""
         box = self.source_box(brick)
         yield from self._go_on(0, None if is_zero else self.source_memory, box, _times(brick, self._source_shape))
 
     def push_chunks(self, brick: Vec3, chunks: Iterable[tuple[Vec3, npt.NDArray[Any]]], chunk_shape: Vec3) -> Iterator[Brick]:
-        """Take a source brick chunk by chunk, each reduced while it is still in the cache of the core, and give every brick that it completes.
-
-        Parameters
-        ----------
-        brick : tuple of 3 int
-            Index of the source brick.
-        chunks : iterable of (tuple of 3 int, ndarray)
-            First voxel of each chunk, and its voxels, shape (c, x, y, z); those that do not come are all zero.
-        chunk_shape : tuple of 3 int
-            The grid that chunks lie on [voxels]: whole windows, and whole chunks in a brick. Chunks that reach beyond the box may be shorter.
-
-        Yields
-        ------
-        Brick
-            Finest first.
-        """
+        """Take a source brick chunk by chunk, each reduced while it is still in the cache of the core, and give every brick that it completes."""
         here, box, corner = self._plan.levels[0], self.source_box(brick), _times(brick, self._source_shape)
         index = _divide(corner, _times(here.brick_shape, here.factor))
         low, high, target_corner = box.topleft, box.bottomright, _times(index, here.brick_shape)

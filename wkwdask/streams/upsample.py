@@ -31,17 +31,7 @@ class Brick:
 
 
 class UpsampleStream:
-    """Turns what is read of the source into the bricks of a finer mag.
-
-    Parameters
-    ----------
-    plan : Upsampling
-        Box, factor and bricks.
-    dtype : dtype
-        Type of the voxels.
-    num_channels : int
-        Values per voxel.
-    """
+    """Turns what is read of the source into the bricks of a finer mag."""
 
     def __init__(self, plan: Upsampling, dtype: np.dtype[Any], num_channels: int) -> None:
         self._plan = plan
@@ -50,39 +40,13 @@ class UpsampleStream:
         self._memory = np.empty(num_channels * math.prod(plan.brick_shape), dtype)
 
     def source_memory(self, reading: Vec3) -> tuple[npt.NDArray[Any], Vec3]:
-        """Give memory for the source voxels of a reading.
-
-        Parameters
-        ----------
-        reading : tuple of 3 int
-            Index of the reading.
-
-        Returns
-        -------
-        memory : ndarray, shape (c, x, y, z)
-            What to fill; x is fastest and c slowest.
-        topleft : tuple of 3 int
-            Absolute source voxel of element 0.
-        """
+        """Give memory for the source voxels of a reading."""
         box = self._plan.source_of(self._plan.reading_box(reading))
         memory = np.empty((self._channels, *reversed(box.size)), self._memory.dtype)
         return memory.transpose(0, 3, 2, 1), box.topleft
 
     def bricks(self, reading: Vec3, source: npt.NDArray[Any] | None) -> Iterator[Brick]:
-        """Make all bricks of a reading.
-
-        Parameters
-        ----------
-        reading : tuple of 3 int
-            Index of the reading.
-        source : ndarray, shape (c, x, y, z), optional
-            The filled :meth:`source_memory`; None where all of it is zero.
-
-        Yields
-        ------
-        Brick
-            In Morton order.
-        """
+        """Make all bricks of a reading."""
         corner = self._plan.source_of(self._plan.reading_box(reading)).topleft
         for index in self._plan.bricks(reading):
             yield Brick(index, None if source is None else self._brick(index, source, corner))

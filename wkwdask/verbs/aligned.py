@@ -17,13 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_finer(mag: Mag, other: Mag) -> bool:
-    """Tell whether a mag is another one or finer.
-
-    Raises
-    ------
-    ValueError
-        It is finer on one axis and coarser on another.
-    """
+    """Tell whether a mag is another one or finer."""
     if all(a <= b for a, b in zip(mag.factors, other.factors, strict=True)):
         return True
     if all(a >= b for a, b in zip(mag.factors, other.factors, strict=True)):
@@ -32,12 +26,7 @@ def is_finer(mag: Mag, other: Mag) -> bool:
 
 
 def read_padded(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
-    """Read a box of a volume in its own mag, with zeros outside of the volume.
-
-    Returns
-    -------
-    ndarray, shape (c, x, y, z), Fortran order
-    """
+    """Read a box of a volume in its own mag, with zeros outside of the volume."""
     inside = box.intersection(volume.box)
     out = np.zeros((volume.num_channels, *box.size), volume.dtype, order="F")
     if not inside.is_empty:
@@ -47,20 +36,7 @@ def read_padded(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 def read_aligned(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
-    """Read what lies in a box of another mag.
-
-    Parameters
-    ----------
-    volume : Volume
-        What is read. Where it is coarser, each of its voxels is repeated; where it is finer, all its voxels are given.
-    box : BoundingBox
-        What to read [voxels of the other mag].
-
-    Returns
-    -------
-    ndarray, shape (c, x, y, z)
-        One voxel per voxel of the box, or as many as a voxel of the box spans in a finer volume; zeros outside of the volume.
-    """
+    """Read what lies in a box of another mag."""
     if is_finer(volume.box.mag, box.mag):
         return read_padded(volume, box.in_mag(volume.box.mag))
     share = box.in_mag(volume.box.mag)
@@ -74,12 +50,7 @@ def read_aligned(volume: Volume, box: BoundingBox) -> npt.NDArray[Any]:
 
 
 def read_mask(volume: Volume, box: BoundingBox) -> npt.NDArray[np.bool_]:
-    """Tell which voxels of a box of another mag hold anything but zero, in any channel.
-
-    Returns
-    -------
-    ndarray of bool, shape (x, y, z)
-    """
+    """Tell which voxels of a box of another mag hold anything but zero, in any channel."""
     found: npt.NDArray[np.bool_] = (read_aligned(volume, box) != 0).any(axis=0)
     if not is_finer(volume.box.mag, box.mag):
         return found

@@ -128,18 +128,7 @@ class Application:
         return found
 
     def compute(self, box: BoundingBox) -> tuple[Any, ...]:
-        """Read a brick and its halo of all sources, and apply the function; where it fails, it is tried again.
-
-        Parameters
-        ----------
-        box : BoundingBox
-            The brick [voxels of the mag].
-
-        Returns
-        -------
-        tuple of object
-            What the function gives, an array without the halo; nothing where it is not called.
-        """
+        """Read a brick and its halo of all sources, and apply the function; where it fails, it is tried again."""
         # Cut at the border of the volume, so that the function treats that border as it does that of a whole array.
         grown = _grown(box, self.halo).intersection(self.sources[0].box.in_mag(box.mag)).union(box)
         arrays = self._read(grown)
@@ -171,15 +160,7 @@ class Application:
             arrays = self._read(grown)  # the function may have changed them
 
     def voxels(self, box: BoundingBox, target: Stored) -> npt.NDArray[Any] | None:
-        """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero.
-
-        Raises
-        ------
-        TypeError
-            The function gives no array, or one of a type that would have to be cast.
-        ValueError
-            It gives another shape.
-        """
+        """Compute the voxels of a brick, shape (c, x, y, z); None where all of them are zero."""
         inside = box if self.where is None else box.intersection(self.where)
         if inside.is_empty:
             return None
@@ -226,13 +207,7 @@ def function_name(function: Callable[..., Any]) -> str:
 
 
 def check_signature(function: Callable[..., Any], num_sources: int) -> None:
-    """Make sure that a function can be called with one array per source.
-
-    Raises
-    ------
-    TypeError
-        It cannot.
-    """
+    """Make sure that a function can be called with one array per source."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # written in C
@@ -283,13 +258,7 @@ class ApplySpec:
         return Task(f"{self.application.plan.region_box(self.region)}, {self.application.title}", "region {},{},{}".format(*self.region), ApplySpec.run, self)
 
     def run(self) -> Result:
-        """Compute and write all bricks of the region.
-
-        Returns
-        -------
-        Result
-            With the receipt of each file or part.
-        """
+        """Compute and write all bricks of the region."""
         application, plan = self.application, self.application.plan
         states = application.states(self.region)  # before the reading: a file that changes meanwhile is seen as changed later
         writer = BrickWriter(self.target, plan.brick_shape, None if plan.writes_whole(self.target.shard_shape) else self.region)
@@ -306,15 +275,7 @@ class ApplySpec:
 
 
 class ApplyJob:
-    """One volume computed from others.
-
-    Parameters
-    ----------
-    application : Application or other Making
-        What makes it.
-    target : Target
-        What is written.
-    """
+    """One volume computed from others."""
 
     def __init__(self, application: Making, target: Target) -> None:
         self._application, self._target = application, target
@@ -338,13 +299,7 @@ class ApplyJob:
         return int(self._occupied[self._application.plan.regions_of(shard, self._target.shard_shape)].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good.
-
-        Raises
-        ------
-        ResumeError
-            A source has changed since.
-        """
+        """Tell whether the result of an earlier start is still good."""
         if isinstance(task.spec, ApplySpec) and self._application.states(task.spec.region) != result.sources:
             first = self._application.sources[0]
             raise source_changed(task, first.shard_states(self._application.plan.region_box(task.spec.region).in_mag(first.box.mag)), first)
@@ -412,13 +367,7 @@ class ReduceSpec:
         )
 
     def run(self) -> Result:
-        """Compute all bricks of the region and combine what they give.
-
-        Returns
-        -------
-        Result
-            Its value is a tuple of one value, or of none where nothing was computed.
-        """
+        """Compute all bricks of the region and combine what they give."""
         value: tuple[Any, ...] = ()
         plan = self.application.plan
         for brick in plan.bricks(self.region):
@@ -432,15 +381,7 @@ class ReduceSpec:
 
 
 class ReduceJob:
-    """One value computed from volumes; values are combined in the order of the regions, whoever is first.
-
-    Parameters
-    ----------
-    application : Application
-        What is applied to what.
-    combine : callable
-        Makes one value of two.
-    """
+    """One value computed from volumes; values are combined in the order of the regions, whoever is first."""
 
     def __init__(self, application: Application, combine: Callable[[Any, Any], Any]) -> None:
         self._application, self._combine = application, combine
@@ -468,17 +409,7 @@ class ReduceJob:
 
 
 class Reducing(Work[Any]):
-    """Reduces volumes to one value, None where nothing is computed.
-
-    Parameters
-    ----------
-    application : Application
-        What is applied to what.
-    combine : callable
-        Makes one value of two.
-    most_failures : int
-        With more failed tasks than these the job ends at once.
-    """
+    """Reduces volumes to one value, None where nothing is computed."""
 
     def __init__(self, application: Application, combine: Callable[[Any, Any], Any], most_failures: int) -> None:
         self._application, self._combine = application, combine

@@ -51,21 +51,7 @@ class AssembleSpec:
 
 
 class AssembleJob:
-    """Write a mag from pieces.
-
-    Parameters
-    ----------
-    target : Target
-        The mag.
-    part_shape : tuple of 3 int
-        One part [voxels].
-    pieces : iterable of Piece
-        All pieces; what they do not cover is zero.
-    done : set of (int, int, int)
-        Shards that are left out.
-    take : callable
-        Gets the receipt of each shard.
-    """
+    """Write a mag from pieces."""
 
     def __init__(self, target: Target, part_shape: Vec3, pieces: Iterable[Piece], done: set[Vec3], take: Callable[[Receipt], None]) -> None:
         self._target = target

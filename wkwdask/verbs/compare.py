@@ -67,19 +67,7 @@ class Differences:
 
 
 def find_differences(first: npt.NDArray[Any], second: npt.NDArray[Any], box: BoundingBox) -> Differences:
-    """Compare two arrays bit by bit, so that NaN equals itself.
-
-    Parameters
-    ----------
-    first, second : ndarray, shape (c, x, y, z)
-        The arrays, of one type.
-    box : BoundingBox
-        Where their voxels are.
-
-    Returns
-    -------
-    Differences
-    """
+    """Compare two arrays bit by bit, so that NaN equals itself."""
     unsigned = f"u{first.dtype.itemsize}"
     differs = first.view(unsigned) != second.view(unsigned)
     if not differs.any():
@@ -188,13 +176,7 @@ class EqualSpec:
         return Task(compare.name, compare.key, EqualSpec.run, self)
 
     def run(self) -> Result:
-        """Compare; the digest is that of the files of the copy.
-
-        Raises
-        ------
-        IncompleteWriteError
-            A voxel differs.
-        """
+        """Compare; the digest is that of the files of the copy."""
         sources = self.digest()
         result = self.compare.run()
         check_equal(self.compare.first, self.compare.second, result.value)
@@ -206,15 +188,7 @@ class EqualSpec:
 
 
 class CompareJob:
-    """Two volumes that are compared where one of them has a file.
-
-    Parameters
-    ----------
-    first, second : Volume
-        The volumes, of the same box and type.
-    plan : RegionGrid
-        The regions.
-    """
+    """Two volumes that are compared where one of them has a file."""
 
     def __init__(self, first: Volume, second: Volume, plan: RegionGrid) -> None:
         self._first, self._second, self._plan = first, second, plan
@@ -233,13 +207,7 @@ class CompareJob:
 
 
 class EqualJob:
-    """A copy that must be equal to what it was made from; a journal can keep what was compared.
-
-    Parameters
-    ----------
-    job : CompareJob
-        What is compared.
-    """
+    """A copy that must be equal to what it was made from; a journal can keep what was compared."""
 
     def __init__(self, job: CompareJob) -> None:
         self._job = job
@@ -259,13 +227,7 @@ class EqualJob:
 
 
 def check_equal(first: Volume, second: Volume, found: Differences) -> None:
-    """Make sure that nothing differs.
-
-    Raises
-    ------
-    IncompleteWriteError
-        A voxel does.
-    """
+    """Make sure that nothing differs."""
     if found.listed:
         one = found.listed[0]
         raise IncompleteWriteError(

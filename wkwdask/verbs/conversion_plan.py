@@ -116,19 +116,7 @@ class ConversionPlan:
 def estimate_conversion(
     jobs: Sequence[Import | Rechunk], exports: Sequence[Export], pyramids: Sequence[str], workers: int
 ) -> ConversionPlan:  # fmt: skip
-    """Tell what a conversion will take.
-
-    Parameters
-    ----------
-    jobs : sequence of Import or Rechunk
-        The mags that it makes.
-    exports : sequence of Export
-        What it exports.
-    pyramids : sequence of str
-        Above what it builds pyramids then.
-    workers : int
-        How many tasks would run at once.
-    """
+    """Tell what a conversion will take."""
     return ConversionPlan((*(_of_job(job) for job in jobs), *(_of_export(export) for export in exports)), tuple(pyramids), workers)
 
 

@@ -42,29 +42,13 @@ class ConvertSpec(UpsampleSpec):
     plan: Slabs
 
     def run(self) -> Result:
-        """Read the region and write it.
-
-        Returns
-        -------
-        Result
-            With the receipt of each file or part.
-        """
+        """Read the region and write it."""
         with self.source.held(self.plan.reading_shape, self.target.folder) as source:
             return UpsampleSpec(source, self.plan, self.target, self.level, self.region).run()
 
 
 class ConvertJob(UpsampleJob):
-    """One mag of a source of another format.
-
-    Parameters
-    ----------
-    source : Source
-        What is read.
-    target : Target
-        What is written, of the same box.
-    plan : Slabs
-        The regions.
-    """
+    """One mag of a source of another format."""
 
     def __init__(self, source: Source, target: Target, plan: Slabs) -> None:
         super().__init__(source, [target], [plan])

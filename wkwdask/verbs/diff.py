@@ -163,15 +163,7 @@ class MagPair:
 
 
 class Comparison(Work[Diff]):
-    """Compares what two have in common.
-
-    Parameters
-    ----------
-    staged : sequence of MagPair
-        The mags.
-    alone : Diff
-        What only one has.
-    """
+    """Compares what two have in common."""
 
     def __init__(self, staged: Sequence[MagPair], alone: Diff) -> None:
         self._staged, self._alone = staged, alone
@@ -188,34 +180,7 @@ class Comparison(Work[Diff]):
 
 
 def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], layer: str | None, mag: Mag | None, box: BoundingBox | None) -> Comparison:
-    """Find out what is compared with what.
-
-    Parameters
-    ----------
-    first, second : str or path
-        Datasets, layers or mags.
-    layer : str, optional
-        The layer, by default all that both have; single layers are compared whatever their names.
-    mag : Mag, optional
-        The mag, by default all that both have.
-    box : BoundingBox, optional
-        Where [voxels of mag 1].
-
-    Returns
-    -------
-    Comparison
-
-    Raises
-    ------
-    BoundsError
-        The box holds nothing of a mag.
-    CorruptError, UnsupportedError
-        A scale of a precomputed volume cannot be read, and no other one was named.
-    MissingError
-        There is no such dataset, layer or mag, or nothing that both have.
-    ValueError
-        Two mags are named, and they are different ones.
-    """
+    """Find out what is compared with what."""
     foreign = [_is_foreign(url) for url in (first, second)]
     if any(foreign):
         return Comparison([_stage_foreign(first, second, foreign, layer, mag, box)], Diff(()))
@@ -240,13 +205,7 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
 
 
 def _is_foreign(url: str | os.PathLike[str]) -> bool:
-    """Tell whether something is a file or folder of images or an array, which says of no place; Zarr may, where it is an image or its URL says that it is Zarr.
-
-    Raises
-    ------
-    MissingError
-        There is nothing.
-    """
+    """Tell whether something is a file or folder of images or an array without a place; Zarr has one where it is an image or named as Zarr."""
     if is_plain_zarr(url):
         return not is_image(url)
     try:
@@ -293,13 +252,7 @@ def _names_scale(layer: AnyLayer) -> bool:
 
 
 def _ratios(layer: AnyLayer) -> dict[_Ratio, Scale]:
-    """Find the scales that have no mag, by how many times as long their voxels are as those of mag 1.
-
-    Raises
-    ------
-    CorruptError, UnsupportedError
-        A scale cannot be read, and none was named.
-    """
+    """Find the scales that have no mag, by how many times as long their voxels are as those of mag 1."""
     if not isinstance(layer, PrecomputedLayer):
         return {}
     if layer.key is None:
@@ -324,15 +277,7 @@ _Named = tuple[str, tuple["AnyLayer", Mag | None], tuple["AnyLayer", Mag | None]
 
 
 def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
-    """Pair layers by their names; single ones whatever they are called.
-
-    Raises
-    ------
-    MissingError
-        There is no such layer.
-    ValueError
-        One of several layers is to be compared with a single one of another name, and nobody says which.
-    """
+    """Pair layers by their names; single ones whatever they are called."""
     if layer is not None:
         there = [any(one.name == layer for one in found.layers) for found in (first, second)]
         a, b = (

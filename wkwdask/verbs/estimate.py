@@ -130,19 +130,7 @@ class PyramidPlan:
 
 
 def estimate_pyramid(pyramid: Pyramid, workers: int) -> PyramidPlan:
-    """Tell what building a pyramid will take.
-
-    Parameters
-    ----------
-    pyramid : Pyramid
-        What would be built.
-    workers : int
-        How many tasks would run at once.
-
-    Returns
-    -------
-    PyramidPlan
-    """
+    """Tell what building a pyramid will take."""
     source, staged = pyramid.source, pyramid.staged
     files_in, nbytes_in = pyramid.source_nbytes()
     ratio, seconds_per_byte = sample_work(pyramid) if pyramid.passes else (None, 0.0)
@@ -203,18 +191,7 @@ def refusals_of(staged: StagedMags) -> list[str]:
 
 
 def sample_work(pyramid: Pyramid) -> tuple[float | None, float]:
-    """Do the work of a few bricks of the first pass, without writing.
-
-    Parameters
-    ----------
-    pyramid : Pyramid
-        What would be built.
-
-    Returns
-    -------
-    ratio, seconds : float
-        Stored bytes per voxel byte of the first mag, None where the sample does not tell; seconds of one thread per voxel byte of the source.
-    """
+    """Do the work of a few bricks of the first pass, without writing."""
     plan, targets = pyramid.passes[0], pyramid.staged.targets
     source = shifted(pyramid.source, plan.source_shift)
     stream = PyramidStream(plan, pyramid.method, source.dtype, source.num_channels, ignore_zero=pyramid.ignore_zero)

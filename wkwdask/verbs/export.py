@@ -46,17 +46,7 @@ class ExportSpec:
 
 
 class ExportJob:
-    """A volume that is written to files of another format.
-
-    Parameters
-    ----------
-    source : Volume
-        What is read.
-    output : Output
-        What is written.
-    box : BoundingBox
-        What of the source [voxels of its mag].
-    """
+    """A volume that is written to files of another format."""
 
     def __init__(self, source: Volume, output: Output, box: BoundingBox) -> None:
         self._source, self._output, self._box = source, output, box
@@ -78,13 +68,7 @@ class ExportJob:
         return ()
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell that a cell of an earlier start is there.
-
-        Raises
-        ------
-        ResumeError
-            The source has changed since.
-        """
+        """Tell that a cell of an earlier start is there."""
         del known
         if isinstance(task.spec, ExportSpec):
             states = task.spec.states()

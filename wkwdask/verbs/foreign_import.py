@@ -88,13 +88,7 @@ class Import(Plan):
         return Outcome(job.tallies, "\n".join(filter(None, [note, *self.all_notes()])))
 
     def check_unchanged(self) -> None:
-        """Make sure that the files that were read are still those that were found.
-
-        Raises
-        ------
-        IncompleteWriteError
-            Files were replaced.
-        """
+        """Make sure that the files that were read are still those that were found."""
         if token_of(self.source) != self.input:
             raise IncompleteWriteError(f'{self.source.name}: files were replaced while they were read; existing="overwrite" starts anew')
 
@@ -104,17 +98,7 @@ class Import(Plan):
 
 
 def open_source(source: Any, options: SourceOptions, mag: Mag) -> tuple[Source, Foreign]:
-    """Open what is to be imported, with the channels, the type and the box that a user asks for.
-
-    Raises
-    ------
-    BoundsError
-        The box holds nothing of the source.
-    TypeError
-        There is no voxel type for the values.
-    ValueError
-        An option makes no sense.
-    """
+    """Open what is to be imported, with the channels, the type and the box that a user asks for."""
     foreign = open_foreign(source, Placing(options.offset, mag, options.axes, options.fill, options.allow_external))
     volume = converted(foreign.volume, options.channels, options.dtype, options.value_range)
     if options.box is not None:
@@ -136,23 +120,7 @@ def in_frame_of(source: Any, origin: Vec3) -> Source:
 
 
 def staged_import(source: Source, foreign: Foreign, draft: Draft, staged: StagedMags, options: SourceOptions, workers: int) -> Import:
-    """Lay out an import whose target is staged.
-
-    Parameters
-    ----------
-    source : Source
-        What is read, in the coordinates of the target.
-    foreign : Foreign
-        What it says about itself.
-    draft : Draft
-        The job.
-    staged : StagedMags
-        What is written.
-    options : SourceOptions
-        What a user chose.
-    workers : int
-        How many tasks run at once.
-    """
+    """Lay out an import whose target is staged."""
     target: Any = staged.targets[0]
     region, reading = draft.shape(), draft.shape("reading")
     shapes = None if region is None or reading is None else (region, reading)

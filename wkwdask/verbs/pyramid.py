@@ -32,13 +32,7 @@ if TYPE_CHECKING:
 
 
 def check_method(method: str, *, ignore_zero: bool) -> str:
-    """Make sure that there is such a way to make a voxel of a window, and give it.
-
-    Raises
-    ------
-    ValueError
-        The method is unknown, or does not go with ``ignore_zero``.
-    """
+    """Make sure that there is such a way to make a voxel of a window, and give it."""
     if method not in METHODS:
         raise ValueError(f'method must be "default" or one of {", ".join(METHODS)}, got {method!r}')
     if ignore_zero and method not in IGNORE_ZERO_METHODS:
@@ -121,13 +115,7 @@ class RegionSpec:
         return self.source.shard_states(self.plan.source_region(self.region))
 
     def run(self) -> Result:
-        """Read the region and write its share of every mag.
-
-        Returns
-        -------
-        Result
-            With the receipt of each file or part.
-        """
+        """Read the region and write its share of every mag."""
         states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
         stream = PyramidStream(self.plan, self.method, self.source.dtype, self.source.num_channels, ignore_zero=self.ignore_zero)
         writers = [self._writer(level) for level in range(len(self.targets))]
@@ -196,21 +184,7 @@ class RegionSpec:
 
 
 class PyramidJob:
-    """All coarser mags of one mag.
-
-    Parameters
-    ----------
-    source : Volume
-        The finest mag.
-    targets : sequence of Target
-        The mags to make, finest first.
-    passes : sequence of Pass
-        How; together their levels are the targets.
-    method : str
-        How a window becomes a voxel.
-    ignore_zero : bool
-        Whether zeros do not count in a window.
-    """
+    """All coarser mags of one mag."""
 
     def __init__(self, source: Volume, targets: Sequence[Target], passes: Sequence[Pass], method: str, *, ignore_zero: bool = False) -> None:
         self.source = source
@@ -279,13 +253,7 @@ class PyramidJob:
         return int(self._occupied[p][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good.
-
-        Raises
-        ------
-        ResumeError
-            The source has changed since.
-        """
+        """Tell whether the result of an earlier start is still good."""
         if isinstance(task.spec, RegionSpec):
             states = task.spec.states()
             if digest(states) != result.sources:

@@ -85,21 +85,7 @@ class Copy:
 
 
 def copied(copy: Copy, draft: Draft, staged: StagedMags, workers: int, can_splice: Callable[[Volume, Any], bool] | None = None) -> Rechunk:
-    """Lay out the making of one mag of the voxels of a volume.
-
-    Parameters
-    ----------
-    copy : Copy
-        What goes there.
-    draft : Draft
-        The job.
-    staged : StagedMags
-        What is written.
-    workers : int
-        How many tasks run at once.
-    can_splice : callable, optional
-        Tells of the source, in the coordinates of the target, whether its stored chunks are those of the target, which is a Spliceable then.
-    """
+    """Lay out the making of one mag of the voxels of a volume."""
     (target,), source = staged.targets, in_frame(copy.source, staged.targets[0].origin)
     region = draft.shape()
     voxel_nbytes = source.num_channels * source.dtype.itemsize

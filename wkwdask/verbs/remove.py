@@ -30,25 +30,13 @@ class RemoveSpec:
         return Task(f"deletion of {self.folders[0]}", f"delete {self.folders[0]}", RemoveSpec.run, self)
 
     def run(self) -> Result:
-        """Delete them; what is gone already is fine.
-
-        Returns
-        -------
-        Result
-            Its value is the number of files and of their bytes.
-        """
+        """Delete them; what is gone already is fine."""
         counts = [delete_tree(folder) for folder in self.folders]
         return Result((), value=(sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts)))
 
 
 class RemoveJob:
-    """Mags that are deleted.
-
-    Parameters
-    ----------
-    roots : sequence of str
-        The folders that they are in.
-    """
+    """Mags that are deleted."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = roots

@@ -40,13 +40,7 @@ class SpliceSpec:
         return self.source.shard_states(self.plan.region_box(self.region))
 
     def run(self) -> Result:
-        """Copy all files of the region.
-
-        Returns
-        -------
-        Result
-            With the receipt of each file.
-        """
+        """Copy all files of the region."""
         states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
         sources = grouped_digests(states, self.source.shard_shape, self.target.shard_shape)
         receipts = [
@@ -58,17 +52,7 @@ class SpliceSpec:
 
 
 class SpliceJob:
-    """One mag made of the stored blocks of another.
-
-    Parameters
-    ----------
-    source : Volume
-        What is copied, of the same box as the target.
-    target : Spliceable
-        What is written.
-    plan : RegionGrid
-        The regions.
-    """
+    """One mag made of the stored blocks of another."""
 
     def __init__(self, source: Volume, target: Spliceable, plan: RegionGrid) -> None:
         self._source, self._target, self._plan = source, target, plan
@@ -88,13 +72,7 @@ class SpliceJob:
         return self._gathering.take(task, result, _no_parts)
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the files of an earlier start are still there.
-
-        Raises
-        ------
-        ResumeError
-            The source has changed since.
-        """
+        """Tell whether the files of an earlier start are still there."""
         if isinstance(task.spec, SpliceSpec):
             states = task.spec.states()
             if digest(states) != result.sources:

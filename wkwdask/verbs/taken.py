@@ -48,15 +48,7 @@ class Taken:
     """What becomes the least and the greatest value of the type."""
 
     def of(self, volume: StoredVolume) -> Volume:
-        """Give what is converted of a mag, at the place that it goes to.
-
-        Raises
-        ------
-        BoundsError
-            The box holds nothing of it.
-        ValueError
-            A voxel would come to lie between two voxels of its mag, or an option makes no sense.
-        """
+        """Give what is converted of a mag, at the place that it goes to."""
         taken: Volume = volume
         mag = volume.box.mag
         if self.box is not None:
@@ -78,13 +70,7 @@ class Taken:
         return Copy(source, {**self.settings, **_known_by(volume, source.stored_states())}, partial(check_not_replaced, volume))
 
     def mags_of(self, name: str, there: Sequence[Mag]) -> list[Mag]:
-        """Choose among the mags that are there, finest first.
-
-        Raises
-        ------
-        MissingError
-            One that is asked for is not there, or there is none.
-        """
+        """Choose among the mags that are there, finest first."""
         missing = [mag for mag in self.mags or () if mag not in there]
         if missing or not there:
             raise MissingError(f"{name}: has no mag {missing[0] if missing else ''}; there are {', '.join(map(str, there)) or 'none'}")
@@ -92,13 +78,7 @@ class Taken:
         return chosen[:1] if self.finest_only else chosen
 
     def only(self, mag: Mag | None, source: Any) -> Taken:
-        """Take one mag alone, where a path is that of one; all as before, where that is None.
-
-        Raises
-        ------
-        ValueError
-            Another mag is asked for.
-        """
+        """Take one mag alone, where a path is that of one; all as before, where that is None."""
         if mag is not None and self.mags is not None and self.mags != (mag,):
             raise ValueError(f"{source}: is mag {mag}, but mag= says {self.mags[0]}; give the layer's folder to choose a mag")
         return self if mag is None else replace(self, mags=(mag,))
@@ -110,13 +90,7 @@ class Taken:
 
 
 def check_alike(copies: Sequence[Copy]) -> None:
-    """Make sure, before the first mag of a layer is made, that all of them have values of one type.
-
-    Raises
-    ------
-    UnsupportedError
-        They differ.
-    """
+    """Make sure, before the first mag of a layer is made, that all of them have values of one type."""
     first = copies[0].source
     for volume in (copy.source for copy in copies[1:]):
         if (volume.dtype, volume.num_channels) != (first.dtype, first.num_channels):

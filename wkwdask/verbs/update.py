@@ -50,18 +50,7 @@ class LivingMag:
 
 
 def changed_shards(mag: LivingMag) -> set[Vec3]:
-    """Find the shards of a mag that are not as its record says, or whose sources have changed since it was made.
-
-    Parameters
-    ----------
-    mag : LivingMag
-        The mag, with a record.
-
-    Returns
-    -------
-    set of (int, int, int)
-        Indices of shards inside the box.
-    """
+    """Find the shards of a mag that are not as its record says, or whose sources have changed since it was made."""
     target, finer = mag.target, mag.finer
     now = grouped_digests(finer.stored_states(), finer.shard_shape, _footprint(finer, target))
     record = np.empty((0, RECORD_COLUMNS), np.int64) if mag.record is None else mag.record
@@ -87,17 +76,7 @@ def _counted(index: Vec3, mag: LivingMag, box: BoundingBox) -> BoundingBox:
 
 
 class UpdateJob:
-    """Brings coarser mags up to date.
-
-    Parameters
-    ----------
-    mags : sequence of LivingMag
-        The mags, finest first.
-    by_content : bool
-        Trust no record: make all shards anew; those that come out with the same bytes stay as they are.
-    box : BoundingBox, optional
-        Make the shards anew that touch this box, whatever the records say.
-    """
+    """Brings coarser mags up to date."""
 
     def __init__(self, mags: Sequence[LivingMag], *, by_content: bool, box: BoundingBox | None) -> None:
         self.tallies = [ShardTally(mag.target, 0) for mag in mags]

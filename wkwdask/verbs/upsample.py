@@ -53,13 +53,7 @@ class UpsampleSpec:
         return self.source.shard_states(self.plan.source_of(self.plan.region_box(self.region)))
 
     def run(self) -> Result:
-        """Read the region's share of the source and write the region.
-
-        Returns
-        -------
-        Result
-            With the receipt of each file or part.
-        """
+        """Read the region's share of the source and write the region."""
         states = self.states()  # before the reading: a file that changes meanwhile is seen as changed later
         stream = UpsampleStream(self.plan, self.source.dtype, self.source.num_channels)
         part = None if self.plan.holds_whole(self.target.shard_shape) else self.region
@@ -92,17 +86,7 @@ class UpsampleSpec:
 
 
 class UpsampleJob:
-    """Finer mags of one coarse mag, each made from it directly.
-
-    Parameters
-    ----------
-    source : Volume
-        The coarse mag.
-    targets : sequence of Target
-        The mags to make.
-    plans : sequence of Upsampling
-        How each is made.
-    """
+    """Finer mags of one coarse mag, each made from it directly."""
 
     def __init__(self, source: Volume, targets: Sequence[Target], plans: Sequence[Upsampling]) -> None:
         self._source = source
@@ -135,13 +119,7 @@ class UpsampleJob:
         return int(self._occupied[level][regions].sum())
 
     def holds(self, task: Task, result: Result, known: Callable[[str], Result | None]) -> bool:
-        """Tell whether the result of an earlier start is still good.
-
-        Raises
-        ------
-        ResumeError
-            The source has changed since.
-        """
+        """Tell whether the result of an earlier start is still good."""
         if isinstance(task.spec, UpsampleSpec):
             states = task.spec.states()
             if digest(states) != result.sources:
@@ -150,21 +128,7 @@ class UpsampleJob:
 
 
 def is_current(source: Volume, target: Target, record: npt.NDArray[np.int64]) -> bool:
-    """Tell whether a finished mag is made from the source as it is now.
-
-    Parameters
-    ----------
-    source : Volume
-        The coarse mag.
-    target : Target
-        The finer mag.
-    record : ndarray of int64, shape (n, 6)
-        What the finer mag keeps about its files, see ``wkwdask.store.records``.
-
-    Returns
-    -------
-    bool
-    """
+    """Tell whether a finished mag is made from the source as it is now."""
     files = source_file_shape(source, target.box.mag.step_to(source.box.mag))
     cell = _vec3(np.maximum(files, target.shard_shape))  # all files of the finer mag in such a cell are made from the same files
     then = {_vec3(index * target.shard_shape // cell): int(sources) for index, sources in zip(record[:, :3], record[:, 5], strict=True) if sources}

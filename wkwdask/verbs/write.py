@@ -33,26 +33,7 @@ def part_of(target: Target, part: Vec3, part_shape: Vec3) -> tuple[Vec3, Vec3 | 
 
 
 def encode_part(target: Target, part: Vec3, part_shape: Vec3, voxels: npt.NDArray[Any], topleft: Vec3) -> Receipt:
-    """Encode the voxels of one part and store them.
-
-    Parameters
-    ----------
-    target : Target
-        The mag.
-    part : tuple of 3 int
-        Index of the part on the grid of parts.
-    part_shape : tuple of 3 int
-        Its shape [voxels].
-    voxels : ndarray, shape (c, x, y, z)
-        All voxels of the part that lie in the target's box.
-    topleft : tuple of 3 int
-        Absolute voxel of element 0.
-
-    Returns
-    -------
-    Receipt
-        That of the shard, where the part is all of it.
-    """
+    """Encode the voxels of one part and store them."""
     shard, name = part_of(target, part, part_shape)
     writer = target.open_part(shard, part if target.merges else name)
     try:
@@ -92,19 +73,7 @@ class EncodeSpec:
 
 
 class WriteJob:
-    """Write an array to one mag.
-
-    Parameters
-    ----------
-    target : Target
-        The mag; its box is that of the array.
-    array : ndarray, shape (c, x, y, z)
-        The voxels.
-    take : callable
-        Gets the receipt of each shard.
-    done : set of (int, int, int)
-        Shards that are left out.
-    """
+    """Write an array to one mag."""
 
     def __init__(self, target: Target, array: npt.NDArray[Any], take: Callable[[Receipt], None], done: Collection[Vec3] = ()) -> None:
         self._target = target

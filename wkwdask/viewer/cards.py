@@ -80,36 +80,14 @@ class CardDataset(Protocol):
 
 
 def dataset_card(dataset: CardDataset) -> str:
-    """Show a dataset: what it is, its layers, and a picture of the first image under the first segmentation.
-
-    Parameters
-    ----------
-    dataset : CardDataset
-        The dataset.
-
-    Returns
-    -------
-    str
-        HTML.
-    """
+    """Show a dataset: what it is, its layers, and a picture of the first image under the first segmentation."""
     size = "unknown" if dataset.voxel_size is None else f"{' &times; '.join(f'{length:g}' for length in dataset.voxel_size)} {escape(dataset.unit)}"
     head = f"<b>{escape(dataset.name)}</b> <code>{escape(dataset.path)}</code><br>voxel size {size}"
     return _card(head, dataset.listed, _picture(dataset.path, dataset.listed))
 
 
 def layer_card(layer: CardLayer) -> str:
-    """Show a layer.
-
-    Parameters
-    ----------
-    layer : CardLayer
-        The layer.
-
-    Returns
-    -------
-    str
-        HTML.
-    """
+    """Show a layer."""
     return _card(f"<b>{escape(layer.name)}</b> <code>{escape(layer.dataset)}</code>", (layer,), _picture(layer.dataset, (layer,)))
 
 

@@ -90,21 +90,7 @@ def preview(
 
 
 def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Image.Image:
-    """Draw three orthogonal slices through the middle of an image, a segmentation, or one over the other.
-
-    Parameters
-    ----------
-    image, segmentation : Sliceable, optional
-        What is drawn, at least one of them.
-    voxel_size : sequence of 3 float, optional
-        Edge lengths of a voxel of mag 1 along x, y, z [nm].
-    size : int
-        Longest edge of the largest panel [pixels].
-
-    Returns
-    -------
-    PIL.Image.Image
-    """
+    """Draw three orthogonal slices through the middle of an image, a segmentation, or one over the other."""
     scene = _scene(image, segmentation, voxel_size, size)
     width, depth = scene.pixels["x"], scene.pixels["z"]
     height = scene.pixels["y"]

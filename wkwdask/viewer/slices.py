@@ -65,26 +65,7 @@ class _Span(NamedTuple):
 
 
 def read_slice(volume: Sliceable, box: BoundingBox, columns: str, rows: str, pixels: tuple[int, int], *, are_ids: bool) -> npt.NDArray[Any]:
-    """Read the slice through the middle of a box.
-
-    Parameters
-    ----------
-    volume : Sliceable
-        What it is taken from.
-    box : BoundingBox
-        The box, in any mag.
-    columns, rows : str
-        Two of ``"x"``, ``"y"``, ``"z"``.
-    pixels : pair of int
-        How many columns and rows are drawn.
-    are_ids : bool
-        Whether voxels are ids, which have no mean.
-
-    Returns
-    -------
-    ndarray, shape (c, rows, columns)
-        At least as many as are drawn, where there are as many voxels, but for volumes whose chunks are small beside a pixel.
-    """
+    """Read the slice through the middle of a box."""
     here = box.in_mag(volume.box.mag)
     plane = ("xyz".index(columns), "xyz".index(rows))
     normal = 3 - sum(plane)

@@ -30,26 +30,14 @@ _ON_GRID = 1e-4  # of a voxel
 
 @xr.register_dataarray_accessor("wkw")  # type: ignore[no-untyped-call]
 class WkwAccessor:
-    """What arrays that came from WKW, or go there, can do.
-
-    Parameters
-    ----------
-    array : DataArray
-        With the dimensions x, y, z, and c where there are channels, in any order. Coordinates are centres of voxels, with ``units``.
-    """
+    """What arrays that came from WKW, or go there, can do."""
 
     def __init__(self, array: xr.DataArray) -> None:
         self._array = array
 
     @property
     def mag(self) -> Mag:
-        """The mag whose voxels these are, by the spacing of the coordinates.
-
-        Raises
-        ------
-        ValueError
-            The coordinates do not say it, or are those of no mag.
-        """
+        """The mag whose voxels these are, by the spacing of the coordinates."""
         factors = []
         for axis, spacing, size in zip("xyz", self._spacings(), self._lengths_of_mag_1(), strict=True):
             length = spacing.length_nm if spacing.units != VOXEL else spacing.step
@@ -61,58 +49,21 @@ class WkwAccessor:
 
     @property
     def voxel_size(self) -> tuple[float, float, float]:
-        """Edge lengths of a voxel of mag 1 along x, y, z [nm].
-
-        Raises
-        ------
-        ValueError
-            The coordinates do not say it.
-        """
+        """Edge lengths of a voxel of mag 1 along x, y, z [nm]."""
         if any(self._coordinate(axis).attrs.get("units") == VOXEL for axis in "xyz"):
             raise ValueError("the voxel size is not known: the coordinates are numbers of voxels")
         x, y, z = self._lengths_of_mag_1()
         return x, y, z
 
     def to_wkw(self, url: str | os.PathLike[str], **options: Any) -> Report:
-        """Write the array as one mag; its coordinates say where it goes.
-
-        Parameters
-        ----------
-        url : str or path
-            The mag's folder, such as ``dataset/layer/1``. Where there is no dataset yet, one with the voxel size of the array is made.
-        **options
-            As for :func:`wkwdask.to_wkw`.
-
-        Returns
-        -------
-        Report or Delayed
-        """
+        """Write the array as one mag; its coordinates say where it goes."""
         from wkwdask.api.access import to_wkw
 
         report: Report = to_wkw(self._array, url, **options)
         return report
 
     def at_mag(self, mag: MagLike) -> xr.DataArray:
-        """Open the same place in another mag of the layer that this was opened from.
-
-        Parameters
-        ----------
-        mag : Mag, str, int or sequence of 3 int
-            The other mag.
-
-        Returns
-        -------
-        DataArray
-            Lazy, or in dask chunks where this array is; all voxels of the other mag that touch those of this array. Axes that were taken at one place, and
-            the order of dimensions, stay.
-
-        Raises
-        ------
-        MissingError
-            The layer has no such mag.
-        ValueError
-            The array was computed, and not opened; or its coordinates were dropped.
-        """
+        """Open the same place in another mag of the layer that this was opened from."""
         from wkwdask.formats.opening import find
         from wkwdask.xarray.variables import open_variables
 
@@ -134,43 +85,13 @@ class WkwAccessor:
         y: tuple[float | None, float | None] | None = None,
         z: tuple[float | None, float | None] | None = None,
     ) -> xr.DataArray:
-        """Select the voxels whose centres lie in a box of space.
-
-        Parameters
-        ----------
-        x, y, z : pair of float, optional
-            From (inclusive) and to (exclusive), in the unit of the coordinates: nanometers for what was opened. None stands for the end of the array. Boxes
-            that touch share no voxel.
-
-        Returns
-        -------
-        DataArray
-
-        Raises
-        ------
-        BoundsError
-            The box touches no voxel of the array.
-        ValueError
-            The array has no such axis, or no coordinate along it.
-        """
+        """Select the voxels whose centres lie in a box of space."""
         ranges = {axis: pair for axis, pair in (("x", x), ("y", y), ("z", z)) if pair is not None}
         self._check_touches(ranges)
         return self._array.isel({axis: self._within(axis, *pair) for axis, pair in ranges.items()})
 
     def preview(self, output: str | os.PathLike[str] | None = None, *, size: int = 640) -> Image.Image:
-        """Draw the slices through the middle of the array; nothing else of it is read or computed.
-
-        Parameters
-        ----------
-        output : str or path, optional
-            The picture to write; its ending says the format. Without it the picture is only given back, and notebooks show it.
-        size : int
-            Longest edge of the largest panel [pixels].
-
-        Returns
-        -------
-        PIL.Image.Image
-        """
+        """Draw the slices through the middle of the array; nothing else of it is read or computed."""
         from wkwdask.viewer.preview import draw
 
         volume = _Shown(self._array)

@@ -35,26 +35,7 @@ class GroupsBackend(BackendEntrypoint):
         return url
 
     def open_datatree(self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None) -> xr.DataTree:  # type: ignore[override]
-        """Open all that a path holds as a tree: one node per layer, where it holds several, and one leaf per mag.
-
-        Parameters
-        ----------
-        filename_or_obj : str or path
-            A dataset, layer or mag in WKW, a precomputed volume or a scale of one, or a container, group or array of N5 or Zarr.
-        drop_variables : str or iterable of str, optional
-            Variables to leave out.
-
-        Returns
-        -------
-        xarray.DataTree
-
-        Raises
-        ------
-        MissingError
-            There is no such dataset, layer or mag.
-        FormatError
-            The record of it is broken.
-        """
+        """Open all that a path holds as a tree: one node per layer, where it holds several, and one leaf per mag."""
         return xr.DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, drop_variables=drop_variables))
 
 
@@ -72,37 +53,7 @@ class LayersBackend(GroupsBackend):
         mag: MagLike | None = None,
         bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     ) -> xr.Dataset:
-        """Open one mag of a layer as a lazy variable that is named after the layer.
-
-        Parameters
-        ----------
-        filename_or_obj : str or path
-            A dataset, layer or mag in WKW, or a container, group or array of N5 or Zarr.
-        drop_variables : str or iterable of str, optional
-            Variables to leave out.
-        layer : str, optional
-            The layer; may be omitted where there is one.
-        mag : Mag, str, int or sequence of 3 int, optional
-            The mag, or the name of an array such as ``"s1"``; by default that of the path, else the finest that has files.
-        bounding_box : BoundingBox, str or sequence, optional
-            Part of the layer: x, y, z, width, height, depth [voxels of mag 1].
-
-        Returns
-        -------
-        xarray.Dataset
-            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates.
-
-        Raises
-        ------
-        MissingError
-            There is no such dataset, layer or mag.
-        BoundsError
-            The bounding box reaches outside the layer.
-        FormatError
-            A record or header is broken.
-        ValueError
-            Several layers could be meant.
-        """
+        """Open one mag of a layer as a lazy variable that is named after the layer."""
         return without(open_part(*open_stored(self.named(filename_or_obj), layer, mag_or_key(mag)), bounding_box), drop_variables)
 
 

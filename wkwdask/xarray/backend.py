@@ -101,35 +101,7 @@ class PrecomputedBackend(GroupsBackend):
         bounding_box: BoundingBox | str | Sequence[Any] | None = None,
         chunk_size: Sequence[int] | None = None,
     ) -> xr.Dataset:
-        """Open one scale as a lazy variable that is named after the volume's folder.
-
-        Parameters
-        ----------
-        filename_or_obj : str or path
-            A volume, with or without ``precomputed://``, or the folder of one of its scales.
-        drop_variables : str or iterable of str, optional
-            Variables to leave out.
-        mag : Mag, str, int or sequence of 3 int, optional
-            The mag, or the key of a scale; by default that of the path, else the finest that has files.
-        bounding_box : BoundingBox, str or sequence, optional
-            Part of the volume: x, y, z, width, height, depth [voxels of mag 1].
-        chunk_size : sequence of 3 int, optional
-            Which of several chunk sizes is read [voxels].
-
-        Returns
-        -------
-        xarray.Dataset
-            With the dimensions (c, x, y, z), or (x, y, z) for one channel, and the centres of voxels as coordinates [nm].
-
-        Raises
-        ------
-        MissingError
-            There is no such volume or scale.
-        BoundsError
-            The bounding box reaches outside the volume.
-        FormatError
-            ``info`` is broken.
-        """
+        """Open one scale as a lazy variable that is named after the volume's folder."""
         layer, volume = open_stored(self.named(filename_or_obj), None, mag_or_key(mag), chunk_size)
         return without(open_part(layer, volume, bounding_box), drop_variables)
 

@@ -29,13 +29,7 @@ _LONGEST = 1 << 27  # voxels along an axis that have coordinates
 
 
 class WkwArray(BackendArray):
-    """What xarray slices: decodes the blocks that a selection touches.
-
-    Parameters
-    ----------
-    reader : BoxReader
-        What is read.
-    """
+    """What xarray slices: decodes the blocks that a selection touches."""
 
     def __init__(self, reader: BoxReader) -> None:
         self.reader = reader
@@ -54,21 +48,7 @@ class WkwArray(BackendArray):
 
 
 def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> xr.Dataset:
-    """Make the variable and the coordinates of a box of one mag.
-
-    Parameters
-    ----------
-    layer : Layer, PrecomputedLayer or LeveledLayer
-        The layer.
-    volume : WkwVolume or TranslatedVolume
-        One of its mags.
-    box : BoundingBox
-        What is opened [voxels of the mag].
-
-    Returns
-    -------
-    xarray.Dataset
-    """
+    """Make the variable and the coordinates of a box of one mag."""
     from wkwdask.graphs.read import box_reader
 
     one_channel = volume.num_channels == 1
@@ -96,22 +76,7 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
 
 
 def open_part(layer: AnyLayer, volume: StoredVolume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
-    """Make the variable and the coordinates of one mag, or of the part of it that a user names.
-
-    Parameters
-    ----------
-    layer : Layer, PrecomputedLayer or LeveledLayer
-        The layer.
-    volume : WkwVolume or TranslatedVolume
-        One of its mags.
-    bounding_box : BoundingBox, str or sequence, optional
-        Part of the layer [voxels of mag 1].
-
-    Raises
-    ------
-    BoundsError
-        It reaches outside the layer.
-    """
+    """Make the variable and the coordinates of one mag, or of the part of it that a user names."""
     box = volume.box
     if bounding_box is not None:
         box = BoundingBox.parse(bounding_box).in_mag(volume.box.mag)

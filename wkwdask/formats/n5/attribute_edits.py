@@ -54,19 +54,7 @@ class LevelPlace:
 
 
 def dataset_document(dataset: N5Dataset, place: LevelPlace, *, is_level: bool, is_root: bool) -> dict[str, Any]:
-    """Say all that the ``attributes.json`` of a new dataset says.
-
-    Parameters
-    ----------
-    dataset : N5Dataset
-        How it is stored.
-    place : LevelPlace
-        Where it lies.
-    is_level : bool
-        Whether it is one of several in a group, which then says the size of voxels.
-    is_root : bool
-        Whether it is the root of its container.
-    """
+    """Say all that the ``attributes.json`` of a new dataset says."""
     num_axes = len(dataset.dimensions)
     document: dict[str, Any] = {"n5": VERSION} if is_root else {}
     document |= {**dataset.to_json(), "axes": axis_names(num_axes), "transform": place.transform(num_axes)}
@@ -87,24 +75,7 @@ def _resolution(lengths: Sequence[float], num_axes: int) -> dict[str, Any]:
 
 
 def with_level(group: dict[str, Any], name: str, num_axes: int, place: LevelPlace) -> dict[str, Any]:
-    """Add a level to what a group says of all, or replace it; everything else is kept.
-
-    Parameters
-    ----------
-    group : dict
-        The group's attributes.
-    name : str
-        Name of the dataset, such as ``"s0"``.
-    num_axes : int
-        Its axes.
-    place : LevelPlace
-        Where it lies.
-
-    Returns
-    -------
-    dict
-        A changed copy.
-    """
+    """Add a level to what a group says of all, or replace it; everything else is kept."""
     changed = copy.deepcopy(group)
     images = changed.get("multiscales")
     if not isinstance(images, list) or not images or not isinstance(images[0], dict) or not isinstance(images[0].get("datasets"), list):

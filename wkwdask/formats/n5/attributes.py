@@ -75,26 +75,7 @@ def is_dataset(document: dict[str, Any]) -> bool:
 
 
 def parse_dataset(document: dict[str, Any], source: str) -> N5Dataset:
-    """Read the attributes of a dataset.
-
-    Parameters
-    ----------
-    document : dict
-        What its ``attributes.json`` says.
-    source : str
-        The file, for errors.
-
-    Returns
-    -------
-    N5Dataset
-
-    Raises
-    ------
-    CorruptError
-        Something is impossible; all that is wrong is listed.
-    UnsupportedError
-        Values or compression are of a kind that is not read.
-    """
+    """Read the attributes of a dataset."""
     problems = Problems()
     dimensions = _lengths(document.get("dimensions"), "dimensions", 0, problems)
     block_size = _lengths(document.get("blockSize"), "blockSize", 1, problems)

@@ -50,13 +50,6 @@ def header_nbytes(num_axes: int, mode: int = DEFAULT) -> int:
 def format_header(shape: Sequence[int], mode: int = DEFAULT) -> bytes:
     """Write the header of a block.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Its lengths, x first.
-    mode : int
-        ``DEFAULT`` or ``VARLENGTH``.
-
     Examples
     --------
     >>> format_header((1, 2, 3)).hex(" ", 4)
@@ -67,26 +60,7 @@ def format_header(shape: Sequence[int], mode: int = DEFAULT) -> bytes:
 
 
 def parse_header(data: bytes | memoryview, num_axes: int, source: str) -> BlockHeader:
-    """Read the header of a block.
-
-    Parameters
-    ----------
-    data : bytes
-        The file, or its first bytes.
-    num_axes : int
-        Axes of the dataset.
-    source : str
-        The file, for errors.
-
-    Raises
-    ------
-    CorruptError
-        It is no header of such a block.
-    TruncatedError
-        There are too few bytes.
-    UnsupportedError
-        The block holds objects.
-    """
+    """Read the header of a block."""
     if len(data) < 4:
         raise TruncatedError(f"{source}: has {len(data)} bytes, expected the header of an N5 block, {header_nbytes(num_axes)} bytes")
     mode, found_axes = struct.unpack_from(">HH", data)
@@ -107,35 +81,7 @@ def parse_header(data: bytes | memoryview, num_axes: int, source: str) -> BlockH
 def decode_block(
     data: bytes | memoryview, dtype: np.dtype[Any], compression: Compression, source: str, *, num_axes: int, largest: Sequence[int] | None = None
 ) -> npt.NDArray[Any]:
-    """Decode a block.
-
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    dtype : dtype
-        Type of the values.
-    compression : Compression
-        How the dataset's blocks are compressed.
-    source : str
-        The file, for errors.
-    num_axes : int
-        Axes of the dataset.
-    largest : sequence of int, optional
-        What the block's lengths must not exceed, x first.
-
-    Returns
-    -------
-    ndarray, shape as the header says
-        In stored byte order, x first and fastest; perhaps read-only.
-
-    Raises
-    ------
-    CorruptError, TruncatedError
-        The block is broken.
-    UnsupportedError
-        The block holds objects, or not one value for each voxel.
-    """
+    """Decode a block."""
     header = parse_header(data, num_axes, source)
     if largest is not None and any(n > most for n, most in zip(header.shape, largest, strict=True)):
         raise CorruptError(f"{source}: byte 4: an N5 block of {header.shape} values, expected at most {tuple(largest)}")
@@ -150,26 +96,6 @@ def decode_block(
 
 
 def encode_block(values: npt.NDArray[Any], compression: Compression, source: str) -> bytes:
-    """Encode a block in default mode.
-
-    Parameters
-    ----------
-    values : ndarray
-        Its values, x first, any memory order and byte order.
-    compression : Compression
-        How to compress.
-    source : str
-        What is written, for errors.
-
-    Returns
-    -------
-    bytes
-        The file.
-
-    Raises
-    ------
-    UnsupportedError
-        The compression is not written.
-    """
+    """Encode a block in default mode."""
     stored = values.astype(values.dtype.newbyteorder(">"), order="F", copy=False)
     return format_header(values.shape) + compress(stored.tobytes(order="F"), compression, values.dtype.itemsize, source)

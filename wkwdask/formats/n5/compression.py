@@ -42,20 +42,7 @@ class Compression:
 
 
 def make_compression(name: str, level: int | None = None) -> Compression:
-    """Choose a compression for blocks that are written.
-
-    Parameters
-    ----------
-    name : str
-        One of ``TYPES`` but lz4.
-    level : int, optional
-        How hard to try; by default as other writers do.
-
-    Raises
-    ------
-    ValueError
-        There is no such compression or level, or it is not written.
-    """
+    """Choose a compression for blocks that are written."""
     # name of the option, its default, least and greatest value
     known = {"raw": None, "gzip": ("level", -1, -1, 9), "zlib": ("level", -1, -1, 9), "bzip2": ("blockSize", 9, 1, 9), "xz": ("preset", 6, 0, 9)}
     known |= {"zstd": ("level", 3, 1, 22), "blosc": ("clevel", 5, 0, 9)}
@@ -78,13 +65,7 @@ def make_compression(name: str, level: int | None = None) -> Compression:
 
 
 def parse_compression(document: dict[str, Any], source: str, problems: Problems) -> Compression:
-    """Read what ``attributes.json`` says of the compression; old files name it by ``compressionType``.
-
-    Raises
-    ------
-    UnsupportedError
-        It is one that is not known.
-    """
+    """Read what ``attributes.json`` says of the compression; old files name it by ``compressionType``."""
     value = document.get("compression", {"type": document["compressionType"]} if "compressionType" in document else None)
     if isinstance(value, str):
         value = {"type": value}

@@ -25,35 +25,7 @@ _LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
 
 
 def decompress(data: memoryview, compression: Compression, nbytes: int, source: str, offset: int) -> bytes | memoryview:
-    """Undo the compression of a block.
-
-    Parameters
-    ----------
-    data : memoryview of bytes
-        All that follows the block's header.
-    compression : Compression
-        How it is compressed.
-    nbytes : int
-        How many bytes come out of it; no more are ever allocated.
-    source : str
-        The file, for errors.
-    offset : int
-        Byte of the file at which the data starts, for errors.
-
-    Returns
-    -------
-    bytes or memoryview
-        ``nbytes`` bytes.
-
-    Raises
-    ------
-    CorruptError
-        It is no such stream, or gives more bytes.
-    ModuleNotFoundError
-        A package is not installed.
-    TruncatedError
-        It gives fewer bytes.
-    """
+    """Undo the compression of a block."""
     found = _DECODERS[compression.stream](data, nbytes, source, offset)
     if len(found) != nbytes:
         error = TruncatedError if len(found) < nbytes else CorruptError
@@ -136,30 +108,7 @@ _DECODERS: dict[str, Callable[[memoryview, int, str, int], bytes | memoryview]] 
 
 
 def compress(data: bytes, compression: Compression, itemsize: int, source: str) -> bytes:
-    """Compress a block.
-
-    Parameters
-    ----------
-    data : bytes
-        Its values.
-    compression : Compression
-        How; not lz4.
-    itemsize : int
-        Bytes of a value, for Blosc.
-    source : str
-        What is written, for errors.
-
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    ModuleNotFoundError
-        A package is not installed.
-    UnsupportedError
-        It is lz4, which is read but not written.
-    """
+    """Compress a block."""
     kind = compression.stream
     if kind == "raw":
         return data

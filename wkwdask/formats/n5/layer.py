@@ -54,29 +54,7 @@ def is_n5(url: object) -> bool:
 
 
 def find_n5_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
-    """Find what an N5 container, group or dataset holds.
-
-    Parameters
-    ----------
-    url : str or path
-        ``n5://`` before a path or URL, a local folder, or a path or URL with ``|n5:`` at its end.
-
-    Returns
-    -------
-    tuple of LeveledLayer
-        One for a dataset or a group of levels; of a local container, all that are in it, named by their paths.
-
-    Raises
-    ------
-    CorruptError
-        An ``attributes.json`` is broken.
-    MissingError
-        There is no dataset.
-    ModuleNotFoundError
-        A remote container needs a driver that is not installed.
-    UnsupportedError
-        A dataset is of a kind that is not read.
-    """
+    """Find what an N5 container, group or dataset holds."""
     location = location_of(url)
     store = open_store(location)
     document = read_attributes(store)
@@ -112,15 +90,7 @@ def open_n5_layer(url: str | os.PathLike[str], name: str | None = None) -> Level
 
 
 def choose(layers: Sequence[LeveledLayer], name: str | None, source: str) -> LeveledLayer:
-    """Pick one of several layers.
-
-    Raises
-    ------
-    MissingError
-        There is none of that name.
-    ValueError
-        Several could be meant.
-    """
+    """Pick one of several layers."""
     known = ", ".join(layer.name for layer in layers)
     if name is not None:
         found = next((layer for layer in layers if layer.name in (name, name.strip("/"))), None)

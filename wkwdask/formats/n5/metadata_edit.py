@@ -20,22 +20,7 @@ if TYPE_CHECKING:
 
 
 def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change the ``attributes.json`` of a group, or make it; it appears whole, and no process that honours the lock overwrites what another one wrote.
-
-    Parameters
-    ----------
-    folder : str
-        The group.
-    change : callable
-        Gets the attributes as they are now and gives the new ones.
-
-    Raises
-    ------
-    CorruptError
-        The file is no JSON.
-    LockedError
-        Another process holds the lock and does not let go.
-    """
+    """Change the ``attributes.json`` of a group, or make it; it appears whole, and no process that honours the lock overwrites what another one wrote."""
     path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link stays one
     with locked_file(path, f"change of {path}"):
         remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
@@ -71,13 +56,7 @@ class N5Edit:
             update_attributes(self.group, lambda document: with_level(document, self.name, self.num_axes, self.place))
 
     def check_writable(self) -> None:
-        """Make sure, before any work, that attributes can be changed after it.
-
-        Raises
-        ------
-        PermissionError
-            A folder cannot be written.
-        """
+        """Make sure, before any work, that attributes can be changed after it."""
         for folder in filter(None, (self.root, self.group)):
             changed = os.path.dirname(os.path.realpath(f"{folder}/{FILE_NAME}"))
             if os.path.isdir(changed) and not os.access(changed, os.W_OK):

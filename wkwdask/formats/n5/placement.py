@@ -69,27 +69,7 @@ def listed_factors(group: Mapping[str, Any]) -> list[Any]:
 
 
 def axes_of(dataset: N5Dataset, attributes: Mapping[str, Any], source: str) -> str:
-    """Say which axis is which.
-
-    Parameters
-    ----------
-    dataset : N5Dataset
-        The dataset.
-    attributes : dict
-        What its attributes say, and those that it inherits.
-    source : str
-        The dataset, for errors.
-
-    Returns
-    -------
-    str
-        A letter for each axis.
-
-    Raises
-    ------
-    UnsupportedError
-        It has an axis longer than 1 that is neither space nor channels.
-    """
+    """Say which axis is which."""
     rank = len(dataset.dimensions)
     names = axis_names(attributes, rank) or list(_DEFAULT_AXES[:rank].ljust(rank, "-"))
     letters = [name if name in ("x", "y", "z") else "c" if name in _CHANNELS else "-" for name in names]
@@ -192,22 +172,7 @@ def level_attributes(own: Mapping[str, Any], group: Mapping[str, Any], name: str
 
 
 def place_levels(levels: Sequence[tuple[str, N5Dataset, Mapping[str, Any]]], group: Mapping[str, Any], source: str) -> list[Placed | UnsupportedError]:
-    """Place the levels of a group beside each other.
-
-    Parameters
-    ----------
-    levels : sequence of (name, dataset, attributes)
-        The levels, finest first, with what :func:`level_attributes` gives.
-    group : dict
-        The group's attributes.
-    source : str
-        The group, for errors.
-
-    Returns
-    -------
-    list of Placed or UnsupportedError
-        One for each level.
-    """
+    """Place the levels of a group beside each other."""
     placed: list[Placed | UnsupportedError] = []
     base: _Level | None = None
     for name, dataset, attributes in levels:

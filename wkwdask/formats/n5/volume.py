@@ -105,37 +105,7 @@ class N5Volume(Blocked):
             return False
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels, each block decoded once.
-
-        Parameters
-        ----------
-        out : ndarray, shape (c, x, y, z)
-            What to fill, of the volume's type, any memory order.
-        topleft : tuple of 3 int
-            Voxel that goes to voxel 0 of the array; beyond the box all is zero.
-        first_channel : int
-            Stored channel that goes to channel 0 of the array.
-        fill_zeros : bool
-            Whether the array is filled even where all is zero; else its content is undefined when 0 is returned, and complete when not.
-
-        Returns
-        -------
-        int
-            Number of stored blocks that are not all-zero.
-
-        Raises
-        ------
-        FormatError
-            A file is broken; the message names file and byte.
-        MissingError
-            The whole dataset is gone, or a file is a symbolic link to nowhere.
-        OSError
-            A file is there and cannot be read.
-        ReplacedError
-            The dataset was replaced by another job, and a file is absent.
-        UnsupportedError
-            A block holds objects.
-        """
+        """Fill an array with voxels, each block decoded once."""
         asked = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.mag)
         first_channel += self.first_channel
         channels = range(first_channel, first_channel + len(out))
@@ -191,20 +161,7 @@ class N5Volume(Blocked):
 
 
 def read_attributes(store: Store, key: str = "") -> dict[str, Any] | None:
-    """Read the ``attributes.json`` of a group or dataset, None where there is none.
-
-    Parameters
-    ----------
-    store : Store
-        A folder.
-    key : str
-        The group inside of it.
-
-    Raises
-    ------
-    CorruptError
-        It is no JSON object.
-    """
+    """Read the ``attributes.json`` of a group or dataset, None where there is none."""
     name = f"{key}/{FILE_NAME}" if key else FILE_NAME
     (raw,) = store.read_whole([name], _LARGEST_ATTRIBUTES)
     if raw is None:

@@ -12,27 +12,7 @@ _BLOSC_SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
 def zarr_codec(compression: Compression, itemsize: int, source: str) -> dict[str, Any] | None:
-    """Say how Zarr v3 calls the codec of the same bytes.
-
-    Parameters
-    ----------
-    compression : Compression
-        How blocks are compressed.
-    itemsize : int
-        Bytes of a value.
-    source : str
-        The dataset, for errors.
-
-    Returns
-    -------
-    dict or None
-        None for blocks that are not compressed.
-
-    Raises
-    ------
-    UnsupportedError
-        Zarr has no such codec.
-    """
+    """Say how Zarr v3 calls the codec of the same bytes."""
     kind = compression.stream
     if kind == "raw":
         return None

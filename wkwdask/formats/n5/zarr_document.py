@@ -26,30 +26,7 @@ MARK = "_n5"
 
 
 def array_document(dataset: N5Dataset, source: str, form: str = CODEC, axes: Sequence[str] | None = None, mode: int = 0) -> dict[str, Any]:
-    """Describe a dataset as a Zarr v3 array.
-
-    Parameters
-    ----------
-    dataset : N5Dataset
-        The dataset.
-    source : str
-        Its name, for errors.
-    form : {"n5_default", "offset"}
-        Which codecs say how blocks are stored.
-    axes : sequence of str, optional
-        Names of the axes, x first.
-    mode : int
-        With ``"offset"``, that of all blocks.
-
-    Returns
-    -------
-    dict
-
-    Raises
-    ------
-    UnsupportedError
-        Zarr has no codec for the compression.
-    """
+    """Describe a dataset as a Zarr v3 array."""
     compressor = zarr_codec(dataset.compression, dataset.dtype.itemsize, source)
     inner = inner_codecs(len(dataset.dimensions), compressor)
     if form == CODEC:
@@ -91,14 +68,6 @@ def _attributes(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inner_codecs(num_axes: int, compressor: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """List the Zarr codecs of what follows the header of a block.
-
-    Parameters
-    ----------
-    num_axes : int
-        Axes of the array.
-    compressor : dict, optional
-        The codec of its compression.
-    """
+    """List the Zarr codecs of what follows the header of a block."""
     turned = {"name": "transpose", "configuration": {"order": list(range(num_axes))[::-1]}}
     return [turned, {"name": "bytes", "configuration": {"endian": "big"}}, *([] if compressor is None else [dict(compressor)])]

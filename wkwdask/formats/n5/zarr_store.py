@@ -34,13 +34,7 @@ def open_n5_store(url: str | os.PathLike[str]) -> N5Store:
 
 
 class N5Store(WrapperStore[Any]):
-    """N5 data under the names of Zarr.
-
-    Parameters
-    ----------
-    store : Store
-        The N5 container, read-only.
-    """
+    """N5 data under the names of Zarr."""
 
     def _with_store(self, store: Store) -> N5Store:
         return type(self)(store)

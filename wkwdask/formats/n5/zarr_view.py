@@ -136,13 +136,7 @@ def _image(layer: LeveledLayer) -> dict[str, Any] | None:
 
 
 def _mode_of_all(volume: N5Volume) -> int:
-    """Make sure that the headers of all blocks are the same, those of whole blocks, and give their mode.
-
-    Raises
-    ------
-    UnsupportedError
-        They are not, or cannot all be looked at.
-    """
+    """Make sure that the headers of all blocks are the same, those of whole blocks, and give their mode."""
     dataset = volume.dataset
     if volume.files is None:
         raise UnsupportedError(f'{volume.name}: the form "offset" needs blocks that are all alike, and those of a remote dataset cannot be listed')
@@ -165,15 +159,7 @@ def _mode_of_all(volume: N5Volume) -> int:
 
 
 def write_documents(url: str | os.PathLike[str], documents: Documents) -> None:
-    """Write every ``zarr.json`` beside its ``attributes.json``; those of arrays first, so that a group never lists what is not there.
-
-    Raises
-    ------
-    ExistsError
-        One is there that was not made of N5 attributes; then nothing is written.
-    UnsupportedError
-        The container is remote.
-    """
+    """Write every ``zarr.json`` beside its ``attributes.json``; those of arrays first, so that a group never lists what is not there."""
     root = _local_root(url)
     for name in documents:
         _check_own(f"{root}/{name}")
@@ -182,15 +168,7 @@ def write_documents(url: str | os.PathLike[str], documents: Documents) -> None:
 
 
 def remove_documents(url: str | os.PathLike[str], documents: Documents) -> None:
-    """Remove every ``zarr.json`` that :func:`write_documents` wrote; one of somebody else stays.
-
-    Raises
-    ------
-    ExistsError
-        One is there that was not made of N5 attributes; then nothing is removed.
-    UnsupportedError
-        The container is remote.
-    """
+    """Remove every ``zarr.json`` that :func:`write_documents` wrote; one of somebody else stays."""
     root = _local_root(url)
     for name in documents:
         _check_own(f"{root}/{name}")

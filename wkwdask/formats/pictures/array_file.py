@@ -71,25 +71,7 @@ class ArrayRef:
         return zarr_record(self.name) if self.kind == "zarr" else self.path
 
     def read(self, where: tuple[slice, ...]) -> npt.NDArray[Any]:
-        """Read a box.
-
-        Parameters
-        ----------
-        where : tuple of slice
-            One for each axis, with start and stop.
-
-        Returns
-        -------
-        ndarray
-            In native or stored byte order.
-
-        Raises
-        ------
-        CorruptError, TruncatedError
-            It cannot be decoded.
-        MissingError
-            The file is gone.
-        """
+        """Read a box."""
         if self.kind == "bytes":
             return _read_bytes(self, where)
         try:
@@ -229,31 +211,7 @@ class ArrayVolume:
         return self.shard_states(self.box)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels.
-
-        Parameters
-        ----------
-        out : ndarray, shape (c, x, y, z)
-            What to fill.
-        topleft : tuple of 3 int
-            Absolute voxel that goes to element 0.
-        first_channel : int
-            Stored channel that goes to channel 0 of the array.
-        fill_zeros : bool
-            Not looked at: the array is always filled.
-
-        Returns
-        -------
-        int
-            1.
-
-        Raises
-        ------
-        CorruptError, TruncatedError
-            The file cannot be decoded.
-        MissingError
-            It is gone.
-        """
+        """Fill an array with voxels."""
         lows = {"c": first_channel, **{letter: t - c for letter, t, c in zip("xyz", topleft, self.corner, strict=True)}}
         lengths = dict(zip("cxyz", out.shape, strict=True))
         where = tuple(slice(lows[letter], lows[letter] + lengths[letter]) if letter != "-" else slice(0, 1) for letter in self.axes)
@@ -270,13 +228,7 @@ class ArrayVolume:
 
 
 def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
-    """Make sure that axes fit an array.
-
-    Raises
-    ------
-    ValueError
-        They do not.
-    """
+    """Make sure that axes fit an array."""
     letters = axes.lower()
     used = [letter for letter in letters if letter != "-"]
     odd = [letter for letter in used if letter not in "xyzc"]
@@ -290,13 +242,7 @@ def check_axes(axes: str, shape: tuple[int, ...], name: str) -> str:
 
 
 def default_axes(shape: tuple[int, ...], name: str) -> str:
-    """Choose axes by the number of them: sections come one after the other, channels first.
-
-    Raises
-    ------
-    FormatError
-        There are too many, or too few.
-    """
+    """Choose axes by the number of them: sections come one after the other, channels first."""
     known = {2: "yx", 3: "zyx", 4: "czyx"}
     extra = len(shape) - 4
     if extra > 0 and shape[:extra] == (1,) * extra:
@@ -307,20 +253,7 @@ def default_axes(shape: tuple[int, ...], name: str) -> str:
 
 
 def npy_ref(path: str) -> tuple[ArrayRef, bool]:
-    """Read the header of a ``.npy`` file.
-
-    Returns
-    -------
-    ArrayRef, bool
-        The array in C order, and whether that is the stored one with its axes reversed.
-
-    Raises
-    ------
-    CorruptError
-        It is none, or holds no plain numbers.
-    TruncatedError
-        It is shorter than its header says.
-    """
+    """Read the header of a ``.npy`` file."""
     with open(path, "rb") as file:
         with reading(path, ".npy file"):
             version = np.lib.format.read_magic(file)
@@ -335,13 +268,7 @@ def npy_ref(path: str) -> tuple[ArrayRef, bool]:
 
 
 def bytes_ref(path: str, shape: tuple[int, ...], dtype: Any, offset: int) -> ArrayRef:
-    """Describe an array in C order that lies somewhere in a file.
-
-    Raises
-    ------
-    TruncatedError
-        The file is too short.
-    """
+    """Describe an array in C order that lies somewhere in a file."""
     stamp = file_stamp(path)
     expected = offset + math.prod(shape) * np.dtype(dtype).itemsize
     if stamp[0] < expected:

@@ -292,23 +292,7 @@ def is_exported_zarr(path: str) -> bool:
 
 
 def write_tiff(path: str, source: Volume, form: Form, compression: str, *, ome: bool, done: Any) -> None:
-    """Write one TIFF file of tiles, section by section.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    source : Volume
-        What is read.
-    form : Form
-        What is exported.
-    compression : str
-        One of :data:`TIFF_COMPRESSIONS`.
-    ome : bool
-        Whether it is an OME-TIFF, with the size of its voxels.
-    done : callable
-        Called after each section.
-    """
+    """Write one TIFF file of tiles, section by section."""
     tifffile = need("tifffile", path)
     channels = (form.num_channels,) if form.num_channels > 1 else ()
     metadata: dict[str, Any] = {"axes": "ZCYX" if channels else "ZYX"}
@@ -335,21 +319,7 @@ def slab_boxes(form: Form) -> Iterator[BoundingBox]:
 
 
 def sections(source: Volume, slab: BoundingBox, scratch: str) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-    """Read the sections of a slab, each block once.
-
-    Parameters
-    ----------
-    source : Volume
-        What is read.
-    slab : BoundingBox
-        Whole sections.
-    scratch : str
-        Where a file without a name may be, for a slab that is too large to be kept in memory.
-
-    Yields
-    ------
-    z, plane : int, ndarray of shape (c, y, x)
-    """
+    """Read the sections of a slab, each block once."""
     voxel_nbytes = source.num_channels * source.dtype.itemsize
     if slab.volume * voxel_nbytes <= SLAB_NBYTES:
         array = read_box(source, slab).transpose(3, 0, 2, 1)

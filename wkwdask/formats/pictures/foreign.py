@@ -78,35 +78,7 @@ class Placing:
 
 
 def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], placing: Placing) -> Foreign:
-    """Open a source that is no WKW.
-
-    Parameters
-    ----------
-    source : str, path or sequence of them
-        A folder of images, a pattern such as ``"raw/section_*.tif"``, images in a given order, or one file or folder: TIFF, PNG, JPEG, ``.npy``,
-        ``file.h5:/dataset``, Zarr, MRC.
-    placing : Placing
-        Where it goes.
-
-    Returns
-    -------
-    Foreign
-
-    Raises
-    ------
-    BoundsError
-        It holds no voxels.
-    MissingError
-        There is nothing, or sections are missing between others.
-    CorruptError
-        A slice is bad, or the file is broken; the message names it.
-    ModuleNotFoundError
-        A package is not installed.
-    UnsupportedError
-        It is of a kind that is not read.
-    ValueError
-        Axes do not fit.
-    """
+    """Open a source that is no WKW."""
     if not isinstance(source, (str, os.PathLike)):
         return _open_images([local_path(path) for path in source], "images", placing)
     text = os.fspath(source)
@@ -136,13 +108,7 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
 
 
 def open_any(url: str | os.PathLike[str]) -> Volume:
-    """Open one volume of any format: a mag, scale or level of what :func:`open_stored` opens, or what :func:`open_foreign` reads, whose first voxel is voxel 0.
-
-    Raises
-    ------
-    MissingError
-        There is nothing, or no format that is known.
-    """
+    """Open one volume of any format: what :func:`open_stored` opens, or what :func:`open_foreign` reads, whose first voxel is voxel 0."""
     if is_plain_zarr(url):
         return open_foreign(url, Placing((0, 0, 0), MAG_1)).volume
     try:
@@ -224,15 +190,6 @@ def _section_numbers(paths: Sequence[str]) -> list[int]:
 
 def missing_numbers(paths: Sequence[str]) -> list[int]:
     """Find the gaps in the numbers of sections; numbers that are all a step apart have none.
-
-    Parameters
-    ----------
-    paths : sequence of str
-        Names in order.
-
-    Returns
-    -------
-    list of int
 
     Examples
     --------

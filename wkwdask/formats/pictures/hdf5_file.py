@@ -21,21 +21,7 @@ _PATTERN = re.compile(r"%\d*b")
 
 
 def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
-    """Open an HDF5 file for reading.
-
-    Returns
-    -------
-    h5py.File
-
-    Raises
-    ------
-    CorruptError
-        It is none.
-    MissingError
-        It is not there.
-    ModuleNotFoundError
-        h5py is not installed.
-    """
+    """Open an HDF5 file for reading."""
     check_regular(path)
     h5py = need("h5py", path, extra)
     with reading(path, "HDF5 file"):
@@ -43,46 +29,14 @@ def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
 
 
 def find_item(file: Any, key: str, *, allow_external: bool = False) -> Any:
-    """Follow a name in an HDF5 file, through links of all kinds.
-
-    Parameters
-    ----------
-    file : h5py.File
-        The file.
-    key : str
-        Name of a group or dataset.
-    allow_external : bool
-        Whether data outside of the folder of the file are read.
-
-    Returns
-    -------
-    h5py.Dataset, h5py.Group or None
-        None where the name leads nowhere.
-
-    Raises
-    ------
-    CorruptError
-        Links form a loop, or the file is broken.
-    MissingError
-        Another file that the dataset needs is missing: HDF5 would give zeros for its part.
-    UnsupportedError
-        Data lie outside of the folder of the file.
-    """
+    """Follow a name in an HDF5 file, through links of all kinds."""
     path = os.path.abspath(file.filename)
     with reading(f"{path}:/{key.lstrip('/')}", "HDF5 dataset"):
         return _Reach(os.path.dirname(os.path.realpath(path)), is_anywhere=allow_external).item(file, key, path)
 
 
 class _Reach:
-    """Other files that one may lead to: those in its folder, or all.
-
-    Parameters
-    ----------
-    folder : str
-        Folder of the file that a user named.
-    is_anywhere : bool
-        Whether all others are allowed too.
-    """
+    """Other files that one may lead to: those in its folder, or all."""
 
     def __init__(self, folder: str, *, is_anywhere: bool) -> None:
         self._folder, self._is_anywhere = folder, is_anywhere

@@ -21,13 +21,7 @@ if TYPE_CHECKING:
 
 
 class Scratch:
-    """Arrays in a file without a name.
-
-    Parameters
-    ----------
-    folder : str
-        Where the file is.
-    """
+    """Arrays in a file without a name."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -116,31 +116,7 @@ class ImageStack:
         return self.shard_states(self.box)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels.
-
-        Parameters
-        ----------
-        out : ndarray, shape (c, x, y, z)
-            What to fill.
-        topleft : tuple of 3 int
-            Absolute voxel that goes to element 0.
-        first_channel : int
-            Stored channel that goes to channel 0 of the array.
-        fill_zeros : bool
-            Not looked at: the array is always filled.
-
-        Returns
-        -------
-        int
-            Number of slices that were decoded.
-
-        Raises
-        ------
-        CorruptError
-            A file cannot be decoded, or is another one than its header said.
-        MissingError
-            A file is gone.
-        """
+        """Fill an array with voxels."""
         decoded = 0
         channels = slice(first_channel, first_channel + out.shape[0])
         columns, rows = (slice(t - c, t - c + n) for t, c, n in zip(topleft[:2], self.corner[:2], out.shape[1:3], strict=True))
@@ -153,15 +129,7 @@ class ImageStack:
 
     @contextmanager
     def held(self, reading_shape: Vec3, scratch: str) -> Iterator[ImageStack]:
-        """Decode each slice once, even where readings hold a part of it: the others wait in a scratch file.
-
-        Parameters
-        ----------
-        reading_shape : tuple of 3 int
-            Cells of which one is read at a time [voxels].
-        scratch : str
-            Where the file may be.
-        """
+        """Decode each slice once, even where readings hold a part of it: the others wait in a scratch file."""
         cells = cell_range(self.box, reading_shape)
         is_cut = any(len(r) > 1 and piece > edge for r, piece, edge in zip(cells[:2], self.piece, reading_shape[:2], strict=True))
         if not is_cut:
@@ -174,20 +142,7 @@ class ImageStack:
             kept.close()
 
     def pixels(self, z: int, columns: slice, rows: slice) -> npt.NDArray[Any] | None:
-        """Decode a part of a slice.
-
-        Parameters
-        ----------
-        z : int
-            Absolute voxel.
-        columns, rows : slice
-            Which pixels.
-
-        Returns
-        -------
-        ndarray, shape (y, x, c), or None
-            None where the slice is missing, or cannot be decoded and ``notes`` says where to write that down.
-        """
+        """Decode a part of a slice."""
         slice_ = self.slice_at(z)
         if not slice_.pages or slice_.format is None or slice_.format != self.format:
             return None

@@ -29,25 +29,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 
 
 def slices_of(path: str) -> list[Slice]:
-    """Read the headers of an image file.
-
-    Parameters
-    ----------
-    path : str
-        A TIFF, PNG or JPEG file.
-
-    Returns
-    -------
-    list of Slice
-        One, or those of a file with several pages. A file that cannot be read is one slice with a problem.
-
-    Raises
-    ------
-    MissingError
-        There is no such file.
-    ModuleNotFoundError
-        A package is not installed.
-    """
+    """Read the headers of an image file."""
     check_regular(path)
     try:
         return tiff_slices(path) if is_tiff(path) else [_image_slice(path)]
@@ -61,26 +43,7 @@ def slices_of(path: str) -> list[Slice]:
 
 
 def read_pixels(slice_: Slice, columns: slice, rows: slice) -> npt.NDArray[Any]:
-    """Decode a part of a slice.
-
-    Parameters
-    ----------
-    slice_ : Slice
-        The slice.
-    columns, rows : slice
-        What is needed along x and y; more may be decoded.
-
-    Returns
-    -------
-    ndarray, shape (y, x, c)
-
-    Raises
-    ------
-    CorruptError
-        The file cannot be decoded, or is another one than its header said.
-    MissingError
-        It is gone.
-    """
+    """Decode a part of a slice."""
     images = [_read_page(page, columns, rows) for page in slice_.pages]
     return images[0] if len(images) == 1 else np.concatenate(images, axis=2)
 

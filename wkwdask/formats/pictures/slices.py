@@ -77,13 +77,7 @@ def stored_dtype(dtype: Any) -> np.dtype[Any]:
 
 
 def check_plausible(nbytes: int, stored_nbytes: int, what: str) -> None:
-    """Make sure that some bytes can become as many voxels as a header claims, before memory is taken for them.
-
-    Raises
-    ------
-    CorruptError
-        They cannot.
-    """
+    """Make sure that some bytes can become as many voxels as a header claims, before memory is taken for them."""
     if nbytes > _SMALL_NBYTES + _MOST_EXPANDED * stored_nbytes:
         raise CorruptError(f"{what} claims {nbytes} bytes of pixels, which {stored_nbytes} stored bytes cannot hold")
 

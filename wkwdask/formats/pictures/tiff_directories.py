@@ -44,23 +44,7 @@ def _dialect(order: str, *, is_big: bool) -> _Dialect:
 
 
 def smallest_page(path: str) -> int:
-    """Make sure that the directories of a TIFF file are finite, and find the smallest of its pages.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-
-    Returns
-    -------
-    int
-        Its number of pixels, at least 1.
-
-    Raises
-    ------
-    CorruptError
-        It is no TIFF file, its directories overlap, form a loop or reach beyond its end, or their tags claim far more bytes than it has.
-    """
+    """Make sure that the directories of a TIFF file are finite, and find the smallest of its pages."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _Walk(fd, path).smallest()

@@ -33,29 +33,12 @@ def is_tiff(path: str) -> bool:
 
 
 def open_tiff(path: str) -> Any:
-    """Open a TIFF file.
-
-    Returns
-    -------
-    tifffile.TiffFile
-    """
+    """Open a TIFF file."""
     return need("tifffile", path).TiffFile(path)
 
 
 def open_checked_tiff(path: str) -> Any:
-    """Open a TIFF file whose pages are going to be listed.
-
-    Returns
-    -------
-    tifffile.TiffFile
-
-    Raises
-    ------
-    CorruptError
-        Its directories form a loop, or claim what the file cannot hold.
-    UnsupportedError
-        It is one of a set of OME-TIFFs, and names a file in another folder.
-    """
+    """Open a TIFF file whose pages are going to be listed."""
     smallest = smallest_page(path)
     with reading(path, "TIFF file"):
         tiff = open_tiff(path)
@@ -111,27 +94,7 @@ def _number(n: int, count: int) -> int | None:
 
 
 def series_of(tiff: Any, path: str) -> list[Any]:
-    """Give the series whose pages are the sections of a file: the only one, or all that lie behind each other, as where each page was written by itself.
-
-    Parameters
-    ----------
-    tiff : tifffile.TiffFile
-        The file.
-    path : str
-        Its name, for errors.
-
-    Returns
-    -------
-    list of tifffile.TiffPageSeries
-        All of one shape and type.
-
-    Raises
-    ------
-    UnsupportedError
-        They differ, or are several stacks of an OME-TIFF.
-    CorruptError
-        The file describes more sections than it holds.
-    """
+    """Give the series whose pages are the sections of a file: the only one, or all that lie behind each other, as where each page was written by itself."""
     if tiff.is_imagej and tiff.series and tiff.series[0].kind in ("generic", "uniform"):  # tifffile does not believe the description
         claimed, stored = tiff.imagej_metadata.get("images", 1), len(tiff.pages)
         if claimed > stored:
@@ -147,24 +110,7 @@ def series_of(tiff: Any, path: str) -> list[Any]:
 
 
 def series_axes(series: Any, path: str, axes: str | None) -> str:
-    """Name the axes of a TIFF series by c, z, y, x, and ``-`` for those of length 1 that mean nothing here.
-
-    Parameters
-    ----------
-    series : tifffile.TiffPageSeries
-        The series.
-    path : str
-        The file, for errors.
-    axes : str, optional
-        What a user says; by default what the file says.
-
-    Raises
-    ------
-    FormatError
-        The file does not say which axes are c, z, y and x.
-    ValueError
-        The axes do not fit.
-    """
+    """Name the axes of a TIFF series by c, z, y, x, and ``-`` for those of length 1 that mean nothing here."""
     if axes is not None:
         if len(axes) != len(series.shape):
             raise ValueError(f"{path}: axes {axes!r} for an array of shape {series.shape}, whose axes are {series.axes}")
@@ -182,26 +128,7 @@ def series_axes(series: Any, path: str, axes: str | None) -> str:
 
 
 def series_slices(series: Sequence[Any], path: str, axes: str | None) -> list[Slice]:
-    """List the slices of series of pages, one behind the other, by their axes.
-
-    Parameters
-    ----------
-    series : sequence of tifffile.TiffPageSeries
-        The series, all of one shape and type.
-    path : str
-        The file, for errors.
-    axes : str, optional
-        What a user says; by default what the file says.
-
-    Returns
-    -------
-    list of Slice
-
-    Raises
-    ------
-    UnsupportedError
-        The pages are no sections.
-    """
+    """List the slices of series of pages, one behind the other, by their axes."""
     first = series[0]
     letters = series_axes(first, path, axes)
     pages = [page for one in series for page in one.pages]
@@ -259,13 +186,7 @@ def _is_plain(frame: Any) -> bool:
 
 
 def _check_segments(frame: Any) -> None:
-    """Make sure that each strip or tile of a page is stored, or is left out as a sparse file does: with offset 0 and a count of 0 bytes.
-
-    Raises
-    ------
-    CorruptError
-        One is neither, or could not be as large as it must be.
-    """
+    """Make sure that each strip or tile of a page is stored, or is left out as a sparse file does: with offset 0 and a count of 0 bytes."""
     separate, _, height, width, samples = frame.shaped
     tile_width, tile_height = _segment_shape(frame)
     if min(frame.shaped) < 1 or min(tile_width, tile_height) < 1:

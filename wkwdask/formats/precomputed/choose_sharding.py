@@ -80,28 +80,7 @@ def choose_sharding(
 
 
 def sharding_for(grid: Vec3, chunk_nbytes: int, *, target_shard_nbytes: int = TARGET_SHARD_NBYTES, data_encoding: str = "gzip") -> Sharding:
-    """Choose the sharding of a grid of chunks; see :func:`choose_sharding`.
-
-    Parameters
-    ----------
-    grid : tuple of 3 int
-        Chunks of the volume along x, y, z.
-    chunk_nbytes : int
-        Length of a decoded chunk [bytes].
-    target_shard_nbytes : int
-        The largest shard [bytes, before compression].
-    data_encoding : str
-        ``"raw"`` or ``"gzip"``.
-
-    Returns
-    -------
-    Sharding
-
-    Raises
-    ------
-    ValueError
-        Identifiers of its chunks need more than 64 bits.
-    """
+    """Choose the sharding of a grid of chunks; see :func:`choose_sharding`."""
     total = len(compressed_morton.bit_axes(grid))
     within = min(total, max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1)
     preshift = max(min(within, _MINISHARD_BITS), within - _INDEX_BITS)

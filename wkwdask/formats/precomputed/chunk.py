@@ -39,25 +39,7 @@ class ChunkCodec:
 
     @classmethod
     def of(cls, info: VolumeInfo, scale: Scale) -> ChunkCodec:
-        """Give the codec of a scale.
-
-        Parameters
-        ----------
-        info : VolumeInfo
-            The volume.
-        scale : Scale
-            One of its scales, or one that is to be added.
-
-        Returns
-        -------
-        ChunkCodec
-            With what the scale says to writers.
-
-        Raises
-        ------
-        CorruptError
-            The encoding does not have the volume's type, or its number of channels.
-        """
+        """Give the codec of a scale."""
         try:
             writable.check_encoding(scale.encoding, info.dtype, info.num_channels)
         except ValueError as error:
@@ -66,21 +48,7 @@ class ChunkCodec:
 
     @classmethod
     def of_scale(cls, scale: Scale, dtype: np.dtype[Any], num_channels: int) -> ChunkCodec:
-        """Give the codec of a scale whose encoding was checked.
-
-        Parameters
-        ----------
-        scale : Scale
-            The scale.
-        dtype : dtype
-            Type of one channel.
-        num_channels : int
-            Values per voxel.
-
-        Returns
-        -------
-        ChunkCodec
-        """
+        """Give the codec of a scale whose encoding was checked."""
         options = scale.options
         quality = options.get("jpeg_quality" if scale.encoding == "jpeg" else "jxl_quality")
         level = options.get("png_level" if scale.encoding == "png" else "jxl_effort")
@@ -92,31 +60,7 @@ class ChunkCodec:
         return writable.is_lossy(self.encoding, self.quality)
 
     def decode(self, data: bytes, shape: Vec3, source: str, offset: int = 0) -> npt.NDArray[Any]:
-        """Decode a chunk.
-
-        Parameters
-        ----------
-        data : bytes
-            The encoded chunk.
-        shape : tuple of 3 int
-            Its voxels along x, y, z.
-        source : str
-            File and chunk, for errors.
-        offset : int
-            Byte of the file at which it is stored, for errors.
-
-        Returns
-        -------
-        ndarray, shape (c, x, y, z)
-            Of any memory order, perhaps read-only.
-
-        Raises
-        ------
-        FormatError
-            The bytes are no such chunk.
-        ModuleNotFoundError
-            The encoding needs a package that is not installed; the message names the extra.
-        """
+        """Decode a chunk."""
         if self.encoding == "raw":
             return self._raw(data, shape, source, offset)
         if self.encoding in images.ENCODINGS:
@@ -126,30 +70,7 @@ class ChunkCodec:
         return compressed_segmentation.decode(data, shape, self.block_size, self.dtype, self.num_channels, source, offset)
 
     def decode_into(self, data: bytes, shape: Vec3, out: npt.NDArray[Any], corner: Sequence[int], source: str, offset: int = 0) -> None:
-        """Decode the part of a chunk that lies inside an array, straight to its place where the encoding can do that.
-
-        Parameters
-        ----------
-        data : bytes
-            The encoded chunk.
-        shape : tuple of 3 int
-            Its voxels along x, y, z.
-        out : ndarray, shape (c, x, y, z)
-            What to fill, with all channels, any memory order; voxels outside the chunk are left alone.
-        corner : sequence of 3 int
-            Lowest voxel of the chunk relative to ``out``; may be negative.
-        source : str
-            File and chunk, for errors.
-        offset : int
-            Byte of the file at which it is stored, for errors.
-
-        Raises
-        ------
-        FormatError
-            The bytes are no such chunk.
-        ModuleNotFoundError
-            The encoding needs a package that is not installed; the message names the extra.
-        """
+        """Decode the part of a chunk that lies inside an array, straight to its place where the encoding can do that."""
         low = (corner[0], corner[1], corner[2])
         if self.encoding == "compressed_segmentation" and out.dtype == self.dtype:
             compressed_segmentation.decode_into(data, shape, self.block_size, out, low, source, offset)
@@ -159,26 +80,7 @@ class ChunkCodec:
         copy_into(chunk[(slice(None), *in_chunk)], out[(slice(None), *in_out)])
 
     def encode(self, array: npt.NDArray[Any], source: str) -> bytes:
-        """Encode a chunk.
-
-        Parameters
-        ----------
-        array : ndarray, shape (c, x, y, z)
-            Its voxels, of any memory order.
-        source : str
-            File and chunk, for errors.
-
-        Returns
-        -------
-        bytes
-
-        Raises
-        ------
-        FormatError
-            The encoding cannot hold these voxels.
-        ModuleNotFoundError
-            The encoding needs a package that is not installed; the message names the extra.
-        """
+        """Encode a chunk."""
         voxels = array.astype(self.dtype, copy=False)
         if self.encoding == "raw":
             stored = self.dtype.newbyteorder("<")

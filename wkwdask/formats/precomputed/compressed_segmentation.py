@@ -34,36 +34,7 @@ _FULL = {
 
 
 def decode(data: bytes, shape: Vec3, block_size: Vec3, dtype: np.dtype[Any], num_channels: int, source: str, offset: int) -> npt.NDArray[Any]:
-    """Decode a chunk.
-
-    Parameters
-    ----------
-    data : bytes
-        The encoded chunk.
-    shape : tuple of 3 int
-        Its voxels along x, y, z.
-    block_size : tuple of 3 int
-        Voxels of a block along x, y, z.
-    dtype : dtype
-        uint32 or uint64.
-    num_channels : int
-        Values per voxel.
-    source : str
-        File and chunk, for errors.
-    offset : int
-        Byte of the file at which it is stored, for errors.
-
-    Returns
-    -------
-    ndarray, shape (c, x, y, z)
-
-    Raises
-    ------
-    TruncatedError
-        There are fewer bytes than its blocks need.
-    CorruptError
-        A block is impossible.
-    """
+    """Decode a chunk."""
     _check_length(data, shape, block_size, num_channels, source, offset)
     out = np.empty((num_channels, *shape[::-1]), dtype).transpose(0, 3, 2, 1)
     decode_into(data, shape, block_size, out, (0, 0, 0), source, offset)
@@ -71,32 +42,7 @@ def decode(data: bytes, shape: Vec3, block_size: Vec3, dtype: np.dtype[Any], num
 
 
 def decode_into(data: bytes, shape: Vec3, block_size: Vec3, out: npt.NDArray[Any], corner: Vec3, source: str, offset: int) -> None:
-    """Decode the part of a chunk that lies inside an array.
-
-    Parameters
-    ----------
-    data : bytes
-        The encoded chunk.
-    shape : tuple of 3 int
-        Its voxels along x, y, z.
-    block_size : tuple of 3 int
-        Voxels of a block along x, y, z.
-    out : ndarray of uint32 or uint64, shape (c, x, y, z)
-        What to fill, with all channels.
-    corner : tuple of 3 int
-        Lowest voxel of the chunk relative to ``out``; may be negative.
-    source : str
-        File and chunk, for errors.
-    offset : int
-        Byte of the file at which it is stored, for errors.
-
-    Raises
-    ------
-    TruncatedError
-        There are fewer bytes than its blocks need.
-    CorruptError
-        A block is impossible.
-    """
+    """Decode the part of a chunk that lies inside an array."""
     blocks = _check_length(data, shape, block_size, len(out), source, offset)
     words = _words(data)
     into = out if is_plain(out) else np.empty(out.shape, out.dtype.newbyteorder("="))
@@ -115,27 +61,7 @@ def decode_into(data: bytes, shape: Vec3, block_size: Vec3, out: npt.NDArray[Any
 
 
 def encode(array: npt.NDArray[Any], block_size: Vec3, source: str) -> bytes:
-    """Encode a chunk.
-
-    Parameters
-    ----------
-    array : ndarray of uint32 or uint64, shape (c, x, y, z)
-        Its voxels, any memory order.
-    block_size : tuple of 3 int
-        Voxels of a block along x, y, z.
-    source : str
-        File and chunk, for errors.
-
-    Returns
-    -------
-    bytes
-        Those of other encoders too: sorted tables, each written once.
-
-    Raises
-    ------
-    FormatError
-        Its tables reach farther than a header can say.
-    """
+    """Encode a chunk."""
     shape = (array.shape[1], array.shape[2], array.shape[3])
     most = len(array) * (1 + segmentation_blocks.most_words(shape, block_size, array.itemsize))
     words = np.empty(most, np.uint32)

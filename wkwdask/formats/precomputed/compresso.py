@@ -51,32 +51,7 @@ class _Header(NamedTuple):
 
 
 def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: int) -> npt.NDArray[Any]:
-    """Decode a chunk.
-
-    Parameters
-    ----------
-    data : bytes
-        The encoded chunk.
-    shape : tuple of 3 int
-        Its voxels along x, y, z.
-    dtype : dtype
-        Type of its ids.
-    source : str
-        File and chunk, for errors.
-    offset : int
-        Byte of the file at which it is stored, for errors.
-
-    Returns
-    -------
-    ndarray, shape (1, x, y, z)
-
-    Raises
-    ------
-    TruncatedError
-        There are fewer bytes than its header says.
-    CorruptError
-        The bytes are no such stream, or one of another size or type.
-    """
+    """Decode a chunk."""
     where = f"{source}: byte {offset}"
     header = _parse_header(data, where)
     if header.shape != shape or header.itemsize != dtype.itemsize:
@@ -103,26 +78,7 @@ def decode(data: bytes, shape: Vec3, dtype: np.dtype[Any], source: str, offset: 
 
 
 def encode(array: npt.NDArray[Any], source: str) -> bytes:
-    """Encode a chunk.
-
-    Parameters
-    ----------
-    array : ndarray of unsigned integers, shape (1, x, y, z)
-        Its voxels, any memory order.
-    source : str
-        File and chunk, for errors.
-
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    FormatError
-        The package cannot encode it.
-    ModuleNotFoundError
-        The package compresso is not installed.
-    """
+    """Encode a chunk."""
     package = need("compresso", f"{source}: compresso", "precomputed")
     voxels = np.asfortranarray(array[0], array.dtype.newbyteorder("="))
     if not voxels.flags.writeable:  # the package takes no other memory

@@ -47,15 +47,7 @@ class ScaleListing:
 
 
 def list_scale(volume: PrecomputedVolume, others: Sequence[PrecomputedVolume] = ()) -> ScaleListing:
-    """List the files of a scale.
-
-    Parameters
-    ----------
-    volume : PrecomputedVolume
-        The scale.
-    others : sequence of PrecomputedVolume
-        The same scale in other chunk sizes: their files are no strays.
-    """
+    """List the files of a scale."""
     folder, scale = volume.folder, volume.scale
     if os.path.islink(folder) and not os.path.exists(folder):
         return ScaleListing((), (), (Fault("folder.dangling", folder, f"a symbolic link to {os.readlink(folder)}", "a folder"),))
@@ -127,13 +119,7 @@ class PrecomputedCheck:
         return self.volume.folder
 
     def check_chunks(self, chunks: Sequence[tuple[Vec3, int]]) -> Findings:
-        """Check chunks that are files.
-
-        Parameters
-        ----------
-        chunks : sequence of ((int, int, int), int)
-            Their cells, and the place of their endings in ``SUFFIXES``.
-        """
+        """Check chunks that are files."""
         return sum((self._check_chunk(cell, SUFFIXES[suffix]) for cell, suffix in chunks), Findings())
 
     def _check_chunk(self, cell: Vec3, suffix: str) -> Findings:
@@ -179,13 +165,7 @@ class PrecomputedCheck:
         return x, y, z
 
     def check_shards(self, shards: Sequence[int]) -> Findings:
-        """Check shards.
-
-        Parameters
-        ----------
-        shards : sequence of int
-            Their numbers.
-        """
+        """Check shards."""
         return sum((self._check_shard(shard) for shard in shards), Findings())
 
     def _check_shard(self, number: int) -> Findings:
@@ -225,17 +205,7 @@ def _looked_at(path: str) -> tuple[int | None, Fault | None]:
 
 
 class _ShardCheck:
-    """The check of one shard, minishard by minishard.
-
-    Parameters
-    ----------
-    check : PrecomputedCheck
-        The scale.
-    shard : ShardFile
-        The shard, open.
-    number : int
-        Its number.
-    """
+    """The check of one shard, minishard by minishard."""
 
     def __init__(self, check: PrecomputedCheck, shard: ShardFile, number: int) -> None:
         self._check, self._shard, self._number = check, shard, number

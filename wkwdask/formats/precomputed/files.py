@@ -55,19 +55,6 @@ def span_name(scale: Scale, n: int, axis: int) -> str:
 def group_cells(scale: Scale, voxel_nbytes: int) -> Vec3:
     """Say how many chunks along x, y, z are stored together.
 
-    Parameters
-    ----------
-    scale : Scale
-        The scale.
-    voxel_nbytes : int
-        Bytes of one voxel with all channels.
-
-    Returns
-    -------
-    tuple of 3 int
-        Powers of two: those of a shard; without sharding, as many as decode to at most 64 MiB, and at most 1024; where shards are no boxes, a box around
-        the volume.
-
     Examples
     --------
     >>> from wkwdask.formats.precomputed.info import Scale
@@ -107,28 +94,7 @@ def largest_file(largest: int) -> int:
 
 
 def decompress_file(data: bytes, name: str, path: str, largest: int, codec: ChunkCodec, shape: Vec3) -> bytes:
-    """Undo the compression of a chunk's whole file, which its ending says, or its first bytes where a web server or a copy from one kept silent.
-
-    Parameters
-    ----------
-    data : bytes
-        The file.
-    name, path : str
-        Its name, and all of it for errors.
-    largest : int
-        How many bytes may come out of it.
-    codec : ChunkCodec
-        How the chunk is encoded.
-    shape : tuple of 3 int
-        Its voxels along x, y, z.
-
-    Raises
-    ------
-    FormatError
-        The file is broken.
-    ModuleNotFoundError
-        A package is not installed.
-    """
+    """Undo the compression of a chunk's whole file, which its ending says, or its first bytes where a web server or a copy from one kept silent."""
     if name.endswith(".gz") or (data[:2] == GZIP_MAGIC and _is_wrapped(data, codec, shape)):
         return decompress_gzip(data, largest, path, 0)
     if name.endswith(".br"):
@@ -179,15 +145,7 @@ class ChunkFiles(NamedTuple):
 
 
 def list_chunks(folder: str, scale: Scale) -> ChunkFiles:
-    """List the files of chunks; names that no chunk has are left out.
-
-    Parameters
-    ----------
-    folder : str
-        The scale's folder; an absent one has no files.
-    scale : Scale
-        The scale, without sharding.
-    """
+    """List the files of chunks; names that no chunk has are left out."""
     numbers, entries, suffixes = [], [], []
     for entry in _entries(folder):
         named = _CHUNK_NAME.fullmatch(entry.name)
@@ -207,15 +165,7 @@ def list_chunks(folder: str, scale: Scale) -> ChunkFiles:
 
 
 def list_shards(folder: str, scale: Scale) -> dict[int, list[os.DirEntry[str]]]:
-    """List the files of shards by their numbers; names that no shard has are left out.
-
-    Parameters
-    ----------
-    folder : str
-        The scale's folder; an absent one has no files.
-    scale : Scale
-        The scale, with sharding.
-    """
+    """List the files of shards by their numbers; names that no shard has are left out."""
     sharding = scale.sharding
     assert sharding is not None
     found: dict[int, list[os.DirEntry[str]]] = {}
@@ -237,15 +187,7 @@ def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
 
 
 def file_sizes(folder: str, scale: Scale) -> tuple[int, int]:
-    """Count the files of chunks or shards, and their bytes.
-
-    Parameters
-    ----------
-    folder : str
-        The scale's folder.
-    scale : Scale
-        The scale.
-    """
+    """Count the files of chunks or shards, and their bytes."""
     pattern = _CHUNK_NAME if scale.sharding is None else _SHARD_NAME
     sizes = []
     for entry in _entries(folder):
@@ -268,15 +210,7 @@ def has_files(folder: str, scale: Scale) -> bool:
 
 
 def stored_boxes(folder: str, scale: Scale) -> npt.NDArray[np.int64]:
-    """List what is stored: first cell and the one beyond the last, shape (n, 2, 3).
-
-    Parameters
-    ----------
-    folder : str
-        The scale's folder.
-    scale : Scale
-        The scale.
-    """
+    """List what is stored: first cell and the one beyond the last, shape (n, 2, 3)."""
     grid = np.array(scale.grid)
     if scale.sharding is None:
         cells = list_chunks(folder, scale).cells
@@ -297,21 +231,7 @@ def _first_cells(scale: Scale, shards: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 def mark_occupied(found: CellMap, boxes: npt.NDArray[np.int64], scale: Scale, box: BoundingBox, cell_shape: Vec3) -> None:
-    """Mark the cells of another grid that hold voxels of some chunks.
-
-    Parameters
-    ----------
-    found : ndarray of bool, shape (x, y, z), or SparseCells
-        Takes the marks: the cells that ``box`` touches.
-    boxes : ndarray of int64, shape (n, 2, 3)
-        Chunks, as :func:`stored_boxes` gives them.
-    scale : Scale
-        The scale.
-    box : BoundingBox
-        What counts [voxels of the scale].
-    cell_shape : tuple of 3 int
-        One cell of the other grid [voxels].
-    """
+    """Mark the cells of another grid that hold voxels of some chunks."""
     mark_cells(found, boxes[:, 0] * scale.chunk_size, np.minimum(boxes[:, 1] * scale.chunk_size, scale.size), box, cell_shape)
 
 
@@ -319,24 +239,7 @@ def mark_occupied(found: CellMap, boxes: npt.NDArray[np.int64], scale: Scale, bo
 
 
 def states_of(folder: str, scale: Scale, shard_cells: Vec3, indices: Iterable[Vec3]) -> States:
-    """Look at some shards or groups of chunks, file by file; absent ones are left out.
-
-    Parameters
-    ----------
-    folder : str
-        The scale's folder.
-    scale : Scale
-        The scale.
-    shard_cells : tuple of 3 int
-        What is stored together along x, y, z [chunks].
-    indices : iterable of (int, int, int)
-        Which.
-
-    Returns
-    -------
-    ndarray of int64, shape (n, 5)
-        See ``wkwdask.model.states``.
-    """
+    """Look at some shards or groups of chunks, file by file; absent ones are left out."""
     if scale.sharding is not None and scale.shard_cells is None:
         return all_states(folder, scale, shard_cells)
     rows = [row for index in indices for row in _rows_of(folder, scale, shard_cells, index)]
@@ -344,21 +247,7 @@ def states_of(folder: str, scale: Scale, shard_cells: Vec3, indices: Iterable[Ve
 
 
 def all_states(folder: str, scale: Scale, shard_cells: Vec3) -> States:
-    """Look at all shards or groups of chunks, by one listing of the folder.
-
-    Parameters
-    ----------
-    folder : str
-        The scale's folder.
-    scale : Scale
-        The scale.
-    shard_cells : tuple of 3 int
-        What is stored together along x, y, z [chunks].
-
-    Returns
-    -------
-    ndarray of int64, shape (n, 5)
-    """
+    """Look at all shards or groups of chunks, by one listing of the folder."""
     rows: list[tuple[int, ...]] = []
     if scale.sharding is None:
         files = list_chunks(folder, scale)
@@ -416,13 +305,7 @@ def _row(path: str, index: Sequence[int], what: tuple[int, ...]) -> tuple[int, .
 
 
 def summed_states(rows: Sequence[tuple[int, ...]]) -> States:
-    """Make one row for each index: the sum of sizes, and a digest of all that is known of its files.
-
-    Parameters
-    ----------
-    rows : sequence of tuple of int
-        One for each file: the index that it belongs to, four numbers that name it, its size [bytes] and time of modification [ns].
-    """
+    """Make one row for each index: the sum of sizes, and a digest of all that is known of its files."""
     table = np.array(rows, np.int64).reshape(-1, 9)
     indices, members = np.unique(table[:, :3], axis=0, return_inverse=True)
     out = np.zeros((len(indices), 5), np.int64)

@@ -18,13 +18,7 @@ Size = tuple[int, int]
 
 
 def png_size(data: bytes) -> Size:
-    """Read the size of a PNG image (W3C, PNG, section 11.2.1).
-
-    Raises
-    ------
-    CorruptError, TruncatedError
-        This is no PNG image.
-    """
+    """Read the size of a PNG image (W3C, PNG, section 11.2.1)."""
     if not data.startswith(_PNG) or data[12:16] != b"IHDR":
         raise CorruptError("no PNG image")
     if len(data) < 33:
@@ -34,13 +28,7 @@ def png_size(data: bytes) -> Size:
 
 
 def jpeg_size(data: bytes) -> Size:
-    """Read the size of a JPEG image (ITU-T T.81, B.2.2), and see that the image has an end: decoders fill up one that has not.
-
-    Raises
-    ------
-    CorruptError, TruncatedError
-        This is no JPEG image, or a part of one.
-    """
+    """Read the size of a JPEG image (ITU-T T.81, B.2.2), and see that the image has an end: decoders fill up one that has not."""
     if not data.startswith(b"\xff\xd8"):
         raise CorruptError("no JPEG image")
     at = 2
@@ -61,13 +49,7 @@ def jpeg_size(data: bytes) -> Size:
 
 
 def jxl_size(data: bytes) -> Size:
-    """Read the size of a JPEG XL image (ISO/IEC 18181-1, section 9 and annex D).
-
-    Raises
-    ------
-    CorruptError, TruncatedError
-        This is no JPEG XL image, a moving one, or one with channels besides color and alpha.
-    """
+    """Read the size of a JPEG XL image (ISO/IEC 18181-1, section 9 and annex D)."""
     bits = _Bits(_jxl_codestream(data))
     width, height = _jxl_dimensions(bits)
     if bits.take(1):  # everything has its default: three channels of eight bits

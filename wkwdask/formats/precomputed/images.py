@@ -37,36 +37,7 @@ _SIZES: dict[str, Callable[[bytes], tuple[int, int]]] = {
 
 
 def decode(encoding: str, data: bytes, shape: Vec3, dtype: np.dtype[Any], num_channels: int, source: str, offset: int) -> npt.NDArray[Any]:
-    """Decode a chunk.
-
-    Parameters
-    ----------
-    encoding : str
-        ``"jpeg"``, ``"png"`` or ``"jxl"``.
-    data : bytes
-        The image.
-    shape : tuple of 3 int
-        Voxels of the chunk along x, y, z.
-    dtype : dtype
-        Type of one channel.
-    num_channels : int
-        Values per voxel.
-    source : str
-        File and chunk, for errors.
-    offset : int
-        Byte of the file at which it is stored, for errors.
-
-    Returns
-    -------
-    ndarray, shape (c, x, y, z)
-
-    Raises
-    ------
-    FormatError
-        This is no such image, or one of another size, type or number of components.
-    ModuleNotFoundError
-        The package imagecodecs is not installed.
-    """
+    """Decode a chunk."""
     imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
     try:
         width, height = _SIZES[encoding](data)
@@ -89,32 +60,7 @@ def decode(encoding: str, data: bytes, shape: Vec3, dtype: np.dtype[Any], num_ch
 
 
 def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level: int | None, source: str) -> bytes:
-    """Encode a chunk.
-
-    Parameters
-    ----------
-    encoding : str
-        ``"jpeg"``, ``"png"`` or ``"jxl"``.
-    array : ndarray, shape (c, x, y, z)
-        Its voxels, of any memory order.
-    quality : float, optional
-        Of jpeg and jxl, 0..100; by default 75 for jpeg, and jxl is lossless, as it is with 100.
-    level : int, optional
-        Effort of png, 0..9, and of jxl, 1..10.
-    source : str
-        File and chunk, for errors.
-
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    FormatError
-        No image of so many pixels has sides that the format allows.
-    ModuleNotFoundError
-        The package imagecodecs is not installed.
-    """
+    """Encode a chunk."""
     imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
     channels, x, y, z = array.shape
     width, height = image_shape((x, y, z), _MAX_SIDES[encoding], f"{source}: {encoding}")
@@ -133,25 +79,6 @@ def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level:
 
 def image_shape(shape: Vec3, most: int, what: str) -> tuple[int, int]:
     """Choose the sides of an image that holds a chunk.
-
-    Parameters
-    ----------
-    shape : tuple of 3 int
-        Voxels of the chunk along x, y, z.
-    most : int
-        The longest side that the format allows.
-    what : str
-        What is written, for errors.
-
-    Returns
-    -------
-    width, height : int
-        (X, Y * Z) or (X * Y, Z), else the most even ones.
-
-    Raises
-    ------
-    FormatError
-        There are none.
 
     Examples
     --------

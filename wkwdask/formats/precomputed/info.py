@@ -95,22 +95,7 @@ class Scale:
         return int(compressed_morton.encode([cell], self.grid)[0])
 
     def with_chunk_size(self, chunk_size: Sequence[int]) -> Scale:
-        """Choose one of the chunk sizes that the scale is stored in.
-
-        Parameters
-        ----------
-        chunk_size : sequence of 3 int
-            Voxels of a chunk along x, y, z.
-
-        Returns
-        -------
-        Scale
-
-        Raises
-        ------
-        ValueError
-            It is not stored in that size.
-        """
+        """Choose one of the chunk sizes that the scale is stored in."""
         wanted = vec3(chunk_size, "chunk_size")
         stored = self.chunk_sizes or (self.chunk_size,)
         if wanted not in stored:
@@ -119,16 +104,6 @@ class Scale:
 
     def coarser(self, factors: Sequence[int]) -> Scale:
         """Describe the scale whose voxels each span a window of this one's; windows are anchored at absolute voxel 0.
-
-        Parameters
-        ----------
-        factors : sequence of 3 int
-            Voxels of this scale that one voxel spans along x, y, z.
-
-        Returns
-        -------
-        Scale
-            With the same chunk size and encoding, with shards of as many chunks, and with the usual key; not hidden. It touches every window that has a voxel.
 
         Examples
         --------
@@ -164,15 +139,7 @@ class OddScale:
     """What the JSON says."""
 
     def refuse(self) -> NoReturn:
-        """Say that it cannot be used.
-
-        Raises
-        ------
-        CorruptError
-            The JSON says something impossible.
-        UnsupportedError
-            It says nothing else than something that is not implemented here.
-        """
+        """Say that it cannot be used."""
         raise (UnsupportedError if self.is_unsupported else CorruptError)(self.problem)
 
 
@@ -208,25 +175,7 @@ def default_key(resolution: Sequence[float]) -> str:
 
 
 def parse_info(content: str | bytes, source: str) -> VolumeInfo:
-    """Read the content of an ``info`` file.
-
-    Parameters
-    ----------
-    content : str or bytes
-        The file's content.
-    source : str
-        The file, for errors.
-
-    Returns
-    -------
-    VolumeInfo
-        A scale that cannot be used is among ``odd``, with all that is wrong, and the others can be used.
-
-    Raises
-    ------
-    CorruptError
-        The text is no JSON, or says something impossible of the volume; then everything is listed that is wrong, also of its scales.
-    """
+    """Read the content of an ``info`` file."""
     document = parse_object(content, source)
     problems = Problems()
     if document.get("@type", TYPE) != TYPE:

@@ -24,21 +24,7 @@ _SAME = 1e-3  # of a resolution: these are the same
 
 
 def new_document(kind: str, dtype: Any, num_channels: int) -> dict[str, Any]:
-    """Make the document of a volume without scales.
-
-    Parameters
-    ----------
-    kind : str
-        ``"image"`` or ``"segmentation"``.
-    dtype : dtype_like
-        Type of one channel.
-    num_channels : int
-        Values per voxel.
-
-    Returns
-    -------
-    dict
-    """
+    """Make the document of a volume without scales."""
     return {"@type": TYPE, "type": kind, "data_type": np.dtype(dtype).name, "num_channels": num_channels, "scales": []}
 
 
@@ -48,21 +34,7 @@ def format_info(document: dict[str, Any]) -> str:
 
 
 def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, Any]:
-    """Add scales to a volume, or replace them; everything else is kept.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    scales : sequence of Scale
-        The scales; each takes the place of the one with its key, else of the one with its resolution, and is put before the first coarser one where
-        there is neither.
-
-    Returns
-    -------
-    dict
-        A changed copy. Fields of a scale that are not known here stay in it, be they in the document or in :attr:`Scale.entry`.
-    """
+    """Add scales to a volume, or replace them; everything else is kept."""
     changed = copy.deepcopy(document)
     listed = changed.get("scales")
     entries = changed["scales"] = listed if isinstance(listed, list) else []
@@ -76,20 +48,7 @@ def with_scales(document: dict[str, Any], scales: Sequence[Scale]) -> dict[str, 
 
 
 def without_scale(document: dict[str, Any], key: str) -> dict[str, Any]:
-    """Take a scale away; everything else is kept.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    key : str
-        Key of the scale; nothing is changed where there is none.
-
-    Returns
-    -------
-    dict
-        A changed copy.
-    """
+    """Take a scale away; everything else is kept."""
     changed = copy.deepcopy(document)
     entries = changed.get("scales")
     if isinstance(entries, list):
@@ -98,18 +57,7 @@ def without_scale(document: dict[str, Any], key: str) -> dict[str, Any]:
 
 
 def scale_entry(scale: Scale) -> dict[str, Any]:
-    """Write one scale, with what is not known here from its own entry.
-
-    Parameters
-    ----------
-    scale : Scale
-        The scale.
-
-    Returns
-    -------
-    dict
-        Without a field that is absent: some readers take no ``null``.
-    """
+    """Write one scale, with what is not known here from its own entry."""
     entry: dict[str, Any] = {
         "key": scale.key,
         "size": list(scale.size),
@@ -128,43 +76,12 @@ def scale_entry(scale: Scale) -> dict[str, Any]:
 
 
 def provenance_document(description: str = "", sources: Sequence[str] = (), owners: Sequence[str] = ()) -> dict[str, Any]:
-    """Make the document of a ``provenance`` file that says where a volume comes from.
-
-    Parameters
-    ----------
-    description : str
-        What it is.
-    sources : sequence of str
-        What it was made of: URLs or paths.
-    owners : sequence of str
-        Whom to ask.
-
-    Returns
-    -------
-    dict
-    """
+    """Make the document of a ``provenance`` file that says where a volume comes from."""
     return {"description": description, "sources": list(sources), "owners": list(owners), "processing": []}
 
 
 def with_processing(document: dict[str, Any], method: dict[str, Any], by: str, date: str) -> dict[str, Any]:
-    """Add a step to a ``provenance`` document; everything else is kept.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    method : dict
-        What was done: ``task`` and its settings.
-    by : str
-        Who did it, a person or a program.
-    date : str
-        When.
-
-    Returns
-    -------
-    dict
-        A changed copy.
-    """
+    """Add a step to a ``provenance`` document; everything else is kept."""
     changed = copy.deepcopy(document)
     steps = changed.get("processing")
     changed["processing"] = [*(steps if isinstance(steps, list) else []), {"method": method, "by": by, "date": date}]

@@ -58,15 +58,7 @@ def info_of(store: Store, state: tuple[int, int, int]) -> VolumeInfo:
 
 
 def read_info(store: Store) -> VolumeInfo:
-    """Read the ``info`` of a volume; it may be one that only says where the volume is instead.
-
-    Raises
-    ------
-    CorruptError
-        It is broken.
-    MissingError
-        There is none.
-    """
+    """Read the ``info`` of a volume; it may be one that only says where the volume is instead."""
     path = store.path_of(FILE_NAME)
     (raw,) = store.read_whole([FILE_NAME], _LARGEST_INFO)
     if raw is None:

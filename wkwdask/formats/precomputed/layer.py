@@ -87,17 +87,7 @@ class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
         return dict(zip((one.index for one in self.info.scales), mags_of(self.info), strict=True)).get(scale.index)
 
     def find(self, asked: Mag | str | int | None) -> Scale:
-        """Find the scale that a user names by its mag, or else by its key.
-
-        Raises
-        ------
-        CorruptError, UnsupportedError
-            It cannot be used.
-        MissingError
-            There is none.
-        ValueError
-            The path is that of another scale.
-        """
+        """Find the scale that a user names by its mag, or else by its key."""
         if asked is None:
             return find_scale(self.info, self.folder, key=self.key)
         mag = mag_or_key(asked)
@@ -112,17 +102,7 @@ class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
         return found
 
     def open_scale(self, scale: Scale) -> AbsoluteVolume:
-        """Open one of the scales of ``info``, in absolute voxels.
-
-        Raises
-        ------
-        CorruptError
-            Its encoding does not have the volume's type.
-        ReplacedError
-            Another job replaced it since ``info`` was read, or does so now.
-        ValueError
-            It is not stored in that chunk size.
-        """
+        """Open one of the scales of ``info``, in absolute voxels."""
         its_mag = self.mag_of(scale) or MAG_1
         try:
             ChunkCodec.of(self.info, scale)
@@ -142,51 +122,13 @@ class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
 def open_precomputed(
     url: str | os.PathLike[str], mag: Mag | str | int | None = None, key: str | None = None, chunk_size: Sequence[int] | None = None
 ) -> AbsoluteVolume:
-    """Open one scale of a precomputed volume, in absolute voxels.
-
-    Parameters
-    ----------
-    url : str or path
-        ``precomputed://`` before a path or URL, or a path or URL as Neuroglancer writes it, with ``|neuroglancer-precomputed:`` at its end; the folder of a
-        volume or of one of its scales.
-    mag : Mag, str or int, optional
-        Its mag, relative to the first scale; by default the finest with files.
-    key : str, optional
-        Its key, in place of the mag.
-    chunk_size : sequence of 3 int, optional
-        Which of several chunk sizes is read [voxels]; by default the first.
-
-    Returns
-    -------
-    TranslatedVolume of PrecomputedVolume
-
-    Raises
-    ------
-    CorruptError
-        ``info`` is broken, or what it says of the scale.
-    MissingError
-        There is no such volume or scale.
-    ModuleNotFoundError
-        A remote volume needs a driver that is not installed; the message names the extra.
-    UnsupportedError
-        The scale or the URL is of a kind that is not read.
-    ValueError
-        The scale is not stored in that chunk size.
-    """
+    """Open one scale of a precomputed volume, in absolute voxels."""
     layer = open_precomputed_layer(url, chunk_size)
     return layer.volume(mag) if key is None else layer.open_scale(find_scale(layer.info, layer.folder, key=key))
 
 
 def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> PrecomputedLayer:
-    """Open a whole precomputed volume; errors as for :func:`open_precomputed`.
-
-    Parameters
-    ----------
-    url : str or path
-        As for :func:`open_precomputed`.
-    chunk_size : sequence of 3 int, optional
-        Which of several chunk sizes is read [voxels]; by default the first of each scale.
-    """
+    """Open a whole precomputed volume; errors as for :func:`open_precomputed`."""
     location = location_of(url)
     key = None
     store: Store = open_store(location)

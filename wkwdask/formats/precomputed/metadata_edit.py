@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 
 
 def find_info(folder: str) -> VolumeInfo | None:
-    """Read the ``info`` of a local folder, None where there is none.
-
-    Raises
-    ------
-    CorruptError
-        The file breaks its format.
-    """
+    """Read the ``info`` of a local folder, None where there is none."""
     try:
         return read_info(LocalStore(folder))
     except MissingError:
@@ -37,24 +31,7 @@ def find_info(folder: str) -> VolumeInfo | None:
 
 
 def update_info(folder: str, change: Callable[[dict[str, Any]], dict[str, Any]], new: dict[str, Any] | None = None) -> None:
-    """Change the ``info`` of a volume; it appears whole, and no process that honours the lock overwrites what another one wrote.
-
-    Parameters
-    ----------
-    folder : str
-        The volume.
-    change : callable
-        Gets the parsed document as it is now and gives the new one.
-    new : dict, optional
-        What it gets where there is no such file.
-
-    Raises
-    ------
-    LockedError
-        Another process holds the lock and does not let go.
-    MissingError
-        There is no such file, and no ``new``.
-    """
+    """Change the ``info`` of a volume; it appears whole, and no process that honours the lock overwrites what another one wrote."""
     update_json(f"{folder}/{FILE_NAME}", lambda: _document(find_info(folder)), change, format_info, new)
 
 
@@ -92,25 +69,13 @@ class InfoEdit:
                 publish_bytes(path, format_info(self.provenance).encode())
 
     def check_writable(self) -> None:
-        """Make sure, before any work, that ``info`` can be changed after it.
-
-        Raises
-        ------
-        PermissionError
-            Its folder cannot be written.
-        """
+        """Make sure, before any work, that ``info`` can be changed after it."""
         changed = os.path.dirname(os.path.realpath(f"{self.folder}/{FILE_NAME}"))
         if os.path.isdir(changed) and not os.access(changed, os.W_OK):
             raise PermissionError(errno.EACCES, f"the volume's {FILE_NAME} could not be updated", changed)
 
     def check_current(self) -> None:
-        """Make sure that nobody made the volume meanwhile with values of another type.
-
-        Raises
-        ------
-        ValueError
-            Somebody did.
-        """
+        """Make sure that nobody made the volume meanwhile with values of another type."""
         current = find_info(self.folder)
         if current is None:
             return

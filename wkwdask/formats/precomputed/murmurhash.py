@@ -18,15 +18,6 @@ _BITS_32 = np.uint64(0xFFFFFFFF)
 def murmurhash3(keys: Column) -> Column:
     """Hash the eight little-endian bytes of each key with MurmurHash3_x86_128, seed 0, and keep the first 64 bits.
 
-    Parameters
-    ----------
-    keys : ndarray of uint64, shape (n,)
-        What is hashed.
-
-    Returns
-    -------
-    ndarray of uint64, shape (n,)
-
     Notes
     -----
     Austin Appleby's MurmurHash3, in the public domain, for a message of eight bytes: no whole block of 16, a tail in the first two lanes.

@@ -21,24 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_published(volume: str, folder: str, info: VolumeInfo) -> None:
-    """Make sure that ``info`` describes what is in the folder of a scale.
-
-    Parameters
-    ----------
-    volume : str
-        The volume's folder.
-    folder : str
-        That of the scale.
-    info : VolumeInfo
-        What ``info`` says.
-
-    Raises
-    ------
-    CorruptError
-        The record of a job cannot be understood, or names what is not in the volume.
-    ReplacedError
-        A job puts another scale in its place at this moment, or was killed while it did.
-    """
+    """Make sure that ``info`` describes what is in the folder of a scale."""
     real = os.path.realpath(folder)
     for root, _ in job_folders(os.path.realpath(volume)):
         publication = read_publication(RecordPaths(root))

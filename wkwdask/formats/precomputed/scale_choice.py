@@ -17,16 +17,6 @@ _LARGEST_POWER = 30
 def mags_of(info: VolumeInfo) -> tuple[Mag | None, ...]:
     """Give the mag of each scale: its resolution, divided by that of the first scale of the file.
 
-    Parameters
-    ----------
-    info : VolumeInfo
-        The volume.
-
-    Returns
-    -------
-    tuple of Mag or None
-        One for each of ``info.scales``; None where the ratio is no power of two.
-
     Examples
     --------
     >>> from wkwdask.formats.precomputed.info import parse_info
@@ -41,32 +31,7 @@ def mags_of(info: VolumeInfo) -> tuple[Mag | None, ...]:
 
 
 def find_scale(info: VolumeInfo, source: str, *, mag: Mag | str | int | None = None, key: str | None = None, index: int | None = None) -> Scale:
-    """Find one scale.
-
-    Parameters
-    ----------
-    info : VolumeInfo
-        The volume.
-    source : str
-        The volume, for errors.
-    mag : Mag, str or int, optional
-        Its mag, relative to the first scale of the file.
-    key : str, optional
-        Its key.
-    index : int, optional
-        Its place in the file, counted from 0. Without anything, the first scale is taken that can be used.
-
-    Returns
-    -------
-    Scale
-
-    Raises
-    ------
-    MissingError
-        There is no such scale; the message lists those there are.
-    CorruptError, UnsupportedError
-        It cannot be used.
-    """
+    """Find one scale."""
     for scale, its_mag in zip(info.scales, mags_of(info), strict=True):
         if (mag is None or (its_mag is not None and its_mag == Mag.parse(mag))) and key in (None, scale.key) and index in (None, scale.index):
             return scale

@@ -70,15 +70,7 @@ class ShardFile:
         return 0 if self.index_file is not None else self.sharding.index_nbytes
 
     def minishard_range(self, minishard: int) -> tuple[int, int] | None:
-        """Look up where the index of a minishard lies, counted from the end of the shard index; None where the shard is absent.
-
-        Raises
-        ------
-        CorruptError
-            It lies outside of the file.
-        TruncatedError
-            The shard index is cut off.
-        """
+        """Look up where the index of a minishard lies, counted from the end of the shard index; None where the shard is absent."""
         page, place = divmod(minishard, _PAGE_ENTRIES)
         table = self._page(page)
         if not len(table):
@@ -108,18 +100,7 @@ class ShardFile:
         return table
 
     def minishard(self, minishard: int) -> npt.NDArray[np.uint64] | None:
-        """Read the index of a minishard.
-
-        Returns
-        -------
-        ndarray of uint64, shape (3, n), or None
-            Identifiers in ascending order, first bytes counted from the end of the shard index, lengths; None where the shard is absent.
-
-        Raises
-        ------
-        FormatError
-            It is broken.
-        """
+        """Read the index of a minishard."""
         key = (self.file.name, self.file.state, self.sharding, "minishard", minishard)
         table = _tables.get(key)
         if table is not None:
@@ -148,24 +129,7 @@ class ShardFile:
     def read_chunks(
         self, ids: npt.NDArray[np.uint64], minishards: npt.NDArray[np.uint64], numbers: npt.NDArray[np.int64], store: Store
     ) -> Iterator[StoredChunk]:
-        """Read chunks in the order in which they are stored; those that are not are left out.
-
-        Parameters
-        ----------
-        ids : ndarray of uint64, shape (n,)
-            Their identifiers.
-        minishards : ndarray of uint64, shape (n,)
-            Where each is.
-        numbers : ndarray of int64, shape (n,)
-            What the caller calls each.
-        store : Store
-            Where the file is.
-
-        Raises
-        ------
-        FormatError
-            The shard is broken.
-        """
+        """Read chunks in the order in which they are stored; those that are not are left out."""
         places = self._places(ids, minishards, numbers)
         if not len(places):
             return
@@ -213,31 +177,7 @@ def _batches(places: npt.NDArray[np.int64], gap_nbytes: int, largest: int) -> It
 
 
 def open_shard(store: Store, key: str, sharding: Sharding, shard: int, grid: Vec3) -> ShardFile | None:
-    """Open a shard, in the obsolete layout of two files where it is not there in one.
-
-    Parameters
-    ----------
-    store : Store
-        The volume's folder.
-    key : str
-        The scale's folder in it.
-    sharding : Sharding
-        How shards are laid out.
-    shard : int
-        Which one.
-    grid : tuple of 3 int
-        Chunks of the volume along x, y, z.
-
-    Returns
-    -------
-    ShardFile or None
-        None where it is absent, which means zeros.
-
-    Raises
-    ------
-    CorruptError, MissingError, OSError
-        It is there and cannot be opened, or one of its two files is absent.
-    """
+    """Open a shard, in the obsolete layout of two files where it is not there in one."""
     file = store.open(f"{key}/{sharding.shard_name(shard)}")
     if file is not None:
         opened = ShardFile(file, sharding, grid)

@@ -22,17 +22,7 @@ if TYPE_CHECKING:
 
 
 class ShardOutput:
-    """A new shard of identity hash; memory is bounded by a write buffer and the tables.
-
-    Parameters
-    ----------
-    sharding : Sharding
-        How identifiers are spread.
-    first_id : int
-        The lowest identifier of the shard; codes count from it.
-    open_file : callable
-        Makes the file; called when the first piece is written.
-    """
+    """A new shard of identity hash; memory is bounded by a write buffer and the tables."""
 
     def __init__(self, sharding: Sharding, first_id: int, open_file: Callable[[], NewFile]) -> None:
         self._sharding = sharding
@@ -49,15 +39,7 @@ class ShardOutput:
         return self.pieces.end - self._sharding.index_nbytes
 
     def begin(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Take note of chunks of one minishard whose bytes are appended to ``pieces`` next.
-
-        Parameters
-        ----------
-        codes : ndarray of uint64, shape (n,)
-            Identifiers, counted from the lowest of the shard; ascending, also from call to call.
-        sizes : ndarray of int64, shape (n,)
-            Encoded lengths [bytes].
-        """
+        """Take note of chunks of one minishard whose bytes are appended to ``pieces`` next."""
         minishard = int(codes[0]) >> self._sharding.preshift_bits
         if minishard != self._minishard:
             self._end_minishard()
@@ -77,15 +59,7 @@ class ShardOutput:
         self._ends[self._minishard] = self.end
 
     def copy_all(self, runs: Sequence[Run], num_codes: int) -> None:
-        """Append the chunks of all runs.
-
-        Parameters
-        ----------
-        runs : sequence of Run
-            No chunk is in two of them.
-        num_codes : int
-            How many identifiers the shard has.
-        """
+        """Append the chunks of all runs."""
         sizes, segments = join_order([run.table for run in runs], num_codes)
         per_minishard = 1 << min(self._sharding.preshift_bits, 62)
         low = 0
@@ -112,17 +86,7 @@ class ShardOutput:
 
 
 class Unordered:
-    """Chunks that were written to a shard in another order than that of their identifiers.
-
-    Parameters
-    ----------
-    fd : int
-        The file, open for reading.
-    table : RunTable
-        Codes and lengths of its chunks, and where they start.
-    source : str
-        The file's name, for errors.
-    """
+    """Chunks that were written to a shard in another order than that of their identifiers."""
 
     def __init__(self, fd: int, table: RunTable, source: str) -> None:
         self.table = table

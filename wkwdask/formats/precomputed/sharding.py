@@ -142,22 +142,7 @@ def _shifted(values: Column, bits: int) -> Column:
 
 
 def parse_sharding(value: Any, path: str, problems: Problems) -> Sharding | None:
-    """Read the ``sharding`` of a scale.
-
-    Parameters
-    ----------
-    value : object
-        Parsed JSON; encodings that are not said are raw.
-    path : str
-        Its place in the document, for errors.
-    problems : Problems
-        Takes all that is wrong.
-
-    Returns
-    -------
-    Sharding or None
-        None where something is wrong.
-    """
+    """Read the ``sharding`` of a scale."""
     before = len(problems.found)
     if not isinstance(value, dict):
         problems.add(path, "an object", value)
@@ -204,46 +189,12 @@ def format_sharding(sharding: Sharding) -> dict[str, Any]:
 
 
 def format_shard_index(starts: Column, ends: Column) -> bytes:
-    """Write a shard index.
-
-    Parameters
-    ----------
-    starts, ends : ndarray of uint64, shape (2**minishard_bits,)
-        Where the index of each minishard lies, counted from the end of the shard index; both are equal for a minishard without chunks.
-
-    Returns
-    -------
-    bytes
-    """
+    """Write a shard index."""
     return np.stack([starts, ends], axis=1).astype("<u8").tobytes()
 
 
 def parse_shard_index(raw: bytes, sharding: Sharding, source: str, file_nbytes: int | None = None) -> tuple[Column, Column]:
-    """Read a shard index.
-
-    Parameters
-    ----------
-    raw : bytes
-        The first :attr:`Sharding.index_nbytes` of a shard file.
-    sharding : Sharding
-        How the shard is laid out.
-    source : str
-        The file, for errors.
-    file_nbytes : int, optional
-        Length of the file; None where it is not known.
-
-    Returns
-    -------
-    starts, ends : ndarray of uint64, shape (2**minishard_bits,)
-        As for :func:`format_shard_index`.
-
-    Raises
-    ------
-    TruncatedError
-        There are fewer bytes.
-    CorruptError
-        A minishard index ends before it starts, or lies beyond the end of the file.
-    """
+    """Read a shard index."""
     if len(raw) < sharding.index_nbytes:
         raise TruncatedError(f"{source}: a shard index of {sharding.index_nbytes} bytes is cut off after {len(raw)}")
     table = np.frombuffer(raw, "<u8", 2 << sharding.minishard_bits).astype(np.uint64).reshape(-1, 2)
@@ -258,21 +209,7 @@ def parse_shard_index(raw: bytes, sharding: Sharding, source: str, file_nbytes: 
 
 
 def format_minishard_index(ids: Column, starts: Column, sizes: Column, encoding: str) -> bytes:
-    """Write the index of one minishard.
-
-    Parameters
-    ----------
-    ids : ndarray of uint64, shape (n,)
-        Chunk identifiers, ascending.
-    starts, sizes : ndarray of uint64, shape (n,)
-        First byte of each chunk, counted from the end of the shard index, and its encoded length; chunks lie in the order of their identifiers.
-    encoding : str
-        ``"raw"`` or ``"gzip"``.
-
-    Returns
-    -------
-    bytes
-    """
+    """Write the index of one minishard."""
     table = np.empty((3, len(ids)), "<u8")
     table[0] = np.diff(ids, prepend=np.uint64(0))
     table[1] = starts
@@ -282,29 +219,7 @@ def format_minishard_index(ids: Column, starts: Column, sizes: Column, encoding:
 
 
 def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int | None = None) -> tuple[Column, Column, Column]:
-    """Read the index of one minishard, decoded.
-
-    Parameters
-    ----------
-    raw : bytes
-        The index.
-    source : str
-        The file, for errors.
-    offset : int
-        Byte of the file at which it is stored, for errors.
-    data_nbytes : int, optional
-        Bytes of the file behind the shard index; None where they are not known.
-
-    Returns
-    -------
-    ids, starts, sizes : ndarray of uint64, shape (n,)
-        As for :func:`format_minishard_index`.
-
-    Raises
-    ------
-    CorruptError
-        The length is impossible, identifiers do not ascend, or a chunk lies before the one before it or beyond the end of the file.
-    """
+    """Read the index of one minishard, decoded."""
     if len(raw) % MINISHARD_ENTRY_NBYTES:
         raise CorruptError(f"{source}: byte {offset}: a minishard index has a multiple of {MINISHARD_ENTRY_NBYTES} bytes, found {len(raw)}")
     table = np.frombuffer(raw, "<u8").reshape(3, -1).astype(np.uint64)
@@ -325,20 +240,7 @@ def parse_minishard_index(raw: bytes, source: str, offset: int, data_nbytes: int
 
 
 def assemble_shard(chunks: Mapping[int, bytes], sharding: Sharding) -> list[bytes]:
-    """Put a shard together.
-
-    Parameters
-    ----------
-    chunks : mapping of int to bytes
-        Chunk identifiers, all of this shard, and their bytes as they are stored (compressed where ``data_encoding`` says so).
-    sharding : Sharding
-        How the shard is laid out.
-
-    Returns
-    -------
-    list of bytes
-        The pieces of the file: the shard index, then the chunks of each minishard and its index.
-    """
+    """Put a shard together."""
     ids = np.array(sorted(chunks), np.uint64)
     minishards = sharding.places(ids)[1]
     starts = np.zeros(1 << sharding.minishard_bits, np.uint64)

@@ -48,29 +48,7 @@ def can_splice(source: Any, target: PrecomputedTarget) -> bool:
 
 
 def splice_shard(source: PrecomputedVolume, target: PrecomputedTarget, shard: Vec3) -> Receipt:
-    """Make one shard, or group of chunks, of what a volume has stored in its place, and publish it.
-
-    Parameters
-    ----------
-    source : PrecomputedVolume
-        What is copied, see :func:`can_splice`.
-    target : PrecomputedTarget
-        What is written.
-    shard : tuple of 3 int
-        Index of the shard along x, y, z.
-
-    Returns
-    -------
-    Receipt
-        Without a path where no chunk is stored. Least and greatest value are not known.
-
-    Raises
-    ------
-    FormatError
-        A file of the source is broken.
-    MissingError, ReplacedError
-        The whole source is gone, or is another one by now.
-    """
+    """Make one shard, or group of chunks, of what a volume has stored in its place, and publish it."""
     box = cell_box(shard, target.shard_shape, target.box).intersection(target.box)
     receipt = Receipt(shard, box, voxels=box.volume)
     chunks = _chunks(source, target, shard, box)

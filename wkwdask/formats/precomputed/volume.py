@@ -142,35 +142,7 @@ class PrecomputedVolume:
     # -------------------------------------------------------------------------------------------- voxels
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels, each chunk decoded once.
-
-        Parameters
-        ----------
-        out : ndarray, shape (c, x, y, z)
-            What to fill, of the volume's type, any memory order.
-        topleft : tuple of 3 int
-            Voxel that goes to voxel 0 of the array; beyond the box all is zero.
-        first_channel : int
-            Stored channel that goes to channel 0 of the array.
-        fill_zeros : bool
-            Whether the array is filled even where all is zero; else its content is undefined when 0 is returned, and complete when not.
-
-        Returns
-        -------
-        int
-            Number of stored chunks that are not all-zero.
-
-        Raises
-        ------
-        FormatError
-            A file is broken; the message names file, chunk and byte.
-        MissingError
-            The whole volume is gone, or a file is a symbolic link to nowhere.
-        OSError
-            A file is there and cannot be read.
-        ReplacedError
-            The scale was replaced by another job, and a file is absent.
-        """
+        """Fill an array with voxels, each chunk decoded once."""
         asked = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.mag)
         inside = asked.intersection(self.extent)
         ranges = cell_range(inside, self.chunk_shape)
@@ -218,25 +190,7 @@ class PrecomputedVolume:
         return True
 
     def decoded_chunks(self, box: BoundingBox, memory: npt.NDArray[Any]) -> Iterator[tuple[Vec3, npt.NDArray[Any]]]:
-        """Decode the chunks that a box touches, one by one.
-
-        Parameters
-        ----------
-        box : BoundingBox
-            The box [voxels of the scale].
-        memory : ndarray, shape (c, x, y, z)
-            Memory of one chunk, which those are decoded to whose encoding needs some.
-
-        Yields
-        ------
-        tuple of 3 int, ndarray
-            First voxel of a chunk, and its voxels, shape (c, x, y, z), valid until the next is asked for; those that are absent or all zero are left out.
-
-        Raises
-        ------
-        FormatError, MissingError, OSError, ReplacedError
-            As for :meth:`read_into`.
-        """
+        """Decode the chunks that a box touches, one by one."""
         ranges = cell_range(box.intersection(self.extent), self.chunk_shape)
         codec, found = self.codec, 0
         for (x, y, z), chunk in self.stored_chunks(ranges):
@@ -254,23 +208,7 @@ class PrecomputedVolume:
             self.check_absence()
 
     def stored_chunks(self, ranges: Sequence[range]) -> Iterator[tuple[Vec3, StoredChunk]]:
-        """Read the stored chunks of a box of cells, still encoded but no more compressed than their encoding is; those that are absent are left out.
-
-        Parameters
-        ----------
-        ranges : sequence of 3 range
-            The cells along x, y, z.
-
-        Yields
-        ------
-        tuple of 3 int, StoredChunk
-            A cell and its bytes, in no order.
-
-        Raises
-        ------
-        FormatError, MissingError, OSError
-            As for :meth:`read_into`.
-        """
+        """Read the stored chunks of a box of cells, still encoded but no more compressed than their encoding is; those that are absent are left out."""
         return self._alone(ranges) if self.scale.sharding is None else self._sharded(ranges)
 
     # -------------------------------------------------------------------------------------------- chunks that are files
@@ -347,13 +285,6 @@ class PrecomputedVolume:
         """Make sure that absent files are zeros, and not out of reach or part of another scale by now.
 
         Of a remote volume, and of one that is being written, absent files are taken for zeros.
-
-        Raises
-        ------
-        MissingError
-            The whole volume is gone, or its folder is a symbolic link to nowhere.
-        ReplacedError
-            The scale was replaced since it was opened.
         """
         if not self.store.is_local:
             return
@@ -399,23 +330,7 @@ class PrecomputedVolume:
         return self.store.path_of(shard_name(self.scale, self.shard_cells, index))
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells of a grid have voxels of the box in a stored chunk or shard, by one listing of the folder; all, of a remote volume.
-
-        Parameters
-        ----------
-        cell_shape : tuple of 3 int
-            One cell [voxels].
-
-        Returns
-        -------
-        ndarray of bool, shape (x, y, z)
-            One value per cell that the box touches.
-
-        Raises
-        ------
-        MissingError
-            The whole volume is gone, or its folder is a symbolic link to nowhere.
-        """
+        """Tell which cells of a grid have voxels of the box in a stored chunk or shard, by one listing of the folder; all, of a remote volume."""
         found = cell_map(self.box, cell_shape, self.name, fill=not self.store.is_local)
         if not self.store.is_local:
             return found
@@ -426,13 +341,7 @@ class PrecomputedVolume:
         return found
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the stored shards, or groups of chunks, that a part of the volume touches; nothing is known of those of a remote volume.
-
-        Returns
-        -------
-        ndarray of int64, shape (n, 5)
-            See ``wkwdask.model.states``; a group has the sum of the sizes of its files, and a digest of names, sizes and times in place of a time.
-        """
+        """Look at the stored shards, or groups of chunks, that a part of the volume touches; nothing is known of those of a remote volume."""
         return self._states(grid.cells(box.intersection(self.box), self.shard_shape))
 
     def _states(self, indices: Iterable[Vec3]) -> States:

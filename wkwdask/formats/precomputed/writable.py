@@ -37,13 +37,6 @@ _MAX_COORDINATE = 1 << 53  # JavaScript's integers
 def is_lossy(encoding: str, quality: float | None) -> bool:
     """Tell whether an encoding changes voxels.
 
-    Parameters
-    ----------
-    encoding : str
-        One of ``ENCODINGS``.
-    quality : float or None
-        Its quality from 0 to 100, None where none is asked for.
-
     Examples
     --------
     >>> is_lossy("jpeg", 100), is_lossy("jxl", None), is_lossy("jxl", 90)
@@ -55,20 +48,6 @@ def is_lossy(encoding: str, quality: float | None) -> bool:
 def check_encoding(encoding: str, dtype: Any, num_channels: int) -> None:
     """Make sure that an encoding has a type and a number of channels.
 
-    Parameters
-    ----------
-    encoding : str
-        One of ``ENCODINGS``.
-    dtype : dtype_like
-        Type of one channel.
-    num_channels : int
-        Values per voxel.
-
-    Raises
-    ------
-    ValueError
-        It does not.
-
     Examples
     --------
     >>> check_encoding("png", "uint16", 4)
@@ -79,31 +58,7 @@ def check_encoding(encoding: str, dtype: Any, num_channels: int) -> None:
 
 
 def check_writable(scale: Scale, dtype: Any, num_channels: int, kind: str, *, force: bool = False) -> list[str]:
-    """Make sure that other readers can read a scale that is to be written.
-
-    Parameters
-    ----------
-    scale : Scale
-        The scale.
-    dtype : dtype_like
-        Type of one channel.
-    num_channels : int
-        Values per voxel.
-    kind : str
-        ``"image"`` or ``"segmentation"``.
-    force : bool
-        Whether a segmentation may be written in an encoding that changes its ids.
-
-    Returns
-    -------
-    list of str
-        What is written right, but shown wrong by the viewer; each a sentence for a warning.
-
-    Raises
-    ------
-    ValueError
-        Some reader would stumble; the message says everything that is wrong.
-    """
+    """Make sure that other readers can read a scale that is to be written."""
     name = np.dtype(dtype).name
     found = [
         *_volume_problems(name, num_channels, kind),

@@ -61,13 +61,7 @@ class AnnotationMag:
         return f"{self.file.name}:{self.folder}"
 
     def _open(self) -> Folder | Zip:
-        """Open the archive.
-
-        Raises
-        ------
-        IncompleteWriteError
-            It is another one by now.
-        """
+        """Open the archive."""
         if self.file.state != self.state:
             raise IncompleteWriteError(f"{self.file.name}: was replaced while it was read")
         return self.file.open()
@@ -87,28 +81,7 @@ class AnnotationMag:
         return found
 
     def read_block(self, index: Vec3, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Decode one stored block.
-
-        Parameters
-        ----------
-        index : tuple of 3 int
-            Index of the block.
-        dtype : dtype
-            What to give, no smaller than what is stored.
-
-        Returns
-        -------
-        ndarray, shape (c, x, y, z)
-
-        Raises
-        ------
-        FormatError
-            It is broken.
-        IncompleteWriteError
-            The annotation was replaced meanwhile.
-        MissingError
-            It is gone.
-        """
+        """Decode one stored block."""
         name = f"{self.folder}/z{index[2]}/y{index[1]}/x{index[0]}.wkw"
         most = 2 * self.header.block_nbytes + self.header.smallest_data_offset
         raw = self._open().read(name, most)
@@ -150,35 +123,7 @@ class VolumeLayer:
 
 
 def open_annotation(url: str | os.PathLike[str], fallback: str | None = None, volume_layer: str | None = None) -> tuple[list[AnnotationMag], str]:
-    """Open one volume layer of an annotation.
-
-    Parameters
-    ----------
-    url : str or path
-        A zip or a folder.
-    fallback : str, optional
-        Of an annotation with several volume layers, the one is opened that was made on this layer.
-    volume_layer : str, optional
-        The volume layer, by its name or that of its ``data*.zip``.
-
-    Returns
-    -------
-    list of AnnotationMag
-        The mags that hold blocks, finest first.
-    str
-        Which of several volume layers was opened and which ones were not; empty where there is only one.
-
-    Raises
-    ------
-    MissingError
-        There is no volume annotation in it, or none of that name.
-    CorruptError
-        A zip or a header is broken.
-    UnsupportedError
-        Its data are not WKW with files of one block.
-    ValueError
-        Several volume layers could be meant.
-    """
+    """Open one volume layer of an annotation."""
     file, note = _data_file(ArchiveFile(local_path(url)), fallback, volume_layer)
     opened = file.open()
     contents = _contents(file, opened)
@@ -218,15 +163,7 @@ def _data_file(file: ArchiveFile, fallback: str | None, volume_layer: str | None
 
 
 def _chosen(layers: list[VolumeLayer], fallback: str | None, volume_layer: str | None, file: ArchiveFile) -> VolumeLayer:
-    """Choose one of several volume layers.
-
-    Raises
-    ------
-    MissingError
-        None has the name.
-    ValueError
-        Several could be meant.
-    """
+    """Choose one of several volume layers."""
     found = [layer for layer in layers if (layer.fallback == fallback if volume_layer is None else layer.is_called(volume_layer))]
     if len(found) == 1:
         return found[0]
@@ -280,13 +217,7 @@ def _listed(file: ArchiveFile, names: Iterator[str]) -> dict[str, _Contents]:
 
 
 def check_not_missing(mags: list[AnnotationMag], wanted: Mag) -> AnnotationMag | None:
-    """Find one mag of an annotation, None where it holds no blocks at all.
-
-    Raises
-    ------
-    MissingError
-        It holds blocks of other mags.
-    """
+    """Find one mag of an annotation, None where it holds no blocks at all."""
     found = next((mag for mag in mags if mag.mag == wanted), None)
     if found is None and mags:
         raise MissingError(f"{mags[0].file.name}: no blocks of mag {wanted}; there are some of {', '.join(str(mag.mag) for mag in mags)}")

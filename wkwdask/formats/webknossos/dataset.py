@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 
 def read_datasource(folder: str) -> DataSource | None:
-    """Read the ``datasource-properties.json`` of a folder, None where there is none.
-
-    Raises
-    ------
-    CorruptError
-        The file breaks its format.
-    """
+    """Read the ``datasource-properties.json`` of a folder, None where there is none."""
     path = f"{folder}/{FILE_NAME}"
     try:
         with open(path, "rb") as file:
@@ -47,24 +41,6 @@ def update_datasource(folder: str, change: Callable[[dict[str, Any]], dict[str, 
     """Change the ``datasource-properties.json`` of a folder; it appears whole, and no process that honours the lock overwrites what another one wrote.
 
     Other software does not honour the lock: what it writes between the reading and the writing here, which are milliseconds apart, is lost.
-
-    Parameters
-    ----------
-    folder : str
-        The dataset.
-    change : callable
-        Gets the parsed document as it is now and gives the new one.
-    new : dict, optional
-        What it gets where there is no such file.
-
-    Raises
-    ------
-    LockedError
-        Another process holds the lock and does not let go.
-    MissingError
-        There is no such file, and no ``new``; or its folder is gone.
-    PermissionError
-        Its folder cannot be written.
     """
     path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link, as in versioned metadata, stays one
     if not os.path.isdir(os.path.dirname(path)):
@@ -79,13 +55,7 @@ def _document(folder: str) -> dict[str, Any] | None:
 
 
 def check_datasource_writable(folder: str) -> None:
-    """Make sure that the ``datasource-properties.json`` of a folder can be replaced, where it is: a link may lead to it.
-
-    Raises
-    ------
-    PermissionError
-        Its folder cannot be written.
-    """
+    """Make sure that the ``datasource-properties.json`` of a folder can be replaced, where it is: a link may lead to it."""
     changed = os.path.dirname(os.path.realpath(f"{folder}/{FILE_NAME}"))
     if os.path.isdir(changed) and not os.access(changed, os.W_OK):
         raise PermissionError(errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed)
@@ -146,26 +116,7 @@ class Layer:
         return f"{self.folder}/{mag.name}"
 
     def volume(self, mag: Mag, box: BoundingBox | None = None) -> WkwVolume:
-        """Open one mag.
-
-        Parameters
-        ----------
-        mag : Mag
-            One of ``mags``.
-        box : BoundingBox, optional
-            Where it has data, in place of what the JSON says or of the extent of its files.
-
-        Returns
-        -------
-        WkwVolume
-
-        Raises
-        ------
-        MissingError
-            The layer has no such mag.
-        UnsupportedError
-            The layer is stored in another format.
-        """
+        """Open one mag."""
         folder = self.mags.get(mag)
         if folder is None:
             raise MissingError(f"{self.folder}: no mag {mag}; there are {', '.join(m.name for m in self.mags) or 'none'}")
@@ -178,13 +129,7 @@ class Layer:
         return WkwVolume.open(local_path(folder), box, mag)
 
     def finest_mag(self) -> Mag:
-        """Find the finest mag that has files; a JSON may list more.
-
-        Raises
-        ------
-        MissingError
-            No mag has files.
-        """
+        """Find the finest mag that has files; a JSON may list more."""
         for mag in self.mags:
             try:
                 volume = self.volume(mag)
@@ -210,26 +155,7 @@ class Located:
 
 
 def locate(url: str | os.PathLike[str], *, allow_external: bool = False) -> Located:
-    """Find out what a path is: a dataset, a layer, or one mag.
-
-    Parameters
-    ----------
-    url : str or path
-        Folder of a dataset (with ``datasource-properties.json``), of a layer (with or without one above it), or of a mag (with ``header.wkw``).
-    allow_external : bool
-        Whether its layers may be written where they lie outside of the dataset.
-
-    Returns
-    -------
-    Located
-
-    Raises
-    ------
-    MissingError
-        The path is none of these.
-    UnsupportedError
-        It is a URL of another kind.
-    """
+    """Find out what a path is: a dataset, a layer, or one mag."""
     located = _located(local_path(url))
     return replace(located, layers=tuple(map(with_external, located.layers))) if allow_external else located
 
@@ -306,22 +232,7 @@ def _layer_above(path: str) -> Layer:
 
 
 def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> Layer | None:
-    """Find the layer whose mags lie in a folder: by the paths in the JSON, since layers can be renamed, else by the folder's name.
-
-    Parameters
-    ----------
-    dataset_folder : str
-        Where the JSON is.
-    datasource : DataSource
-        What it says.
-    layer_folder : str
-        The folder.
-
-    Returns
-    -------
-    Layer or None
-        None where the JSON knows no such layer.
-    """
+    """Find the layer whose mags lie in a folder: by the paths in the JSON, since layers can be renamed, else by the folder's name."""
     real = os.path.realpath(layer_folder)
     for record in datasource.layers:
         layer = Layer(f"{dataset_folder}/{record.name}", record.name, dataset_folder, datasource)  # mags without a path are in the folder of that name
@@ -332,17 +243,7 @@ def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> 
 
 
 def choose_layer(located: Located, layer: str | None) -> Layer:
-    """Pick the one layer that is meant.
-
-    Raises
-    ------
-    CorruptError
-        The JSON says something impossible of it.
-    MissingError
-        There is no layer of that name, or none at all.
-    ValueError
-        Several layers could be meant; the message lists them.
-    """
+    """Pick the one layer that is meant."""
     names = ", ".join([*(candidate.name for candidate in located.layers), *(odd.name for odd in located.odd)])
     if layer is None:
         if len(located.layers) + len(located.odd) == 1:
@@ -360,28 +261,7 @@ def choose_layer(located: Located, layer: str | None) -> Layer:
 
 
 def open_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None) -> WkwVolume:
-    """Open the mag that a user names.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset, a layer or a mag.
-    layer : str, optional
-        The layer; may be omitted where there is one.
-    mag : Mag, optional
-        The mag; by default that of the path, else the finest with files.
-
-    Returns
-    -------
-    WkwVolume
-
-    Raises
-    ------
-    MissingError
-        Dataset, layer or mag is not there.
-    ValueError
-        Several layers could be meant, or ``mag`` contradicts the path.
-    """
+    """Open the mag that a user names."""
     return _open(url, layer, mag)[0]
 
 
@@ -396,13 +276,7 @@ def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tu
 
 
 def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None:
-    """Make sure that a box lies inside a volume.
-
-    Raises
-    ------
-    BoundsError
-        It reaches outside.
-    """
+    """Make sure that a box lies inside a volume."""
     if not box.contains(asked):
         raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
 
@@ -426,19 +300,7 @@ _volumes: Lru[_Recent] = Lru(64)
 
 
 def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag | None = None, *, anew: bool = False) -> WkwVolume:
-    """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed.
-
-    Parameters
-    ----------
-    url, layer, mag
-        As for :func:`open_volume`.
-    anew : bool
-        Open it in any case: the box of a mag without a JSON follows its files.
-
-    Returns
-    -------
-    WkwVolume
-    """
+    """Open the mag that a user names, or give it again without reading any record, as long as none of them has changed."""
     path = os.fspath(url)
     key = (path if path.startswith("/") else os.path.join(os.getcwd(), path), layer, mag)
     kept = _volumes.get(key)

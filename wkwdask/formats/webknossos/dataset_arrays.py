@@ -56,20 +56,7 @@ def is_arrays_layer(layer: Layer) -> bool:
 
 
 def arrays_of(layer: Layer, only: Mag | None = None) -> LeveledLayer:
-    """Open a layer that is stored as Zarr or N5.
-
-    Parameters
-    ----------
-    layer : Layer
-        One of which :func:`is_arrays_layer` is true.
-    only : Mag, optional
-        The mag that is meant, where the path is that of one.
-
-    Returns
-    -------
-    LeveledLayer
-        A mag that cannot be used leaves the others alone.
-    """
+    """Open a layer that is stored as Zarr or N5."""
     record = layer.record
     assert record is not None
     stored, levels = FORMATS[record.data_format], []

@@ -79,13 +79,7 @@ class OddLayer:
     """What the JSON says."""
 
     def refuse(self) -> NoReturn:
-        """Say that it cannot be used.
-
-        Raises
-        ------
-        CorruptError
-            Always.
-        """
+        """Say that it cannot be used."""
         raise CorruptError(self.problem)
 
 
@@ -109,13 +103,7 @@ class DataSource:
     """Unit of the voxel size, by its long name."""
 
     def layer(self, name: str) -> LayerRecord | None:
-        """Find a layer by its name, None where there is none.
-
-        Raises
-        ------
-        CorruptError
-            The JSON says something impossible of it.
-        """
+        """Find a layer by its name, None where there is none."""
         for layer in self.layers:
             if layer.name == name:
                 return layer
@@ -126,25 +114,7 @@ class DataSource:
 
 
 def parse_datasource(content: str | bytes, source: str) -> DataSource:
-    """Read the text of a ``datasource-properties.json``, in its current or a legacy form.
-
-    Parameters
-    ----------
-    content : str or bytes
-        The file's content.
-    source : str
-        The file, for errors.
-
-    Returns
-    -------
-    DataSource
-        A layer of which the text says something impossible is among ``odd``, with all that is wrong, and the others can be used.
-
-    Raises
-    ------
-    CorruptError
-        The text is no JSON or says something impossible of the dataset.
-    """
+    """Read the text of a ``datasource-properties.json``, in its current or a legacy form."""
     document = parse_object(content, source)
     problems = Problems()
     voxel_size = _voxel_size(document.get("scale"), problems)
@@ -176,28 +146,12 @@ def _name_of(entry: Any) -> str | None:
 
 
 def format_datasource(document: dict[str, Any]) -> str:
-    """Write a document the way WEBKNOSSOS does; numbers that were read keep their digits.
-
-    Raises
-    ------
-    ValueError
-        A new value is no number, or infinite, which JSON cannot say.
-    """
+    """Write a document the way WEBKNOSSOS does; numbers that were read keep their digits."""
     return format_json(document)
 
 
 def check_layer_name(name: str) -> None:
     """Make sure that a new layer can have a name: WEBKNOSSOS knows no other ones, and some lead out of the dataset.
-
-    Parameters
-    ----------
-    name : str
-        The name.
-
-    Raises
-    ------
-    ValueError
-        It cannot.
 
     Examples
     --------
@@ -327,13 +281,7 @@ def cube_lengths(document: dict[str, Any], layer: str) -> dict[Mag, int]:
 
 
 def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """Find the entry of a layer.
-
-    Raises
-    ------
-    MissingError
-        There is no such layer.
-    """
+    """Find the entry of a layer."""
     entries = document.get("dataLayers")
     named = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
     for entry in named:
@@ -343,17 +291,7 @@ def layer_entry(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def sound_parts(document: Any) -> tuple[dict[str, Any], list[dict[str, Any]], list[Any]]:
-    """Save what can be saved of a document that is broken.
-
-    Returns
-    -------
-    head : dict
-        Everything but the layers, without a scale that makes no sense.
-    layers : list of dict
-        The layers that can be read.
-    others : list
-        The other ones, as they are.
-    """
+    """Save what can be saved of a document that is broken."""
     if not isinstance(document, dict):
         return {}, [], []
     head = {key: value for key, value in document.items() if key != "dataLayers"}

@@ -22,22 +22,7 @@ if TYPE_CHECKING:
 
 
 def with_scale(document: Document, factor: Sequence[float], unit: str) -> Document:
-    """Set the size of a voxel of mag 1.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    factor : sequence of 3 float
-        Edge lengths along x, y, z [``unit``].
-    unit : str
-        A unit of length; its long name is written, which all software knows.
-
-    Raises
-    ------
-    ValueError
-        There is no such unit, or a length is not positive.
-    """
+    """Set the size of a voxel of mag 1."""
     lengths = [float(length) for length in factor]
     if nm_per_unit(unit) is None:
         raise ValueError(f"unit must be a unit of length such as nanometer, micrometer or mm, got {unit!r}")
@@ -73,15 +58,7 @@ def with_largest_id(document: Document, layer: str, value: int | None) -> Docume
 
 
 def with_entry(document: Document, entry: dict[str, Any]) -> Document:
-    """Add a layer.
-
-    Raises
-    ------
-    ExistsError
-        There is one of that name.
-    ValueError
-        A layer cannot have that name.
-    """
+    """Add a layer."""
     check_layer_name(entry["name"])
     layers = document.get("dataLayers") or []
     _check_free(layers, entry["name"])
@@ -95,26 +72,7 @@ def without_layer(document: Document, layer: str) -> Document:
 
 
 def with_new_name(document: Document, old: str, new: str, moved: Callable[[str], str]) -> Document:
-    """Give a layer another name, wherever the document speaks of it.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    old, new : str
-        The names.
-    moved : callable
-        Gives the new form of a path that the document holds.
-
-    Raises
-    ------
-    ExistsError
-        There is a layer of the new name.
-    MissingError
-        There is none of the old one.
-    ValueError
-        A layer cannot have the new name.
-    """
+    """Give a layer another name, wherever the document speaks of it."""
     check_layer_name(new)
     _check_free(document.get("dataLayers") or [], new)
     changed = with_paths(document, moved)
@@ -179,22 +137,7 @@ def with_name(document: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, str, int]]) -> dict[str, Any]:
-    """Add mags to a layer, or replace them; everything else is kept.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    layer : str
-        Name of a layer in it.
-    mags : sequence of (Mag, str, int)
-        Mag, path relative to the dataset, and edge of a file [voxels].
-
-    Returns
-    -------
-    dict
-        A changed copy; a layer in the legacy form stays in it.
-    """
+    """Add mags to a layer, or replace them; everything else is kept."""
     changed = copy.deepcopy(document)
     key, mag_key, entry = mag_entries(changed, layer)
     legacy = key == "wkwResolutions"
@@ -212,24 +155,7 @@ def with_mags(document: dict[str, Any], layer: str, mags: Sequence[tuple[Mag, st
 
 
 def without_mags(document: dict[str, Any], layer: str, mags: Sequence[Mag], *, keep_layer: bool = True) -> dict[str, Any]:
-    """Take mags off a layer; everything else is kept.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    layer : str
-        Name of a layer; where it is not there, nothing changes.
-    mags : sequence of Mag
-        The mags.
-    keep_layer : bool
-        Whether the layer stays when its last mag goes.
-
-    Returns
-    -------
-    dict
-        A changed copy.
-    """
+    """Take mags off a layer; everything else is kept."""
     changed = copy.deepcopy(document)
     layers = changed.get("dataLayers", [])
     for entry in [entry for entry in layers if isinstance(entry, dict) and entry.get("name") == layer]:
@@ -273,27 +199,7 @@ def with_fields(document: dict[str, Any], layer: str, fields: dict[str, Any]) ->
 
 
 def with_view_configuration(document: dict[str, Any], layer: str | None, values: dict[str, Any]) -> dict[str, Any]:
-    """Set how WEBKNOSSOS shows a layer by default; everything else is kept.
-
-    Parameters
-    ----------
-    document : dict
-        The document.
-    layer : str, optional
-        Name of a layer in it, None for what concerns the whole dataset.
-    values : dict
-        Fields of ``defaultViewConfiguration`` such as ``intensityRange``; None takes a field away.
-
-    Returns
-    -------
-    dict
-        A changed copy.
-
-    Raises
-    ------
-    MissingError
-        There is no such layer.
-    """
+    """Set how WEBKNOSSOS shows a layer by default; everything else is kept."""
     changed = copy.deepcopy(document)
     entry = changed if layer is None else layer_entry(changed, layer)
     before = entry.get("defaultViewConfiguration")

@@ -70,15 +70,7 @@ class LayerEdit:
         check_datasource_writable(self.dataset_folder)
 
     def check_current(self) -> None:
-        """Make sure that the JSON still lists the layer, and that nobody made the dataset meanwhile with voxels of another size.
-
-        Raises
-        ------
-        MissingError
-            The layer was renamed or removed.
-        ValueError
-            The voxels have another size.
-        """
+        """Make sure that the JSON still lists the layer, and that nobody made the dataset meanwhile with voxels of another size."""
         source = read_datasource(self.dataset_folder) if self.is_listed or self.voxel_size_nm is not None else None
         if self.is_listed and (source is None or source.layer(self.layer) is None):
             raise MissingError(f"{self.dataset_folder}/{FILE_NAME}: layer {self.layer!r} was renamed or removed meanwhile; use its present name")

@@ -14,25 +14,7 @@ _FARTHEST = 2**53
 
 
 def read_nodes(path: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Read where the nodes of all trees are.
-
-    Parameters
-    ----------
-    path : str
-        An ``.nml`` file: trees are ``thing`` elements, with ``node`` elements that have x, y and z.
-
-    Returns
-    -------
-    trees : ndarray of int64, shape (n,)
-        Number of the tree of each node, counted from 0 in the order of the file.
-    positions : ndarray of int64, shape (n, 3)
-        x, y, z [voxels of mag 1]; a place between voxels belongs to the lower one.
-
-    Raises
-    ------
-    FormatError
-        It is no NML.
-    """
+    """Read where the nodes of all trees are."""
     trees: list[int] = []
     positions: list[tuple[float, float, float]] = []
     root, number = None, -1

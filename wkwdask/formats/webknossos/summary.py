@@ -94,24 +94,7 @@ class DatasetSummary:
 
 
 def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
-    """Look at a dataset, layer or mag; only headers are read, but all files are counted.
-
-    Parameters
-    ----------
-    url : str or path
-        What to look at.
-
-    Returns
-    -------
-    DatasetSummary
-
-    Raises
-    ------
-    MissingError
-        There is no such dataset, layer or mag.
-    FormatError
-        The JSON is broken.
-    """
+    """Look at a dataset, layer or mag; only headers are read, but all files are counted."""
     located = locate(url)
     sources = [layer.datasource for layer in located.layers if layer.datasource is not None]
     if not sources and located.odd:

@@ -23,32 +23,7 @@ MAX_LZ4_RATIO = 255  # no LZ4 block decodes to more than this many times its len
 
 
 def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset: int) -> npt.NDArray[Any]:
-    """Decode one block.
-
-    Parameters
-    ----------
-    raw : bytes
-        The stored block.
-    header : WkwHeader
-        Header of the file.
-    source : str
-        The file, for errors.
-    block : int
-        Morton code of the block, for errors.
-    offset : int
-        First byte of the block in the file, for errors.
-
-    Returns
-    -------
-    ndarray, shape (c, x, y, z), Fortran order
-
-    Raises
-    ------
-    TruncatedError
-        A raw block is too short.
-    CorruptError
-        An LZ4 block is broken or decodes to another length.
-    """
+    """Decode one block."""
     where = f"{source}: block {block} at byte {offset}"
     if not header.is_compressed:
         if len(raw) < header.block_nbytes:
@@ -68,21 +43,7 @@ def decode_block(raw: bytes, header: WkwHeader, source: str, block: int, offset:
 
 
 def encode_block(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode one block.
-
-    Parameters
-    ----------
-    voxels : ndarray, shape (c, x, y, z)
-        The block, any memory order, either byte order.
-    header : WkwHeader
-        Header of the file.
-    level : int
-        LZ4HC level, 1..12.
-
-    Returns
-    -------
-    bytes
-    """
+    """Encode one block."""
     raw = np.asarray(voxels, header.dtype).tobytes(order="F")
     if len(raw) != header.block_nbytes:
         raise ValueError(f"a block of this mag has {header.block_nbytes} bytes, got an array of shape {voxels.shape}")

@@ -25,21 +25,7 @@ _TABLE_KINDS = {INSIDE: "table.inside", FALLS: "table.falls", BEYOND: "table.bey
 
 
 def check_mag_header(raw: bytes, path: str) -> tuple[WkwHeader | None, list[Fault]]:
-    """Check ``header.wkw``.
-
-    Parameters
-    ----------
-    raw : bytes
-        Its content.
-    path : str
-        The file, for the faults.
-
-    Returns
-    -------
-    header : WkwHeader or None
-        What it says, None where it cannot be understood.
-    faults : list of Fault
-    """
+    """Check ``header.wkw``."""
     header, faults = _check_header(raw, path, "header")
     if header is None:
         return None, faults
@@ -54,25 +40,7 @@ def check_mag_header(raw: bytes, path: str) -> tuple[WkwHeader | None, list[Faul
 
 
 def check_file_header(raw: bytes, nbytes: int, mag_header: WkwHeader, path: str) -> tuple[WkwHeader | None, list[Fault]]:
-    """Check the header of a data file.
-
-    Parameters
-    ----------
-    raw : bytes
-        The first 16 bytes of the file.
-    nbytes : int
-        Size of the file.
-    mag_header : WkwHeader
-        What the mag's files should be like.
-    path : str
-        The file, for the faults.
-
-    Returns
-    -------
-    header : WkwHeader or None
-        What it says, None where its blocks cannot be found by it or are of another mag.
-    faults : list of Fault
-    """
+    """Check the header of a data file."""
     if nbytes == 0:
         return None, [Fault("file.empty", path, "0 bytes", f"at least {mag_header.smallest_data_offset}")]
     header, faults = _check_header(raw, path, "file")
@@ -127,20 +95,6 @@ def _check_header(raw: bytes, path: str, prefix: str) -> tuple[WkwHeader | None,
 def check_bounds(bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: int) -> npt.NDArray[np.uint8]:
     """Judge the places of consecutive blocks as a jump table gives them.
 
-    Parameters
-    ----------
-    bounds : ndarray of uint64, shape (n + 1,)
-        Block ``i`` takes the bytes from entry ``i`` up to entry ``i + 1``.
-    header : WkwHeader
-        Header of the file.
-    nbytes : int
-        Size of the file.
-
-    Returns
-    -------
-    ndarray of uint8, shape (n,)
-        ``GOOD``, or the first of the others that holds for a block.
-
     Examples
     --------
     >>> from wkwdask.formats.wkw.header import make_header
@@ -155,23 +109,7 @@ def check_bounds(bounds: npt.NDArray[np.uint64], header: WkwHeader, nbytes: int)
 
 
 def table_fault(code: int, judgement: int, bounds: npt.NDArray[np.uint64], at: int, nbytes: int, path: str) -> Fault:
-    """Describe what is wrong with the place of a block.
-
-    Parameters
-    ----------
-    code : int
-        Morton code of the block.
-    judgement : int
-        What :func:`check_bounds` says of it.
-    bounds : ndarray of uint64
-        Boundaries of consecutive blocks.
-    at : int
-        Index of the block's start among them.
-    nbytes : int
-        Size of the file.
-    path : str
-        The file.
-    """
+    """Describe what is wrong with the place of a block."""
     start, end = int(bounds[at]), int(bounds[at + 1])
     expected = f"within the file's {nbytes} bytes" if judgement == BEYOND else "places that rise from the end of the table"
     return Fault(_TABLE_KINDS[judgement], path, f"bytes {start} to {end}", expected, block=code, offset=HEADER_NBYTES + ENTRY_NBYTES * code)

@@ -19,39 +19,14 @@ if TYPE_CHECKING:
 
 
 def format_file_head(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
-    """Write what stands before the first block: the header and, for compressed files, the jump table.
-
-    Parameters
-    ----------
-    header : WkwHeader
-        Header of the mag or of the file; the data offset is set here.
-    sizes : ndarray of int64, shape (blocks_per_file,)
-        Encoded length of each block [bytes].
-
-    Returns
-    -------
-    bytes
-    """
+    """Write what stands before the first block: the header and, for compressed files, the jump table."""
     header = header.for_data_file()
     head = format_header(header)
     return head + format_jump_table(header, sizes) if header.is_compressed else head
 
 
 def block_bounds(raw: bytes, header: WkwHeader, source: str) -> npt.NDArray[np.int64]:
-    """Find the blocks of a whole file.
-
-    Returns
-    -------
-    ndarray of int64, shape (blocks_per_file + 1,)
-        Block ``n`` takes the bytes from entry ``n`` up to entry ``n + 1``.
-
-    Raises
-    ------
-    TruncatedError
-        The file ends inside its table or its last block.
-    CorruptError
-        The table is impossible.
-    """
+    """Find the blocks of a whole file."""
     count = header.blocks_per_file
     if header.is_compressed:
         offset, nbytes = slice_range(0, count)
@@ -60,26 +35,7 @@ def block_bounds(raw: bytes, header: WkwHeader, source: str) -> npt.NDArray[np.i
 
 
 def decode_file(raw: bytes, source: str = "<bytes>") -> npt.NDArray[Any]:
-    """Decode a whole file.
-
-    Parameters
-    ----------
-    raw : bytes
-        Content of a data file; bytes after the last block are ignored.
-    source : str
-        The file, for errors.
-
-    Returns
-    -------
-    ndarray, shape (c, x, y, z), Fortran order
-
-    Raises
-    ------
-    FormatError
-        The bytes are no WKW file; the message names byte offset and block.
-    UnsupportedError
-        A block is larger than LZ4 can hold.
-    """
+    """Decode a whole file."""
     header = parse_header(raw[:HEADER_NBYTES], source, is_data_file=True)
     bounds = block_bounds(raw, header, source)
     blocks = [decode_block(raw[a:b], header, source, n, a) for n, (a, b) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True))]
@@ -91,21 +47,7 @@ def decode_file(raw: bytes, source: str = "<bytes>") -> npt.NDArray[Any]:
 
 
 def encode_file(voxels: npt.NDArray[Any], header: WkwHeader, level: int = DEFAULT_LEVEL) -> bytes:
-    """Encode a whole file.
-
-    Parameters
-    ----------
-    voxels : ndarray, shape (c, x, y, z)
-        All voxels of the file.
-    header : WkwHeader
-        Header of the mag.
-    level : int
-        LZ4HC level, 1..12.
-
-    Returns
-    -------
-    bytes
-    """
+    """Encode a whole file."""
     step = header.block_len
     corners = (morton.decode(np.arange(header.blocks_per_file)) * step).tolist()
     blocks = [encode_block(voxels[:, x : x + step, y : y + step, z : z + step], header, level) for x, y, z in corners]

@@ -84,15 +84,7 @@ class WkwCheck:
     """Where ``box`` is None: outside which voxels that are not zero are looked for [voxels of the mag]."""
 
     def check_shards(self, shards: Sequence[Vec3], nbytes: Sequence[int]) -> Findings:
-        """Check several files.
-
-        Parameters
-        ----------
-        shards : sequence of (int, int, int)
-            Their indices along x, y, z.
-        nbytes : sequence of int
-            What each should have, 0 where nobody knows.
-        """
+        """Check several files."""
         return sum((self._check_size(shard, expected) for shard, expected in zip(shards, nbytes, strict=True)), Findings())
 
     def _check_size(self, shard: Vec3, expected: int) -> Findings:
@@ -102,13 +94,7 @@ class WkwCheck:
         return found + Findings((Fault("file.size_changed", file_path(self.folder, shard), f"{found.nbytes} bytes", f"{expected} as it was written"),))
 
     def check_shard(self, shard: Vec3) -> Findings:
-        """Check one file; one that has vanished is no fault, since a mag may be written meanwhile.
-
-        Parameters
-        ----------
-        shard : tuple of 3 int
-            Index of the file along x, y, z.
-        """
+        """Check one file; one that has vanished is no fault, since a mag may be written meanwhile."""
         path = file_path(self.folder, shard)
         try:
             fault = _no_file(path)
@@ -125,25 +111,11 @@ class WkwCheck:
             os.close(fd)
 
     def open_broken(self, shard: Vec3) -> SoundFile:
-        """Open a file of which some blocks are broken.
-
-        Parameters
-        ----------
-        shard : tuple of 3 int
-            Index of the file along x, y, z.
-        """
+        """Open a file of which some blocks are broken."""
         return SoundFile(self, shard)
 
     def sound_blocks(self, shard: Vec3, header: WkwHeader | None = None) -> SoundBlocks:
-        """Find the blocks of a file that can be decoded.
-
-        Parameters
-        ----------
-        shard : tuple of 3 int
-            Index of the file along x, y, z.
-        header : WkwHeader, optional
-            To be used in place of the file's own.
-        """
+        """Find the blocks of a file that can be decoded."""
         if self.header.blocks_per_file > _MOST_BLOCKS:
             return SoundBlocks(None, np.zeros((0, 2), np.int64), is_whole=False)
         path = file_path(self.folder, shard)
@@ -175,15 +147,7 @@ class SoundBlocks:
 
 
 class SoundFile:
-    """A broken file of which the sound blocks can be read.
-
-    Parameters
-    ----------
-    check : WkwCheck
-        The mag.
-    shard : tuple of 3 int
-        Index of the file along x, y, z.
-    """
+    """A broken file of which the sound blocks can be read."""
 
     def __init__(self, check: WkwCheck, shard: Vec3) -> None:
         self._path = file_path(check.folder, shard)

@@ -34,13 +34,7 @@ class BlockType(IntEnum):
 
     @classmethod
     def parse(cls, name: str) -> BlockType:
-        """Read a compression as people write it: ``"raw"``, ``"lz4"`` or ``"lz4hc"``.
-
-        Raises
-        ------
-        ValueError
-            It is none of these.
-        """
+        """Read a compression as people write it: ``"raw"``, ``"lz4"`` or ``"lz4hc"``."""
         try:
             return cls[name.upper()]
         except (KeyError, AttributeError):
@@ -113,20 +107,7 @@ class WkwHeader:
         return replace(self, data_offset=self.smallest_data_offset)
 
     def check_same_mag(self, other: WkwHeader, source: str) -> None:
-        """Make sure that a file's own header belongs to the mag that this header describes.
-
-        Parameters
-        ----------
-        other : WkwHeader
-            Header of the data file; only its block type and data offset may differ.
-        source : str
-            The file, for the error.
-
-        Raises
-        ------
-        CorruptError
-            Voxel type, channels or lengths differ.
-        """
+        """Make sure that a file's own header belongs to the mag that this header describes."""
         for offset, what, mine, theirs in (
             (4, "block_len", self.block_len, other.block_len),
             (4, "file_len", self.file_len, other.file_len),
@@ -140,36 +121,7 @@ class WkwHeader:
 def make_header(
     dtype: Any, num_channels: int = 1, *, block_len: int = 32, file_len: int = 32, block_type: BlockType = BlockType.LZ4HC, any_length: bool = False
 ) -> WkwHeader:
-    """Make the header of a mag that is to be written.
-
-    Parameters
-    ----------
-    dtype : dtype_like
-        Type of one channel, either byte order.
-    num_channels : int
-        Values per voxel; a voxel takes at most 255 bytes.
-    block_len : int
-        Edge of a block [voxels], a power of two in 1..128.
-    file_len : int
-        Edge of a file [blocks], a power of two in 1..128.
-    block_type : BlockType
-        How blocks are encoded.
-    any_length : bool
-        Allow lengths up to 32768, which the reference library cannot read.
-
-    Returns
-    -------
-    WkwHeader
-
-    Raises
-    ------
-    TypeError
-        WKW has no voxel type for the dtype.
-    ValueError
-        A length is no power of two or out of range, or a voxel is too large.
-    UnsupportedError
-        A block is too large for LZ4.
-    """
+    """Make the header of a mag that is to be written."""
     voxel_type = by_dtype(dtype)
     limit = 1 << 15 if any_length else INTEROPERABLE_LEN
     for what, value in (("block_len", block_len), ("file_len", file_len)):
@@ -185,28 +137,6 @@ def make_header(
 
 def parse_header(raw: bytes, source: str, *, is_data_file: bool) -> WkwHeader:
     """Read the first 16 bytes of ``header.wkw`` or of a data file.
-
-    Parameters
-    ----------
-    raw : bytes
-        At least the first 16 bytes of the file.
-    source : str
-        The file, for errors.
-    is_data_file : bool
-        Blocks follow, so that the data offset must make sense.
-
-    Returns
-    -------
-    WkwHeader
-
-    Raises
-    ------
-    TruncatedError
-        There are fewer than 16 bytes.
-    CorruptError
-        Magic, version, block type, voxel type, voxel size or data offset is impossible.
-    UnsupportedError
-        A compressed block is larger than LZ4 can hold.
 
     Notes
     -----
@@ -246,17 +176,7 @@ def parse_header(raw: bytes, source: str, *, is_data_file: bool) -> WkwHeader:
 
 
 def format_header(header: WkwHeader) -> bytes:
-    """Write a header as the 16 bytes that start a file.
-
-    Parameters
-    ----------
-    header : WkwHeader
-        The record; its data offset is written as it stands.
-
-    Returns
-    -------
-    bytes
-    """
+    """Write a header as the 16 bytes that start a file."""
     per_dim_log2 = (header.file_len.bit_length() - 1) << 4 | (header.block_len.bit_length() - 1)
     return _LAYOUT.pack(_MAGIC, _VERSION, per_dim_log2, header.block_type, header.voxel_type.wkw_code, header.voxel_nbytes, header.data_offset)
 

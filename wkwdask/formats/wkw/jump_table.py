@@ -21,51 +21,12 @@ ENTRY_NBYTES = 8
 
 
 def slice_range(first: int, count: int) -> tuple[int, int]:
-    """Give the bytes of the file that :func:`parse_jump_table` needs for some blocks.
-
-    Parameters
-    ----------
-    first : int
-        First block.
-    count : int
-        Number of blocks.
-
-    Returns
-    -------
-    offset, nbytes : int
-        The entries of the blocks and the one before. Before block 0 stands the data offset, which the README calls ``jumpTable[-1]``
-        for this reason.
-    """
+    """Give the bytes of the file that :func:`parse_jump_table` needs for some blocks."""
     return HEADER_NBYTES + ENTRY_NBYTES * (first - 1), ENTRY_NBYTES * (count + 1)
 
 
 def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
     """Read and check the boundaries of consecutive blocks.
-
-    Parameters
-    ----------
-    raw : bytes
-        The bytes that :func:`slice_range` names.
-    header : WkwHeader
-        Header of the same file; ``block_type`` is LZ4 or LZ4HC.
-    first, count : int
-        The blocks.
-    file_nbytes : int
-        Size of the whole file; bytes after the last block are allowed.
-    source : str
-        The file, for errors.
-
-    Returns
-    -------
-    ndarray of int64, shape (count + 1,)
-        Block ``first + i`` takes the bytes from entry ``i`` up to entry ``i + 1`` [bytes from the start of the file].
-
-    Raises
-    ------
-    TruncatedError
-        ``raw`` is shorter than the slice, or a block ends beyond the file.
-    CorruptError
-        A block ends before it starts, or starts inside the header and table.
 
     Notes
     -----
@@ -96,13 +57,7 @@ def parse_jump_table(raw: bytes, header: WkwHeader, first: int, count: int, file
 
 
 def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int, source: str) -> npt.NDArray[np.int64]:
-    """Give the boundaries of consecutive blocks in a raw file, in the form of :func:`parse_jump_table`.
-
-    Raises
-    ------
-    TruncatedError
-        The file ends before the last of them.
-    """
+    """Give the boundaries of consecutive blocks in a raw file, in the form of :func:`parse_jump_table`."""
     end = header.data_offset + (first + count) * header.block_nbytes
     if file_nbytes < end:
         whole = max(0, file_nbytes - header.data_offset) // header.block_nbytes
@@ -114,20 +69,7 @@ def raw_block_bounds(header: WkwHeader, first: int, count: int, file_nbytes: int
 
 
 def format_jump_table(header: WkwHeader, sizes: npt.NDArray[np.int64]) -> bytes:
-    """Write the table of a file whose blocks follow each other without gaps.
-
-    Parameters
-    ----------
-    header : WkwHeader
-        Header of the data file, with its data offset.
-    sizes : ndarray of int64, shape (blocks_per_file,)
-        Encoded length of each block in Morton order [bytes].
-
-    Returns
-    -------
-    bytes
-        ``8 * blocks_per_file`` bytes.
-    """
+    """Write the table of a file whose blocks follow each other without gaps."""
     if sizes.shape != (header.blocks_per_file,):
         raise ValueError(f"a file of this mag has {header.blocks_per_file} blocks, got sizes of shape {sizes.shape}")
     return (np.cumsum(sizes, dtype=np.uint64) + np.uint64(header.data_offset)).astype("<u8").tobytes()

@@ -43,13 +43,7 @@ class Listing:
 
 
 def list_mag(folder: str) -> Listing:
-    """List the files of a mag.
-
-    Parameters
-    ----------
-    folder : str
-        The mag's folder; one that is absent has no files.
-    """
+    """List the files of a mag."""
     faults: list[Fault] = []
     shards = list(_walk(folder, 0, (), faults)) if os.path.isdir(folder) else []
     found = np.array(shards, np.int64).reshape(-1, 3)

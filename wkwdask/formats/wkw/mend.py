@@ -31,33 +31,7 @@ if TYPE_CHECKING:
 
 
 def mend_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
-    """Write a file anew from its blocks that can be decoded; it is replaced when the new one is complete.
-
-    Parameters
-    ----------
-    check : WkwCheck
-        The mag.
-    shard : tuple of 3 int
-        Index of the file along x, y, z.
-    header : WkwHeader, optional
-        To be used in place of the file's own.
-    why : str
-        What is wrong with it.
-    salvage : bool
-        Broken blocks are replaced, and the old file is set aside. Else a broken block is an error.
-    spare : WkwCheck, optional
-        Another folder with a file of the same index, which gives the broken blocks; without one, or where it has none, they become zeros.
-
-    Returns
-    -------
-    nbytes, mtime_ns : int
-        Size and time of the new file.
-
-    Raises
-    ------
-    CorruptError
-        A block is broken; nothing was changed.
-    """
+    """Write a file anew from its blocks that can be decoded; it is replaced when the new one is complete."""
     path = os.path.realpath(file_path(check.folder, shard))
     sound = check.sound_blocks(shard, header)
     num_blocks = len(sound.bounds)
@@ -128,26 +102,7 @@ def _stretches(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> 
 
 
 def set_aside(path: str, mag_folder: str, shard: Vec3 | None, why: str, *, keep: bool = False) -> str:
-    """Move what is broken into the quarantine beside its mag, with a text that says why.
-
-    Parameters
-    ----------
-    path : str
-        The file, folder or link.
-    mag_folder : str
-        The mag that it is in.
-    shard : tuple of 3 int, optional
-        Index of the file, where it is a data file.
-    why : str
-        What is wrong with it.
-    keep : bool
-        Leave it in its place too, since it is just about to be replaced.
-
-    Returns
-    -------
-    str
-        Where it is now.
-    """
+    """Move what is broken into the quarantine beside its mag, with a text that says why."""
     parent, mag = os.path.split(mag_folder)
     inside = os.path.basename(path) if shard is None else file_path("", shard).lstrip("/")
     place = free_place(f"{parent}/{QUARANTINE_NAME}/{mag}/{inside}")

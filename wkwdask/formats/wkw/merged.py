@@ -96,19 +96,7 @@ class MergedVolume:
         return self.base.read_into(out[(slice(None), *corner)], inside.topleft, first_channel)
 
     def touched(self, box: BoundingBox, cell_shape: Vec3) -> CellMap:
-        """Tell which cells that a box touches hold voxels of annotated blocks.
-
-        Parameters
-        ----------
-        box : BoundingBox
-            The box.
-        cell_shape : tuple of 3 int
-            One cell [voxels].
-
-        Returns
-        -------
-        ndarray of bool, shape (x, y, z)
-        """
+        """Tell which cells that a box touches hold voxels of annotated blocks."""
         ranges = cell_range(box, cell_shape)
         found = cell_map(box, cell_shape, self.name)
         for annotation in self.annotations:
@@ -137,13 +125,7 @@ class MergedVolume:
         return in_either(replace(self.base, box=self.box).occupied(cell_shape), self.touched(self.box, cell_shape))
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the stored files that a part of the volume touches; an annotation has a row for each that it has blocks for.
-
-        Returns
-        -------
-        ndarray of int64, shape (n, 5)
-            See ``wkwdask.model.states``.
-        """
+        """Look at the stored files that a part of the volume touches; an annotation has a row for each that it has blocks for."""
         inside = box.intersection(self.box)
         return np.concatenate([replace(self.base, box=self.box).shard_states(inside), *self._annotated_states(inside)])
 

@@ -35,17 +35,7 @@ _COMMON_NBYTES = 8  # of the header; the data offset follows
 
 @lru_cache(maxsize=64)
 def small_layout(header: WkwHeader) -> Layout | None:
-    """Say what the files of a mag look like, None where they are not so small that they are best read together.
-
-    Parameters
-    ----------
-    header : WkwHeader
-        What ``header.wkw`` says.
-
-    Returns
-    -------
-    Layout or None
-    """
+    """Say what the files of a mag look like, None where they are not so small that they are best read together."""
     bound = compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes
     most_nbytes = header.smallest_data_offset + bound
     if header.file_len > 1 or most_nbytes > _SMALL_NBYTES or not is_available():
@@ -57,33 +47,7 @@ def small_layout(header: WkwHeader) -> Layout | None:
 def read_small_files(
     header_path: str, header: WkwHeader, layout: Layout, files: tuple[range, range, range], reading: Reading, read_one: Callable[[Reading, Vec3], int]
 ) -> int:
-    """Read all files of a box.
-
-    Parameters
-    ----------
-    header_path : str
-        Where ``header.wkw`` is.
-    header : WkwHeader
-        What it says.
-    layout : Layout
-        What :func:`small_layout` says of it.
-    files : tuple of 3 range
-        Indices of the files along x, y, z.
-    reading : Reading
-        What is filled; absent files are noted there.
-    read_one : callable
-        Reads a single file with care, where it is or may be unusual.
-
-    Returns
-    -------
-    int
-        Number of blocks that are not all-zero.
-
-    Raises
-    ------
-    MissingError
-        The mag's folder is gone.
-    """
+    """Read all files of a box."""
     memory = read_buffer(max(_BATCH_NBYTES, layout.most_nbytes))
     nonzero, first, total = 0, 0, math.prod(len(r) for r in files)
     while first < total:

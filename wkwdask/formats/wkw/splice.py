@@ -80,29 +80,7 @@ def _parted(source: Stored) -> tuple[WkwVolume, Vec3]:
 
 
 def splice_file(source: Stored, target: SpliceTarget, shard: Vec3) -> Receipt:
-    """Make one file of the target of what the source has stored in its place, and publish it.
-
-    Parameters
-    ----------
-    source : WkwVolume, TranslatedVolume or MergedVolume
-        What is copied, see :func:`can_splice`.
-    target : WkwTarget
-        What is written; voxels outside its box become zero.
-    shard : tuple of 3 int
-        Index of the file of the target along x, y, z.
-
-    Returns
-    -------
-    Receipt
-        Without a path where all voxels are zero: then no file is stored. Least and greatest value are not known.
-
-    Raises
-    ------
-    FormatError
-        A file of the source is broken.
-    MissingError
-        The whole source is gone.
-    """
+    """Make one file of the target of what the source has stored in its place, and publish it."""
     return _Splice(source, target, shard).run()
 
 

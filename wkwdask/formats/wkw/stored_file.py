@@ -63,22 +63,7 @@ class Reading:
 
 
 class WkwFile:
-    """One open data file.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    fd : int
-        The open file; closed with this object.
-    mag_header : WkwHeader
-        What ``header.wkw`` says.
-
-    Raises
-    ------
-    FormatError
-        The file's own header is broken or of another mag.
-    """
+    """One open data file."""
 
     def __init__(self, path: str, fd: int, mag_header: WkwHeader) -> None:
         self._fd = fd
@@ -93,29 +78,7 @@ class WkwFile:
         os.close(self._fd)
 
     def read_into(self, reading: Reading, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
-        """Read and decode the blocks of a box that lie in one page of the jump table.
-
-        Parameters
-        ----------
-        reading : Reading
-            What to fill.
-        page : int
-            Page of the table: an aligned cube of ``PAGE_LEN`` blocks, or the whole file.
-        low, high : tuple of 3 int
-            The box inside the cube [blocks], half-open.
-        origin : tuple of 3 int
-            Lowest voxel of the cube relative to the array.
-
-        Returns
-        -------
-        int
-            Number of blocks that are not all-zero.
-
-        Raises
-        ------
-        FormatError
-            Table, length of the file or a block is broken.
-        """
+        """Read and decode the blocks of a box that lie in one page of the jump table."""
         header = self.header
         found = locate_blocks(self._page(page), low, high, header.block_len, origin, _GAP_NBYTES, _BATCH_NBYTES)
         self._check_sizes(found, page)
@@ -137,23 +100,7 @@ class WkwFile:
         return nonzero
 
     def bounds(self, first: int, count: int) -> npt.NDArray[np.int64]:
-        """Say where stored blocks lie, of one page of the jump table.
-
-        Parameters
-        ----------
-        first, count : int
-            The blocks, by their Morton codes.
-
-        Returns
-        -------
-        ndarray of int64, shape (count + 1,)
-            Block ``first + i`` takes the bytes from entry ``i`` up to entry ``i + 1``.
-
-        Raises
-        ------
-        FormatError
-            Table or length of the file is broken.
-        """
+        """Say where stored blocks lie, of one page of the jump table."""
         page, place = divmod(first, _PAGE_ENTRIES)
         return self._page(page)[place : place + count + 1]
 
@@ -163,35 +110,15 @@ class WkwFile:
         return np.concatenate([pages[0], *(page[1:] for page in pages[1:])])
 
     def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
-        """Append stored bytes to a new file.
-
-        Raises
-        ------
-        TruncatedError
-            The file ends before.
-        """
+        """Append stored bytes to a new file."""
         output.copy(self._fd, offset, nbytes, self.path)
 
     def copy_whole(self, file: NewFile) -> None:
-        """Write all bytes to a new file.
-
-        Raises
-        ------
-        TruncatedError
-            The file ends before it did when it was opened.
-        """
+        """Write all bytes to a new file."""
         file.copy_from(self._fd, self.nbytes, self.path)
 
     def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
-        """Tell whether stored blocks are all like a given one, that of zeros; few bytes are read where they are not.
-
-        Parameters
-        ----------
-        bounds : ndarray of int64, shape (n + 1,)
-            See :meth:`bounds`.
-        zero : ndarray of uint8
-            The encoded block.
-        """
+        """Tell whether stored blocks are all like a given one, that of zeros; few bytes are read where they are not."""
         if (np.diff(bounds) != zero.size).any():
             return False
         step = max(1, _BATCH_NBYTES // zero.size // 8)
@@ -204,18 +131,7 @@ class WkwFile:
         return True
 
     def nonzero_codes(self, level: int) -> npt.NDArray[np.int64]:
-        """Give the Morton codes of all blocks but those that are stored as the encoder stores a block of zeros; no block is decoded.
-
-        Parameters
-        ----------
-        level : int
-            LZ4HC level of the encoder.
-
-        Raises
-        ------
-        FormatError
-            Table or length of the file is broken.
-        """
+        """Give the Morton codes of all blocks but those that are stored as the encoder stores a block of zeros; no block is decoded."""
         header, bounds = self.header, self.all_bounds()
         is_nonzero = np.ones(header.blocks_per_file, np.bool_)
         if header.is_compressed:
@@ -226,13 +142,7 @@ class WkwFile:
         return np.flatnonzero(is_nonzero)
 
     def check_table(self) -> None:
-        """Read and check the whole jump table.
-
-        Raises
-        ------
-        FormatError
-            Table or length of the file is broken.
-        """
+        """Read and check the whole jump table."""
         for number in range(-(-self.header.blocks_per_file // _PAGE_ENTRIES)):
             self._page(number)
 
@@ -281,31 +191,7 @@ _open_files: Lru[tuple[tuple[int, int, int], WkwFile]] = Lru(_OPEN_FILES)
 
 
 def open_wkw_file(path: str, mag_header: WkwHeader, header_path: str) -> WkwFile | None:
-    """Open a data file, or give the one that is open already.
-
-    Parameters
-    ----------
-    path : str
-        The file.
-    mag_header : WkwHeader
-        What ``header.wkw`` says.
-    header_path : str
-        Where ``header.wkw`` is: where it is gone too, the mag is gone, which is an error and not zeros.
-
-    Returns
-    -------
-    WkwFile or None
-        None where the file is absent, which means zeros.
-
-    Raises
-    ------
-    FormatError
-        The file's own header is broken or of another mag.
-    MissingError
-        The whole mag is gone.
-    OSError
-        The file is there and cannot be opened.
-    """
+    """Open a data file, or give the one that is open already."""
     file = open_if_stored(path, mag_header)
     if file is None:
         check_absence(header_path, [path])
@@ -335,20 +221,7 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
 
 
 def check_absence(header_path: str, paths: Iterable[str] = ()) -> None:
-    """Make sure that absent files are zeros, and not out of reach.
-
-    Parameters
-    ----------
-    header_path : str
-        Where ``header.wkw`` is, looked at after the files were found absent.
-    paths : iterable of str
-        Files that are absent, one of each folder.
-
-    Raises
-    ------
-    MissingError
-        The whole mag is gone, or the folder of a file is a symbolic link to what is not there.
-    """
+    """Make sure that absent files are zeros, and not out of reach."""
     if not os.path.exists(header_path):
         raise mag_is_gone(header_path)
     rows = {os.path.dirname(path) for path in paths}

@@ -170,27 +170,7 @@ class WkwTarget:
         return f"{self.parts_folder}/z{shard[2]}y{shard[1]}x{shard[0]}"
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
-        """Join part files into one file, without decoding a block, and publish it.
-
-        Parameters
-        ----------
-        shard : tuple of 3 int
-            Index of the file along x, y, z.
-        parts : sequence of Receipt
-            All parts of the file.
-
-        Returns
-        -------
-        Receipt
-            Without a path where all voxels are zero: then no file is stored.
-
-        Raises
-        ------
-        IncompleteWriteError
-            A part file is gone, and the file that it was joined into is not there either.
-        FormatError
-            A part file is damaged.
-        """
+        """Join part files into one file, without decoding a block, and publish it."""
         receipt = merge_receipts(shard, parts)
         path = file_path(self.folder, shard)
         try:
@@ -283,15 +263,7 @@ class WkwTarget:
 
 
 class _KeptBlocks:
-    """Some blocks of a file that is there.
-
-    Parameters
-    ----------
-    file : WkwFile
-        The file.
-    codes : ndarray of int64, shape (n,)
-        Morton codes of the blocks, ascending.
-    """
+    """Some blocks of a file that is there."""
 
     def __init__(self, file: WkwFile, codes: npt.NDArray[np.intp]) -> None:
         self._file = file
@@ -311,17 +283,7 @@ class _KeptBlocks:
 
 
 class WkwPartWriter:
-    """Encodes the blocks of one part, or of one whole file, and stores them as they come.
-
-    Parameters
-    ----------
-    target : WkwTarget
-        The mag.
-    shard : tuple of 3 int
-        Index of the file along x, y, z.
-    part : tuple of 3 int, optional
-        Name of the part; None writes the file itself.
-    """
+    """Encodes the blocks of one part, or of one whole file, and stores them as they come."""
 
     def __init__(self, target: WkwTarget, shard: Vec3, part: Vec3 | None) -> None:
         self._target = target
@@ -347,15 +309,7 @@ class WkwPartWriter:
         self._output.flush()
 
     def append(self, array: npt.NDArray[Any], topleft: Vec3) -> None:
-        """Encode an array and store its blocks.
-
-        Parameters
-        ----------
-        array : ndarray, shape (c, x, y, z)
-            Voxels inside the target's box, any memory order. A block that it touches is wholly in it, but for voxels outside the box.
-        topleft : tuple of 3 int
-            Absolute voxel of element 0.
-        """
+        """Encode an array and store its blocks."""
         header = self._target.header
         step, edge = header.block_len, header.file_len
         self._stats.add(array, topleft)
@@ -417,12 +371,7 @@ class WkwPartWriter:
         return file_path(target.folder, self._shard) if self._part is None else target.part_path(self._shard, self._part)
 
     def close(self) -> Receipt:
-        """Publish what was stored; nothing is, where all voxels are zero.
-
-        Returns
-        -------
-        Receipt
-        """
+        """Publish what was stored; nothing is, where all voxels are zero."""
         receipt = self._stats.receipt(self._shard, self._part)
         if not self._nonzero_blocks:
             self.discard()

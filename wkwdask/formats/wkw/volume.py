@@ -53,24 +53,7 @@ def file_path(folder: str, index: Vec3) -> str:
 
 
 def read_header(folder: str) -> WkwHeader:
-    """Read ``header.wkw`` of a mag.
-
-    Parameters
-    ----------
-    folder : str
-        The mag's folder.
-
-    Returns
-    -------
-    WkwHeader
-
-    Raises
-    ------
-    MissingError
-        There is none.
-    FormatError
-        It is broken.
-    """
+    """Read ``header.wkw`` of a mag."""
     path = f"{folder}/{HEADER_NAME}"
     try:
         with open(path, "rb") as file:
@@ -81,13 +64,7 @@ def read_header(folder: str) -> WkwHeader:
 
 
 def list_files(folder: str) -> Iterator[Vec3]:
-    """Go through the data files of a mag, in no order.
-
-    Yields
-    ------
-    tuple of 3 int
-        Index of a file along x, y, z [files].
-    """
+    """Go through the data files of a mag, in no order."""
     for z, z_folder in numbered(folder, "z"):
         for y, y_folder in numbered(z_folder, "y"):
             for x, _ in numbered(y_folder, "x", ".wkw"):
@@ -95,20 +72,7 @@ def list_files(folder: str) -> Iterator[Vec3]:
 
 
 def count_files(folder: str, until: float) -> tuple[int, int, bool]:
-    """Count the data files of a mag and their bytes, for as long as there is time.
-
-    Parameters
-    ----------
-    folder : str
-        The mag's folder.
-    until : float
-        When to stop, by ``time.monotonic``.
-
-    Returns
-    -------
-    int, int, bool
-        Files, bytes, and whether these are all.
-    """
+    """Count the data files of a mag and their bytes, for as long as there is time."""
     files = nbytes = 0
     for index in list_files(folder):
         if time.monotonic() > until:
@@ -180,28 +144,7 @@ class WkwVolume:
 
     @classmethod
     def open(cls, folder: str, box: BoundingBox | None = None, mag: Mag = MAG_1) -> WkwVolume:
-        """Open a mag.
-
-        Parameters
-        ----------
-        folder : str
-            The mag's folder.
-        box : BoundingBox, optional
-            Where it has data, in any mag; by default what the mag itself keeps, see :func:`own_box`.
-        mag : Mag
-            The mag.
-
-        Returns
-        -------
-        WkwVolume
-
-        Raises
-        ------
-        MissingError
-            There is no ``header.wkw``.
-        FormatError
-            ``header.wkw`` is broken.
-        """
+        """Open a mag."""
         header = read_header(folder)
         status = os.stat(f"{folder}/{HEADER_NAME}")
         extent = box.in_mag(mag) if box is not None else own_box(folder, header, mag)
@@ -252,23 +195,7 @@ class WkwVolume:
         return ((y, z, row) for z, slab in _listed(self.folder, "z", z_range) for y, row in _listed(slab, "y", y_range))
 
     def occupied(self, cell_shape: Vec3) -> CellMap:
-        """Tell which cells of a grid have voxels of the box in a stored file, by listing folders.
-
-        Parameters
-        ----------
-        cell_shape : tuple of 3 int
-            One cell [voxels].
-
-        Returns
-        -------
-        ndarray of bool, shape (x, y, z)
-            One value per cell that the box touches.
-
-        Raises
-        ------
-        MissingError
-            The whole mag is gone, or a folder is a symbolic link to nowhere.
-        """
+        """Tell which cells of a grid have voxels of the box in a stored file, by listing folders."""
         found = cell_map(self.box, cell_shape, self.folder)
         x_range = cell_range(self.box, self.shard_shape)[0]
         for y, z, row in self._rows():
@@ -290,13 +217,7 @@ class WkwVolume:
         return slice(max(low, index * edge) // cell - first, -(-min(high, (index + 1) * edge) // cell) - first)
 
     def shard_states(self, box: BoundingBox) -> States:
-        """Look at the stored files that a part of the volume touches.
-
-        Returns
-        -------
-        ndarray of int64, shape (n, 5)
-            See ``wkwdask.model.states``.
-        """
+        """Look at the stored files that a part of the volume touches."""
         return file_states(self._likely_shards(box.intersection(self.box)), self.shard_path)
 
     def stored_states(self) -> States:
@@ -323,33 +244,7 @@ class WkwVolume:
                         yield from ((x, y, z) for x in x_range)
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels.
-
-        Parameters
-        ----------
-        out : ndarray, shape (c, x, y, z)
-            What to fill, of the volume's type, any memory order with positive strides.
-        topleft : tuple of 3 int
-            Absolute voxel of the mag that goes to voxel 0 of the array.
-        first_channel : int
-            Stored channel that goes to channel 0 of the array.
-        fill_zeros : bool
-            Whether the array is filled even where all is zero; else its content is undefined when 0 is returned, and complete when not.
-
-        Returns
-        -------
-        int
-            Number of stored blocks that are not all-zero.
-
-        Raises
-        ------
-        FormatError
-            A file is broken; the message names file, block and byte offset.
-        MissingError
-            The whole mag is gone, or a file is a symbolic link to nowhere.
-        ReplacedError
-            The mag was replaced by another job, and a file is absent.
-        """
+        """Fill an array with voxels."""
         if not out.size:
             return 0
         edge = self.header.file_len_vx
@@ -408,21 +303,7 @@ def _page_number(x: int, y: int, z: int) -> int:
 
 
 def own_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
-    """Find where a mag has data that no dataset lists: the box in its own record, and the extent of files that lie outside of it or have no record.
-
-    Parameters
-    ----------
-    folder : str
-        The mag's folder.
-    header : WkwHeader
-        What its ``header.wkw`` says.
-    mag : Mag
-        The mag.
-
-    Returns
-    -------
-    BoundingBox
-    """
+    """Find where a mag has data that no dataset lists: the box in its own record, and the extent of files that lie outside of it or have no record."""
     stored, kept = files_box(folder, header, mag), read_box(folder, mag)
     if kept is None:
         return stored
@@ -430,25 +311,7 @@ def own_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
 
 
 def filled_box(volume: WkwVolume, level: int) -> BoundingBox:
-    """Find where a mag has voxels, whatever its box says: the box, and all blocks outside of it that are not stored as a block of zeros.
-
-    Parameters
-    ----------
-    volume : WkwVolume
-        The mag; only the jump tables of files that reach over its box are read, and no block is decoded.
-    level : int
-        LZ4HC level of the encoder that is known.
-
-    Returns
-    -------
-    BoundingBox
-        Whole blocks, where it is larger than the volume's box.
-
-    Raises
-    ------
-    FormatError
-        A file is broken.
-    """
+    """Find where a mag has voxels, whatever its box says: the box, and all blocks outside of it that are not stored as a block of zeros."""
     header, filled = volume.header, volume.box
     for index in list_files(volume.folder):
         corner = [n * header.file_len for n in index]
@@ -462,22 +325,7 @@ def filled_box(volume: WkwVolume, level: int) -> BoundingBox:
 
 
 def files_box(folder: str, header: WkwHeader, mag: Mag) -> BoundingBox:
-    """Find the extent of the files of a mag.
-
-    Parameters
-    ----------
-    folder : str
-        The mag's folder; all its subfolders are listed.
-    header : WkwHeader
-        What its ``header.wkw`` says.
-    mag : Mag
-        The mag.
-
-    Returns
-    -------
-    BoundingBox
-        The smallest box of whole files around all of them, empty where there are none.
-    """
+    """Find the extent of the files of a mag."""
     low, high = [0, 0, 0], [0, 0, 0]
     for n, index in enumerate(list_files(folder)):
         low = [min(a, i) for a, i in zip(low, index, strict=True)] if n else list(index)

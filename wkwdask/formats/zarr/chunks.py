@@ -41,13 +41,7 @@ class ChunkEncoding:
     """Its level."""
 
     def encode(self, voxels: npt.NDArray[Any]) -> bytes:
-        """Encode a chunk.
-
-        Parameters
-        ----------
-        voxels : ndarray, shape (c, x, y, z)
-            The chunk, or what of it lies inside the array: the rest is stored as zeros.
-        """
+        """Encode a chunk."""
         whole = np.zeros((self.num_channels, *reversed(self.chunk_shape)), self.dtype.newbyteorder("<"))
         inside = whole[:, : voxels.shape[3], : voxels.shape[2], : voxels.shape[1]]
         np.copyto(inside, voxels.transpose(0, 3, 2, 1), casting="no" if voxels.dtype.isnative else "equiv")
@@ -102,13 +96,7 @@ def _compressor(compression: str, level: int) -> Any:
 
 
 def check_compression(compression: str, level: int | None) -> int:
-    """Give the level of a compression.
-
-    Raises
-    ------
-    ValueError
-        There is no such compression, or level.
-    """
+    """Give the level of a compression."""
     if compression not in COMPRESSIONS:
         raise ValueError(f"compression of Zarr chunks must be one of {', '.join(COMPRESSIONS)}, got {compression!r}")
     usual, lowest, highest = COMPRESSIONS[compression]
@@ -123,17 +111,7 @@ def index_nbytes(num_chunks: int) -> int:
 
 
 def format_index(places: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64], num_chunks: int) -> bytes:
-    """Write the index of a shard.
-
-    Parameters
-    ----------
-    places : ndarray of int64, shape (n,)
-        Stored chunks, by their number in C order.
-    offsets, sizes : ndarray of int64, shape (n,)
-        Where each begins, and how long it is [bytes].
-    num_chunks : int
-        How many a shard has.
-    """
+    """Write the index of a shard."""
     table = np.full((num_chunks, 2), ABSENT, "<u8")
     table[places, 0], table[places, 1] = offsets, sizes
     data = table.tobytes()

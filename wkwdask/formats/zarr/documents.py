@@ -32,25 +32,7 @@ def array_document(
     shape: Sequence[int], num_channels: int, dtype: np.dtype[Any], chunk_shape: Sequence[int], codecs: list[dict[str, Any]], attributes: dict[str, Any],
     keys: dict[str, Any] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Write the ``zarr.json`` of an array.
-
-    Parameters
-    ----------
-    shape : sequence of 3 int
-        The array, along x, y, z.
-    num_channels : int
-        Values per voxel, all in one chunk.
-    dtype : dtype
-        Type of one channel.
-    chunk_shape : sequence of 3 int
-        What one key holds, along x, y, z: a chunk or a shard.
-    codecs : list of dict
-        How it is encoded.
-    attributes : dict
-        Anything else.
-    keys : dict, optional
-        How chunks are named; by default ``c/0/0/0``.
-    """
+    """Write the ``zarr.json`` of an array."""
     return {
         "zarr_format": 3,
         "node_type": "array",

@@ -73,29 +73,7 @@ def is_level(path: str | os.PathLike[str]) -> bool:
 
 
 def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
-    """Find what a Zarr array or group holds.
-
-    Parameters
-    ----------
-    url : str or path
-        ``zarr://`` before a path or URL, a local folder, or a path or URL with ``|zarr3:`` at its end.
-
-    Returns
-    -------
-    tuple of LeveledLayer
-        One for an array or an OME-NGFF image; of another group, all that are in it, named by their paths.
-
-    Raises
-    ------
-    CorruptError
-        It cannot be read.
-    MissingError
-        There is no array.
-    ModuleNotFoundError
-        zarr-python or a driver is not installed.
-    UnsupportedError
-        An array is of a kind that is not read.
-    """
+    """Find what a Zarr array or group holds."""
     location = location_of(url)
     open_store(location)  # names the driver that is not installed
     item = _open(location)

@@ -51,20 +51,7 @@ class NgffImage:
 
 
 def check_version(attributes: Mapping[str, Any], source: str) -> None:
-    """Refuse an image of a version that is not known here, or with coordinate systems, as version 0.6 has them.
-
-    Parameters
-    ----------
-    attributes : dict
-        Of a group of Zarr version 2 or 3.
-    source : str
-        The group, for errors.
-
-    Raises
-    ------
-    UnsupportedError
-        It is such an image; the message says how to open its array without place and voxel size.
-    """
+    """Refuse an image of a version that is not known here, or with coordinate systems, as version 0.6 has them."""
     inner = attributes.get("ome")
     ome = inner if isinstance(inner, dict) else attributes
     listed = ome.get("multiscales")
@@ -89,20 +76,7 @@ def check_version(attributes: Mapping[str, Any], source: str) -> None:
 
 
 def parse_image(attributes: Mapping[str, Any], source: str) -> NgffImage | None:
-    """Read the attributes of a group, None where they describe no image.
-
-    Parameters
-    ----------
-    attributes : dict
-        Of a group of Zarr version 2 or 3.
-    source : str
-        The group, for errors.
-
-    Raises
-    ------
-    UnsupportedError
-        They describe an image of a version that is not known here.
-    """
+    """Read the attributes of a group, None where they describe no image."""
     check_version(attributes, source)
     ome = attributes.get("ome", attributes)
     try:
@@ -148,25 +122,6 @@ def _numbers(value: Any) -> list[float] | None:
 def axes_of(shape: Sequence[int], names: Sequence[str | None], source: str) -> str:
     """Say which axis of an array is which.
 
-    Parameters
-    ----------
-    shape : sequence of int
-        Its lengths.
-    names : sequence of str or None
-        Names of its axes; where they are none, or others than x, y, z, c, the usual order counts.
-    source : str
-        The array, for errors.
-
-    Returns
-    -------
-    str
-        A letter for each axis: ``x``, ``y``, ``z``, ``c``, or ``-`` for another one of length 1.
-
-    Raises
-    ------
-    UnsupportedError
-        It has an axis longer than 1 that is neither space nor channels, or no channel.
-
     Examples
     --------
     >>> axes_of((1, 3, 10, 20, 30), ("t", "c", "z", "y", "x"), "em")
@@ -202,22 +157,7 @@ class NgffPlace:
 
 
 def place_levels(image: NgffImage, axes: Sequence[str], shapes: Sequence[Sequence[int]]) -> list[NgffPlace]:
-    """Place the arrays of an image.
-
-    Parameters
-    ----------
-    image : NgffImage
-        What the metadata say.
-    axes : sequence of str
-        Letters of the axes of each array, see :func:`axes_of`.
-    shapes : sequence of sequence of int
-        Its shape.
-
-    Returns
-    -------
-    list of NgffPlace
-        One for each level.
-    """
+    """Place the arrays of an image."""
     units = _nm_per_unit(image)
     scales = [_spatial(level.scale, letters) for level, letters in zip(image.levels, axes, strict=True)]
     sizes = [_spatial([float(n) for n in shape], letters) or (1.0, 1.0, 1.0) for letters, shape in zip(axes, shapes, strict=True)]

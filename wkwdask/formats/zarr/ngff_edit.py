@@ -26,18 +26,7 @@ _ATTRIBUTES, _GROUP = ".zattrs", ".zgroup"
 
 
 def read_attributes(folder: str) -> tuple[int, dict[str, Any]] | None:
-    """Read the attributes of a local group.
-
-    Returns
-    -------
-    int, dict
-        Version of Zarr, and the attributes; None where there is no group.
-
-    Raises
-    ------
-    CorruptError
-        A file is broken, or describes an array.
-    """
+    """Read the attributes of a local group."""
     document = _read(f"{folder}/{FILE_NAME}")
     if document is not None:
         if document.get("node_type") != "group" or not isinstance(document.get("attributes", {}), dict):
@@ -66,20 +55,7 @@ def _attributes_of(document: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def image_of(attributes: dict[str, Any], folder: str) -> tuple[str, dict[str, Any]] | None:
-    """Find the image that attributes describe.
-
-    Returns
-    -------
-    str, dict
-        Version of OME-NGFF, and the first entry of ``multiscales``; None where there is none.
-
-    Raises
-    ------
-    CorruptError
-        ``multiscales`` is something else than a list of objects.
-    UnsupportedError
-        They describe an image of a version that is not known here.
-    """
+    """Find the image that attributes describe."""
     check_version(attributes, folder)
     ome = attributes.get("ome")
     inner = ome if isinstance(ome, dict) else attributes
@@ -109,22 +85,7 @@ def _is_scale(value: Any) -> bool:
 
 
 def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change the attributes of a group, which is made where there is none; they appear whole.
-
-    Parameters
-    ----------
-    folder : str
-        The group.
-    zarr_format : int
-        Version of Zarr, 3 or 2.
-    change : callable
-        Gets the attributes as they are now and gives the new ones.
-
-    Raises
-    ------
-    LockedError
-        Another process holds the lock and does not let go.
-    """
+    """Change the attributes of a group, which is made where there is none; they appear whole."""
     os.makedirs(folder, exist_ok=True)
     name = FILE_NAME if zarr_format == 3 else _ATTRIBUTES
     path = os.path.realpath(f"{folder}/{name}")
@@ -192,24 +153,12 @@ class NgffEdit:
         return {**attributes, **label_attributes(names, self.version)}
 
     def check_writable(self) -> None:
-        """Make sure, before any work, that the group can be changed after it.
-
-        Raises
-        ------
-        PermissionError
-            Its folder cannot be written.
-        """
+        """Make sure, before any work, that the group can be changed after it."""
         if os.path.isdir(self.folder) and not os.access(self.folder, os.W_OK):
             raise PermissionError(errno.EACCES, "the image's metadata could not be updated", self.folder)
 
     def check_current(self) -> None:
-        """Make sure that the group is none of another kind.
-
-        Raises
-        ------
-        FormatError
-            It is one of another version, or its axes are others.
-        """
+        """Make sure that the group is none of another kind."""
         there = read_attributes(self.folder)
         if there is None:
             return

@@ -36,21 +36,6 @@ class Level:
 def level_of(path: str, mag: Mag, topleft: Vec3, voxel_size: Lengths | None) -> Level:
     """Place the array of a mag.
 
-    Parameters
-    ----------
-    path : str
-        Where it is, below the group.
-    mag : Mag
-        Its mag.
-    topleft : tuple of 3 int
-        Absolute voxel of the mag that is its element 0.
-    voxel_size : tuple of 3 float, optional
-        Edge lengths of a voxel of mag 1; without it, these are the unit.
-
-    Returns
-    -------
-    Level
-
     Examples
     --------
     >>> from wkwdask.geometry.mag import Mag
@@ -87,19 +72,7 @@ def _along(axes: str, lengths: Lengths, of_channels: float) -> list[float]:
 
 
 def multiscale(name: str, levels: Iterable[Level], axes: str, unit: str | None = "nanometer") -> dict[str, Any]:
-    """Write one image of ``multiscales``.
-
-    Parameters
-    ----------
-    name : str
-        Its name.
-    levels : iterable of Level
-        Its arrays.
-    axes : str
-        A letter for each axis of the arrays, slowest first.
-    unit : str, optional
-        Of lengths and translations.
-    """
+    """Write one image of ``multiscales``."""
     datasets = with_entries([], (_dataset_entry(level, axes) for level in levels))
     return {"name": name, "axes": [_axis_entry(letter, unit) for letter in axes], "datasets": datasets}
 
@@ -115,19 +88,7 @@ def _scale(entry: dict[str, Any]) -> list[float]:
 
 
 def image_attributes(image: dict[str, Any], *, version: str, is_label: bool = False, rgb: Sequence[float] | None = None) -> dict[str, Any]:
-    """Write the attributes of an image's group.
-
-    Parameters
-    ----------
-    image : dict
-        See :func:`multiscale`.
-    version : str
-        One of :data:`VERSIONS`.
-    is_label : bool
-        Whether voxels are ids.
-    rgb : pair of float, optional
-        Least and greatest value of three channels that are red, green and blue.
-    """
+    """Write the attributes of an image's group."""
     more: dict[str, Any] = {"image-label": {} if version == "0.5" else {"version": version}} if is_label else {}
     if rgb is not None:
         window = {"min": rgb[0], "max": rgb[1], "start": rgb[0], "end": rgb[1]}

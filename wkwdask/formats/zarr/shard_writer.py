@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 
 
 class ZarrShardOutput:
-    """A new shard; memory is bounded by a write buffer and the index.
-
-    Parameters
-    ----------
-    cells : tuple of 3 int
-        Chunks of a shard along x, y, z, powers of two.
-    open_file : callable
-        Makes the file; called when the first piece is written.
-    """
+    """A new shard; memory is bounded by a write buffer and the index."""
 
     def __init__(self, cells: Vec3, open_file: Callable[[], NewFile]) -> None:
         self._cells = cells
@@ -40,29 +32,13 @@ class ZarrShardOutput:
         self.pieces = Pieces(open_file, 0)
 
     def begin(self, codes: npt.NDArray[np.uint64], sizes: npt.NDArray[np.int64]) -> None:
-        """Take note of chunks whose bytes are appended to ``pieces`` next.
-
-        Parameters
-        ----------
-        codes : ndarray of uint64, shape (n,)
-            Their compressed Morton codes in the shard.
-        sizes : ndarray of int64, shape (n,)
-            Encoded lengths [bytes].
-        """
+        """Take note of chunks whose bytes are appended to ``pieces`` next."""
         self._codes.append(codes)
         self._offsets.append(self.pieces.end + np.cumsum(sizes) - sizes)
         self._sizes.append(sizes)
 
     def copy_all(self, runs: Sequence[Run], num_codes: int) -> None:
-        """Append the chunks of all runs.
-
-        Parameters
-        ----------
-        runs : sequence of Run
-            No chunk is in two of them.
-        num_codes : int
-            How many chunks the shard has.
-        """
+        """Append the chunks of all runs."""
         sizes, segments = join_order([run.table for run in runs], num_codes)
         low = 0
         for segment in segments:

@@ -40,24 +40,7 @@ class ViewPlan:
 
 
 def plan_view(located: Located, layer: str | None, *, allow_external: bool) -> ViewPlan:
-    """Say what the view of a dataset, layer or mag consists of.
-
-    Parameters
-    ----------
-    located : Located
-        What is seen.
-    layer : str, optional
-        Only this one.
-    allow_external : bool
-        Whether files may be written where links lead out of the dataset.
-
-    Raises
-    ------
-    MissingError
-        There is no such layer, or no mag.
-    UnsupportedError
-        A mag lies elsewhere than beside the others, is remote, or is no WKW.
-    """
+    """Say what the view of a dataset, layer or mag consists of."""
     is_dataset = located.mag is None and any(one.dataset_folder == located.path for one in located.layers)
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
         layer = None  # the group of the dataset says of all layers what they are
@@ -160,18 +143,7 @@ def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Layer], mags: It
 
 
 def write_view(plan: ViewPlan) -> tuple[str, ...]:
-    """Write the files of a view; those that are there and the same stay.
-
-    Returns
-    -------
-    tuple of str
-        All its files.
-
-    Raises
-    ------
-    ExistsError
-        Something else has the name of one of them; then nothing is written.
-    """
+    """Write the files of a view; those that are there and the same stay."""
     for folder in plan.documents:
         path = f"{folder}/{FILE_NAME}"
         if os.path.lexists(path) and not is_view(path):
@@ -221,13 +193,7 @@ def _holds(path: str, data: bytes) -> bool:
 
 
 def remove_view(located: Located, layer: str | None) -> tuple[str, ...]:
-    """Remove the files of a view, whatever it consisted of, also of layers that the dataset has no more; nothing else.
-
-    Returns
-    -------
-    tuple of str
-        What was removed.
-    """
+    """Remove the files of a view, whatever it consisted of, also of layers that the dataset has no more; nothing else."""
     removed: list[str] = []
     for one in (one for one in located.layers if layer in (None, one.name)):
         folders = [folder for mag, folder in one.mags.items() if located.mag in (None, mag) and not is_remote(folder)]

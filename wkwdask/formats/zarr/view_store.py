@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
 
 class ViewStore(Store):  # type: ignore[misc, unused-ignore]
-    """A store to read from; picklable, and it holds no open file.
-
-    Parameters
-    ----------
-    group : VirtualGroup
-        What is seen.
-    name : str
-        What it is a view of.
-    """
+    """A store to read from; picklable, and it holds no open file."""
 
     supports_writes = False
     supports_deletes = False
@@ -38,13 +30,7 @@ class ViewStore(Store):  # type: ignore[misc, unused-ignore]
         self._group, self._name = group, name
 
     def with_read_only(self, read_only: bool = False) -> ViewStore:
-        """Give itself.
-
-        Raises
-        ------
-        ValueError
-            It is to be written.
-        """
+        """Give itself."""
         if not read_only:
             raise ValueError(f"{self}: cannot be written")
         return self

@@ -77,13 +77,7 @@ class VirtualGroup:
         self.documents[_joined(path, FILE_NAME)] = format_document(group_document(attributes))
 
     def add_image(self, path: str, layer: AnyLayer, chunk_shape: Vec3 | None, mags: Iterable[Mag], *, is_label: bool) -> None:
-        """Add a layer as an image of some of its mags.
-
-        Raises
-        ------
-        MissingError
-            It has none.
-        """
+        """Add a layer as an image of some of its mags."""
         levels, num_channels, rgb = [], 1, None
         for one in mags:
             with contextlib.suppress(MissingError):
@@ -121,19 +115,7 @@ def _chunk_shape(volume: StoredVolume) -> Vec3:
 
 
 def view_of(layers: Sequence[AnyLayer], mag: Mag | None, chunk_shape: Vec3 | None, *, as_root: bool) -> VirtualGroup:
-    """See layers as a tree of images.
-
-    Parameters
-    ----------
-    layers : sequence of Layer or PrecomputedLayer
-        The layers; segmentations are also labels of each image whose mags they have.
-    mag : Mag, optional
-        Only this one.
-    chunk_shape : tuple of 3 int, optional
-        Chunks along x, y, z [voxels].
-    as_root : bool
-        Whether the one layer is the root, and not below it.
-    """
+    """See layers as a tree of images."""
     group = VirtualGroup()
     if as_root:
         (layer,) = layers

@@ -116,35 +116,7 @@ class ZarrVolume(Blocked):
             return False
 
     def read_into(self, out: npt.NDArray[Any], topleft: Vec3, first_channel: int = 0, *, fill_zeros: bool = True) -> int:
-        """Fill an array with voxels.
-
-        Parameters
-        ----------
-        out : ndarray, shape (c, x, y, z)
-            What to fill, of the volume's type, any memory order.
-        topleft : tuple of 3 int
-            Voxel that goes to voxel 0 of the array; beyond the box all is zero.
-        first_channel : int
-            Stored channel that goes to channel 0 of the array.
-        fill_zeros : bool
-            Whether the array is filled even where all is zero; else its content is undefined when 0 is returned, and complete when not.
-
-        Returns
-        -------
-        int
-            0 where all is zero, else 1.
-
-        Raises
-        ------
-        CorruptError
-            A chunk cannot be decoded.
-        MissingError
-            The array is gone.
-        TruncatedError
-            A shard is an empty file.
-        ReplacedError
-            It was replaced by another one.
-        """
+        """Fill an array with voxels."""
         asked = BoundingBox(topleft, (out.shape[1], out.shape[2], out.shape[3]), self.mag)
         inside = asked.intersection(self.extent)
         is_whole = inside == asked

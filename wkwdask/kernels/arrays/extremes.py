@@ -17,16 +17,6 @@ _FEW = 4096  # values that numpy has seen before a loop here is called
 def extremes(array: npt.NDArray[Any]) -> tuple[Any, Any]:
     """Find the least and the greatest value.
 
-    Parameters
-    ----------
-    array : ndarray, shape (c, x, y, z)
-        Any numbers in any memory order, not empty. A NaN is passed over, unless there is nothing else.
-
-    Returns
-    -------
-    least, greatest : int or float
-        Python's own numbers.
-
     Examples
     --------
     >>> import numpy as np

@@ -15,16 +15,6 @@ _NBYTES = 64
 def fold(array: npt.NDArray[Any]) -> bytes:
     """Fold the memory of an array into few bytes, which differ where an array differs by accident; who means harm can find two that do not.
 
-    Parameters
-    ----------
-    array : ndarray
-        Any contiguous array.
-
-    Returns
-    -------
-    bytes
-        64 and what is left over at the end.
-
     Examples
     --------
     >>> import numpy as np

@@ -15,13 +15,6 @@ _FEW = 4096  # values that numpy has copied before a loop here is called
 def copy_into(source: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     """Copy an array to one of another memory order.
 
-    Parameters
-    ----------
-    source : ndarray, shape (c, x, y, z)
-        What is copied, any memory order.
-    out : ndarray, shape (c, x, y, z)
-        What is filled, any memory order.
-
     Examples
     --------
     >>> import numpy as np

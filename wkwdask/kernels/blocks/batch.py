@@ -42,21 +42,7 @@ def compress_bound(nbytes: int) -> int:
 
 @cache
 def zero_encoding(nbytes: int, block_type: int, level: int) -> npt.NDArray[np.uint8]:
-    """Encode an all-zero block once.
-
-    Parameters
-    ----------
-    nbytes : int
-        Length of the decoded block [bytes].
-    block_type : int
-        1 raw, 2 LZ4, 3 LZ4HC.
-    level : int
-        LZ4HC level.
-
-    Returns
-    -------
-    ndarray of uint8
-    """
+    """Encode an all-zero block once."""
     return np.frombuffer(blocks_python.encode(bytes(nbytes), block_type, level), np.uint8)
 
 
@@ -82,37 +68,7 @@ def decode_into(
     block_type: int,
     fill_zeros: bool = True,
 ) -> Decoded:
-    """Decode stored blocks and copy what lies inside an array to its place.
-
-    Parameters
-    ----------
-    source : ndarray of uint8, shape (nbytes,)
-        Memory that holds the stored blocks.
-    table : ndarray of int64, shape (n, 7)
-        Place and length of each block in ``source`` [bytes], and its lowest voxel relative to the array (may be negative), in the
-        columns of ``wkwdask.kernels.blocks.layout``.
-    out : ndarray, shape (c, x, y, z)
-        Array to fill, any memory order with positive strides, native byte order; its channels are those from ``first_channel`` on.
-    block_len : int
-        Edge of a block [voxels].
-    num_channels : int
-        Channels that a stored block holds.
-    first_channel : int
-        Stored channel that goes to channel 0 of the array.
-    block_type : int
-        1 raw, 2 LZ4, 3 LZ4HC.
-    fill_zeros : bool
-        Whether the array is filled even where all blocks of the batch are all-zero; else it is left alone then.
-
-    Returns
-    -------
-    Decoded
-
-    Raises
-    ------
-    ValueError
-        A block lies outside ``source``, the array cannot be viewed, or its channels are not in the blocks.
-    """
+    """Decode stored blocks and copy what lies inside an array to its place."""
     nbytes = block_len**3 * num_channels * out.itemsize
     if not len(table) or not out.size:
         return Decoded(0, -1, 0)
@@ -136,17 +92,7 @@ def decode_into(
 
 
 def clear_into(table: npt.NDArray[np.int64], edge: int, out: npt.NDArray[Any]) -> None:
-    """Set cubes of an array to zero.
-
-    Parameters
-    ----------
-    table : ndarray of int64, shape (n, 7)
-        Lowest voxel of each cube relative to the array, in the columns of ``wkwdask.kernels.blocks.layout``; the others do not count.
-    edge : int
-        Edge of a cube [voxels].
-    out : ndarray, shape (c, x, y, z)
-        The array.
-    """
+    """Set cubes of an array to zero."""
     compiled = _compiled()
     if not len(table) or not out.size:
         return
@@ -167,34 +113,7 @@ def encode_from(
     level: int,
     store_zero: bool,
 ) -> Encoded:
-    """Cut blocks out of an array and encode them one behind the other.
-
-    Parameters
-    ----------
-    array : ndarray, shape (c, x, y, z)
-        Voxels with all channels of a block, any memory order, either byte order.
-    corners : ndarray of int64, shape (n, 3)
-        Lowest voxel of each block along x, y, z, relative to the array; voxels of a block outside the array are zero.
-    out : ndarray of uint8
-        Takes the encoded blocks: at least ``n`` times :func:`compress_bound`.
-    block_len : int
-        Edge of a block [voxels].
-    block_type : int
-        1 raw, 2 LZ4, 3 LZ4HC.
-    level : int
-        LZ4HC level, 1..12.
-    store_zero : bool
-        Whether an all-zero block is encoded too; else it takes no bytes and its length is 0.
-
-    Returns
-    -------
-    Encoded
-
-    Raises
-    ------
-    ValueError
-        ``out`` is too small.
-    """
+    """Cut blocks out of an array and encode them one behind the other."""
     nbytes = block_len**3 * array.shape[0] * array.itemsize
     sizes = np.zeros(len(corners), np.int64)
     if not sizes.size or not array.size:

@@ -22,39 +22,14 @@ _Slices = tuple[slice, slice, slice]
 
 
 def cube_table(corner: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Make a table of one cube with nothing stored for it.
-
-    Parameters
-    ----------
-    corner : sequence of 3 int
-        Its lowest voxel relative to the array.
-
-    Returns
-    -------
-    ndarray of int64, shape (1, 7)
-    """
+    """Make a table of one cube with nothing stored for it."""
     table = np.zeros((1, Z + 1), np.int64)
     table[0, X : Z + 1] = corner
     return table
 
 
 def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Slices, _Slices]:
-    """Give the slices of the array (c, x, y, z) and of the block in which both lie.
-
-    Parameters
-    ----------
-    corner : sequence of 3 int
-        Lowest voxel of the block relative to the array; may be negative.
-    edge : int
-        Edge of the block [voxels].
-    shape : sequence of 4 int
-        Shape of the array, (c, x, y, z).
-
-    Returns
-    -------
-    in_array, in_block : tuple of 3 slice
-        Along x, y, z.
-    """
+    """Give the slices of the array (c, x, y, z) and of the block in which both lie."""
     low = [max(0, -at) for at in corner]
     high = [max(a, min(edge, n - at)) for a, at, n in zip(low, corner, shape[1:], strict=True)]
     in_array = [slice(at + a, at + b) for at, a, b in zip(corner, low, high, strict=True)]
@@ -63,20 +38,7 @@ def overlap(corner: Sequence[int], edge: int, shape: Sequence[int]) -> tuple[_Sl
 
 
 def flat_memory(array: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
-    """View the memory of an array from its first element to its last, as unsigned integers.
-
-    Parameters
-    ----------
-    array : ndarray
-        Positive strides that are multiples of the item size, not empty, little-endian.
-
-    Returns
-    -------
-    flat : ndarray, shape (n,)
-        The memory.
-    strides : tuple of int
-        Strides of the array [elements].
-    """
+    """View the memory of an array from its first element to its last, as unsigned integers."""
     itemsize = array.itemsize
     if array.flags.forc and array.size > 1:  # cheaper than the general case, and what small reads nearly always bring
         flat = array.ravel("K").view(UNSIGNED[itemsize])

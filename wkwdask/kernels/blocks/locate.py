@@ -40,45 +40,10 @@ class Located(NamedTuple):
 def locate_blocks(
     bounds: Table, low: tuple[int, int, int], high: tuple[int, int, int], block_len: int, origin: tuple[int, int, int], gap_nbytes: int, batch_nbytes: int
 ) -> Located:
-    """Find the blocks of a box inside an aligned cube of blocks.
-
-    Parameters
-    ----------
-    bounds : ndarray of int64, shape (edge**3 + 1,)
-        Boundaries of all blocks of the cube in Morton order [bytes in the file], never falling.
-    low, high : tuple of 3 int
-        The half-open box along x, y, z [blocks from the corner of the cube]; not empty.
-    block_len : int
-        Edge of a block [voxels].
-    origin : tuple of 3 int
-        Lowest voxel of the cube relative to the array that is to be filled [voxels].
-    gap_nbytes : int
-        Read across gaps between blocks up to this long.
-    batch_nbytes : int
-        A batch holds at most so many bytes, but always one block.
-
-    Returns
-    -------
-    Located
-    """
+    """Find the blocks of a box inside an aligned cube of blocks."""
     return Located(*_kernels().locate_blocks(bounds, low, high, block_len, origin, gap_nbytes, batch_nbytes))
 
 
 def read_ranges(fd: int, ranges: Table, memory: npt.NDArray[np.uint8]) -> int:
-    """Read byte ranges of an open file, all in one call without the GIL.
-
-    Parameters
-    ----------
-    fd : int
-        The open file.
-    ranges : ndarray of int64, shape (n, 3)
-        First byte in the file, first byte in memory, length.
-    memory : ndarray of uint8
-        What to fill.
-
-    Returns
-    -------
-    int
-        Index of the first range that was not filled by one system call (a signal, an error, the end of the file), -1 if all are there.
-    """
+    """Read byte ranges of an open file, all in one call without the GIL."""
     return int(_kernels().read_ranges(fd, ranges, memory))

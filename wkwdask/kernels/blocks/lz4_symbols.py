@@ -24,13 +24,7 @@ _NAMES = (DECOMPRESS, DECOMPRESS_PARTIAL, COMPRESS, COMPRESS_HC)
 
 @cache
 def register() -> bool:
-    """Register the LZ4 functions.
-
-    Returns
-    -------
-    bool
-        False where python-lz4 does not export them, or where the environment variable ``WKWDASK_LZ4=python`` asks not to.
-    """
+    """Register the LZ4 functions."""
     if os.environ.get(FALLBACK_VARIABLE) == "python":
         return False
     try:

@@ -70,28 +70,7 @@ def is_available() -> bool:
 
 
 def read_files(mag: int, files: tuple[range, range, range], first: int, layout: Layout, origin: Vec3, memory: npt.NDArray[np.uint8]) -> Found:
-    """Read files ``z{Z}/y{Y}/x{X}.wkw`` of a box, as many as the memory holds, without the GIL.
-
-    Parameters
-    ----------
-    mag : int
-        The open folder of the mag.
-    files : tuple of 3 range
-        Indices of the files along x, y, z.
-    first : int
-        Number of the file to begin with; x goes fastest, then y.
-    layout : Layout
-        What the files look like.
-    origin : tuple of 3 int
-        Absolute voxel that goes to voxel 0 of the array.
-    memory : ndarray of uint8
-        Takes the files, one behind the other; at least ``layout.most_nbytes``.
-
-    Returns
-    -------
-    Found
-        Each block lies in ``memory``, ends where the jump table says and has a length that LZ4 can have.
-    """
+    """Read files ``z{Z}/y{Y}/x{X}.wkw`` of a box, as many as the memory holds, without the GIL."""
     if memory.size < layout.most_nbytes:
         raise ValueError(f"a file takes up to {layout.most_nbytes} bytes, got memory for {memory.size}")
     low, counts = tuple(r.start for r in files), tuple(len(r) for r in files)

@@ -12,15 +12,7 @@ if TYPE_CHECKING:
 
 
 class Zeros:
-    """Fills cubes of an array with zeros, either at once or only when something else turns out not to be zero.
-
-    Parameters
-    ----------
-    out : ndarray, shape (c, x, y, z)
-        The array.
-    at_once : bool
-        Fill each cube at once.
-    """
+    """Fills cubes of an array with zeros, either at once or only when something else turns out not to be zero."""
 
     def __init__(self, out: npt.NDArray[Any], *, at_once: bool) -> None:
         self._out = out
@@ -36,17 +28,7 @@ class Zeros:
             self._waiting.append((table, edge))
 
     def decoded(self, table: npt.NDArray[np.int64], edge: int, nonzero: int) -> None:
-        """Take note of a batch of blocks that was decoded with ``fill_zeros=self.at_once``.
-
-        Parameters
-        ----------
-        table : ndarray of int64, shape (n, 7)
-            The blocks.
-        edge : int
-            Edge of a block [voxels].
-        nonzero : int
-            How many of them are not all-zero: where none is, and only then, they may not be in the array yet.
-        """
+        """Take note of a batch of blocks that was decoded with ``fill_zeros=self.at_once``."""
         if self.at_once:
             return
         if not nonzero:

@@ -27,30 +27,7 @@ def decode(
     connectivity: int,
     out: npt.NDArray[np.uint64],
 ) -> int:
-    """Decode a stream.
-
-    Parameters
-    ----------
-    windows : ndarray of uint64, shape (n,)
-        Run-length encoded numbers of windows.
-    values : ndarray of uint64, shape (m,)
-        The windows that there are: one bit for each voxel that lies on a border.
-    ids : ndarray of uint64, shape (p,)
-        The id of each connected piece without borders, in the order of their first voxels.
-    locations : ndarray of uint64, shape (q,)
-        Where voxels on borders have their ids from.
-    steps : tuple of 3 int
-        Voxels of a window along x, y, z.
-    connectivity : int
-        4 where pieces are connected within a plane, 6 where they are across planes.
-    out : ndarray of uint64, shape (z, y, x)
-        What to fill, C-contiguous.
-
-    Returns
-    -------
-    int
-        What is wrong, 0 if nothing is.
-    """
+    """Decode a stream."""
     from wkwdask.kernels.codecs import compresso_compiled
 
     is_border = np.empty(out.shape, np.uint8)

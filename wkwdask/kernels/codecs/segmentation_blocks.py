@@ -24,33 +24,7 @@ _MOST_VALUES = 1 << 40  # more values than can be stored: products with it fit 6
 
 
 def decode_channel(words: npt.NDArray[np.uint32], start: int, shape: Vec3, block_size: Vec3, out: npt.NDArray[Any], corner: Vec3) -> tuple[int, int]:
-    """Decode the part of one channel that lies inside an array.
-
-    Parameters
-    ----------
-    words : ndarray of uint32, shape (n,)
-        The chunk.
-    start : int
-        Where the channel starts in it; the headers of all its blocks are there.
-    shape : tuple of 3 int
-        Voxels of the chunk along x, y, z.
-    block_size : tuple of 3 int
-        Voxels of a block along x, y, z.
-    out : ndarray of uint32 or uint64, shape (x, y, z)
-        What to fill, any memory order with positive strides, native byte order.
-    corner : tuple of 3 int
-        Lowest voxel of the chunk relative to ``out``; may be negative.
-
-    Returns
-    -------
-    block, what : int
-        Number of a broken block and what is wrong with it, -1 and 0 if all are right.
-
-    Raises
-    ------
-    ValueError
-        The array cannot be viewed.
-    """
+    """Decode the part of one channel that lies inside an array."""
     from wkwdask.kernels.codecs import segmentation_blocks_compiled
 
     if not out.size:
@@ -72,29 +46,7 @@ def most_words(shape: Vec3, block_size: Vec3, itemsize: int) -> int:
 
 
 def encode_channel(array: npt.NDArray[Any], block_size: Vec3, out: npt.NDArray[np.uint32], start: int) -> int:
-    """Encode one channel.
-
-    Parameters
-    ----------
-    array : ndarray of uint32 or uint64, shape (x, y, z)
-        Its voxels, any memory order.
-    block_size : tuple of 3 int
-        Voxels of a block along x, y, z.
-    out : ndarray of uint32, shape (n,)
-        Takes it: at least :func:`most_words` behind ``start``.
-    start : int
-        Where the channel starts.
-
-    Returns
-    -------
-    int
-        Where it ends, ``TABLES_FULL`` or ``WORDS_FULL``.
-
-    Raises
-    ------
-    ValueError
-        ``out`` is too small.
-    """
+    """Encode one channel."""
     from wkwdask.kernels.codecs import segmentation_blocks_compiled
 
     shape = (array.shape[0], array.shape[1], array.shape[2])

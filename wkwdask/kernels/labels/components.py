@@ -22,24 +22,6 @@ def label_brick(
 ) -> tuple[npt.NDArray[np.uint32], int, npt.NDArray[np.int64]]:
     """Label the components of an array.
 
-    Parameters
-    ----------
-    voxels : ndarray of integers or bool, shape (x, y, z)
-        What is labelled, less than 2^31 voxels; quickest in Fortran order.
-    connectivity : {6, 18, 26}
-        Neighbours of a voxel.
-    is_open : array_like of bool, shape (3, 2)
-        For the lower and upper faces along x, y, z: whether the volume goes on there.
-
-    Returns
-    -------
-    labels : ndarray of uint32, shape (x, y, z), Fortran order
-        1 to n, 0 where the voxel is zero. Components that touch an open face come first; both kinds by their first voxels, x fastest.
-    num_touching : int
-        How many touch an open face.
-    sizes : ndarray of int64, shape (n,)
-        Voxels of each component.
-
     Notes
     -----
     Runs of equal voxels along x are joined with those of the four rows before theirs, by union-find with path halving.
@@ -66,22 +48,7 @@ def label_brick(
 def pairs_of_faces(
     low: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], high: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint64]], connectivity: int
 ) -> npt.NDArray[np.int64]:
-    """Pair the components of two planes of voxels that lie beside each other.
-
-    Parameters
-    ----------
-    low : tuple of ndarray of int64 and of uint64, shape (v, u)
-        Node of the component of each voxel, -1 for none, and the voxel's value.
-    high : tuple of ndarray of int64 and of uint64, shape (v + 2, u + 2)
-        The same of the plane beside it, with a border of one voxel all around.
-    connectivity : {6, 18, 26}
-        Neighbours of a voxel.
-
-    Returns
-    -------
-    ndarray of int64, shape (n, 2)
-        Pairs of nodes that are one component, each once, sorted.
-    """
+    """Pair the components of two planes of voxels that lie beside each other."""
     from wkwdask.kernels.labels.components_compiled import join_faces
 
     most_steps = CONNECTIVITIES.index(connectivity)
@@ -106,11 +73,6 @@ def unique_pairs(pairs: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 class Sets:
     """Disjoint sets of nodes 0 to n - 1, in 8 bytes each.
-
-    Parameters
-    ----------
-    num_nodes : int
-        How many nodes there are, each in a set of its own.
 
     Examples
     --------

@@ -13,24 +13,6 @@ if TYPE_CHECKING:
 def map_ids(ids: npt.NDArray[Any], keys: npt.NDArray[np.uint64] | None, values: npt.NDArray[Any], out: npt.NDArray[Any], *, keeps: bool) -> int | None:
     """Map the ids of an array.
 
-    Parameters
-    ----------
-    ids : ndarray of integers
-        What is mapped, C- or Fortran-contiguous.
-    keys : ndarray of uint64, shape (n,), optional
-        Ids that are mapped, ascending; None where ``values`` holds one entry for each id from 0 on.
-    values : ndarray of integers, shape (n,)
-        What they become; none is negative, and ``out`` can hold all.
-    out : ndarray of integers
-        What to fill: same shape and memory order.
-    keeps : bool
-        Whether ids that are not named stay; else they become 0.
-
-    Returns
-    -------
-    int or None
-        An id that is kept, but that ``out`` cannot hold; then the rest of ``out`` is undefined.
-
     Examples
     --------
     >>> ids, out = np.array([0, 7, 7, 2, 5], np.uint32), np.empty(5, np.uint8)

@@ -56,19 +56,7 @@ class LabelRows(NamedTuple):
 
 
 class LabelTable:
-    """Gathers what voxels say of their labels.
-
-    Parameters
-    ----------
-    dtype : dtype
-        Type of the labels, an integer.
-    value_dtype : dtype, optional
-        Type of the values of a second layer, if there is one.
-    num_channels : int
-        How many values a voxel of it has.
-    ignore_zero : bool
-        Whether voxels with the label 0 do not count.
-    """
+    """Gathers what voxels say of their labels."""
 
     def __init__(self, dtype: np.dtype[Any], value_dtype: np.dtype[Any] | None = None, num_channels: int = 0, *, ignore_zero: bool = True) -> None:
         self._dtype, self._ignore_zero = dtype, ignore_zero
@@ -83,22 +71,7 @@ class LabelTable:
         self._runs = np.empty((2, 0), np.int64)
 
     def add(self, labels: npt.NDArray[Any], corner: Sequence[int], values: npt.NDArray[Any] | None = None) -> None:
-        """Take the voxels of a box.
-
-        Parameters
-        ----------
-        labels : ndarray, shape (x, y, z)
-            The labels; fastest in Fortran order.
-        corner : sequence of 3 int
-            Where the first voxel is, along x, y, z; from -2^31 to 2^31.
-        values : ndarray, shape (c, x, y, z), optional
-            The second layer; fastest in Fortran order.
-
-        Raises
-        ------
-        ValueError
-            The shapes or types do not fit.
-        """
+        """Take the voxels of a box."""
         num_channels = len(self._totals)
         given = None if values is None else (values.dtype, values.shape)
         expected = None if not num_channels else (self._value_dtype, (num_channels, *labels.shape))
@@ -141,13 +114,7 @@ class LabelTable:
         self._extremes = np.concatenate([self._extremes, nothing], axis=1)
 
     def merge(self, rows: LabelRows) -> None:
-        """Take what another table gathered; floats are added in the order of these calls.
-
-        Parameters
-        ----------
-        rows : LabelRows
-            Each label once, of tables of the same types.
-        """
+        """Take what another table gathered; floats are added in the order of these calls."""
         from wkwdask.kernels.labels import tables_compiled as labels_compiled
 
         into = np.empty(len(rows.labels), np.int64)
@@ -197,24 +164,7 @@ def _merged_moments(ours: npt.NDArray[np.float64], theirs: npt.NDArray[np.float6
 def tabulate_labels(
     labels: npt.NDArray[Any], values: npt.NDArray[Any] | None = None, topleft: Sequence[int] = (0, 0, 0), *, ignore_zero: bool = True
 ) -> LabelRows:
-    """Gather what an array in memory says of its labels.
-
-    Parameters
-    ----------
-    labels : ndarray, shape (x, y, z)
-        The labels, integers.
-    values : ndarray, shape (c, x, y, z), optional
-        Another layer.
-    topleft : sequence of 3 int
-        Where the first voxel is.
-    ignore_zero : bool
-        Whether voxels with the label 0 do not count.
-
-    Returns
-    -------
-    LabelRows
-        In the order of the labels.
-    """
+    """Gather what an array in memory says of its labels."""
     table = LabelTable(labels.dtype, *(() if values is None else (values.dtype, len(values))), ignore_zero=ignore_zero)
     table.add(labels, topleft, values)
     return table.rows().sorted()
@@ -222,20 +172,6 @@ def tabulate_labels(
 
 def count_labels(labels: npt.NDArray[Any], *, ignore_zero: bool = True) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
     """Count the voxels of each label of an array in memory.
-
-    Parameters
-    ----------
-    labels : ndarray, shape (x, y, z)
-        The labels, integers.
-    ignore_zero : bool
-        Whether voxels with the label 0 do not count.
-
-    Returns
-    -------
-    labels : ndarray, shape (n,)
-        The labels that there are, in their order.
-    counts : ndarray of int64, shape (n,)
-        Voxels of each.
 
     Examples
     --------

@@ -28,16 +28,6 @@ def counted_values(dtype: np.dtype[Any]) -> npt.NDArray[Any]:
 def count_values(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Count each value of an integer type of 8 or 16 bits.
 
-    Parameters
-    ----------
-    values : ndarray, shape (n,)
-        The values, any stride.
-
-    Returns
-    -------
-    ndarray of int64
-        One count for each of :func:`counted_values`.
-
     Examples
     --------
     >>> counts = count_values(np.array([-1, 3, 3], np.int8))

@@ -47,28 +47,6 @@ def reduce_windows(
 ) -> None:
     """Reduce every window of a 3-D array to one voxel.
 
-    Parameters
-    ----------
-    source : ndarray, shape (x, y, z), Fortran order
-        Whole windows. Its voxel 0 is the lowest voxel of the first window.
-    factor : sequence of 3 int
-        Window lengths along x, y, z [voxels], at least 1.
-    method : str
-        One of ``METHODS``.
-    out : ndarray, shape (x, y, z), Fortran order
-        Takes one voxel per window, of the source's type.
-    low, high : sequence of 3 int, optional
-        The part of ``source`` that counts [voxels], by default all of it. Windows wholly outside leave their voxel as it is.
-    at : sequence of 3 int, optional
-        Voxel of ``out`` that the first window becomes.
-    ignore_zero : bool, optional
-        Whether voxels equal to zero do not count; for mean, median and mode.
-
-    Raises
-    ------
-    ValueError
-        The shapes do not fit, an array is not in Fortran order, the method is unknown, or it cannot ignore zeros.
-
     Examples
     --------
     >>> import numpy as np

@@ -13,15 +13,6 @@ if TYPE_CHECKING:
 def repeat_voxels(planes: npt.NDArray[Any], repeats: tuple[int, int, int], out: npt.NDArray[Any]) -> None:
     """Repeat voxels along three axes: rows first, then whole rows, which are copied at the speed of memory.
 
-    Parameters
-    ----------
-    planes : ndarray, shape (c, z, y, x)
-        The voxels, any strides.
-    repeats : tuple of 3 int
-        How often each comes along x, y, z.
-    out : ndarray, shape (c, z * repeats z, y * repeats y, x * repeats x)
-        What to fill, C-contiguous, of the same type.
-
     Notes
     -----
     Output of 256^3 voxels on one core of an EPYC, by 2-2-2: 9.2 GB/s (uint8), 8.2 (uint32), 5.0 (uint64); one broadcasting assignment, whose innermost loop

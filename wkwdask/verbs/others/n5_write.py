@@ -51,15 +51,7 @@ class N5Encoding:
     """How blocks are compressed."""
 
     def dataset(self, size: Vec3, dtype: Any, num_channels: int) -> N5Dataset:
-        """Describe a dataset.
-
-        Raises
-        ------
-        TypeError
-            N5 has no such type.
-        ValueError
-            A block would be too large.
-        """
+        """Describe a dataset."""
         native = np.dtype(dtype).newbyteorder("=")
         if native.name not in DTYPES:
             hint = {"bool": "uint8", "float16": "float32"}.get(native.name)
@@ -94,11 +86,6 @@ class N5Place:
 def n5_folder(url: str | os.PathLike[str]) -> str:
     """Turn what a user names into a local folder.
 
-    Raises
-    ------
-    UnsupportedError
-        It is remote.
-
     Examples
     --------
     >>> n5_folder("n5:///data/em.n5/raw")
@@ -111,26 +98,7 @@ def n5_folder(url: str | os.PathLike[str]) -> str:
 
 
 def n5_place(folder: str, *, is_level: bool | None = None) -> N5Place:
-    """Find out what is around a dataset that is written.
-
-    Parameters
-    ----------
-    folder : str
-        The dataset, from :func:`n5_folder`.
-    is_level : bool, optional
-        Whether it is a level of the group above; by default where it is named like one.
-
-    Returns
-    -------
-    N5Place
-
-    Raises
-    ------
-    CorruptError
-        An ``attributes.json`` above is no JSON.
-    ExistsError
-        Something else is there, or above.
-    """
+    """Find out what is around a dataset that is written."""
     levels = level_number(os.path.basename(folder)) is not None if is_level is None else is_level
     for path in (folder, os.path.dirname(folder)) if levels else (folder,):
         if holds_wkw(path):
@@ -158,22 +126,7 @@ def _known_lengths(group: str) -> Lengths | None:
 
 
 def other_levels(group: str, count: int, lengths_nm: Lengths | None) -> list[str]:
-    """List the levels of a group that stay as they are where the first ones are written.
-
-    Parameters
-    ----------
-    group : str
-        The group.
-    count : int
-        How many levels are written, ``s0`` first.
-    lengths_nm : tuple of 3 float, optional
-        Edge lengths of a voxel of ``s0`` then [nm].
-
-    Raises
-    ------
-    ExistsError
-        They are measured by a finest level of another size.
-    """
+    """List the levels of a group that stay as they are where the first ones are written."""
     numbers = [number for number in map(level_number, os.listdir(group)) if number is not None] if os.path.isdir(group) else []
     others = [f"s{number}" for number in sorted(numbers) if number >= count and os.path.isfile(f"{group}/s{number}/{FILE_NAME}")]
     before = _known_lengths(group) if others else None
@@ -203,42 +156,7 @@ def _place_settings(dataset: N5Dataset, at: LevelPlace) -> dict[str, Any]:
 def lay_out_n5_array(
     url: str | os.PathLike[str], offset: Vec3, content: Content, encoding: N5Encoding, existing: str, mag: Mag | None = None, lengths_nm: Lengths | None = None
 ) -> StagedMags:
-    """Check and lay out the writing of an array as one dataset.
-
-    Parameters
-    ----------
-    url : str or path
-        The dataset.
-    offset : tuple of 3 int
-        Absolute voxel of the mag that element 0 is.
-    content : Content
-        The array.
-    encoding : N5Encoding
-        How it is stored.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    mag : Mag, optional
-        Its mag relative to the finest level of its group.
-    lengths_nm : tuple of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm].
-
-    Returns
-    -------
-    StagedMags
-
-    Raises
-    ------
-    ExistsError
-        Something else is there.
-    ResumeError
-        What was interrupted was started with other settings.
-    TypeError
-        N5 has no such type.
-    UnsupportedError
-        The URL is remote.
-    ValueError
-        An option makes no sense.
-    """
+    """Check and lay out the writing of an array as one dataset."""
     check_existing(existing)
     place = n5_place(n5_folder(url))
     num_channels, width, height, depth = content.shape
@@ -252,30 +170,7 @@ def lay_out_n5_array(
 
 
 def lay_out_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, workers: int) -> Rechunk:
-    """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on.
-
-    Parameters
-    ----------
-    folder : str
-        The dataset, a level of the group above it.
-    copy : Copy
-        What goes there.
-    encoding : N5Encoding
-        How it is stored.
-    lengths_nm : tuple of 3 float, optional
-        Edge lengths of a voxel of the group's finest level [nm].
-    mag : Mag
-        Its mag relative to that.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-
-    Raises
-    ------
-    ExistsError, ResumeError, TypeError, ValueError
-        As for :func:`lay_out_n5_array`.
-    """
+    """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on."""
     draft, staged = _level(folder, copy.source, encoding, lengths_nm, mag, existing, copy.input)
     return copied(copy, draft, staged, workers)
 

@@ -39,42 +39,7 @@ def lay_out_copy(
     compress: str | None = None,
     force: bool = False,
 ) -> Rechunk:  # fmt: skip
-    """Check and lay out the making of one scale, or find the interrupted job that is to go on.
-
-    Parameters
-    ----------
-    url : str
-        The volume in which the scale appears.
-    kind : str
-        ``"image"`` or ``"segmentation"``.
-    copy : ScaleCopy
-        What goes where.
-    command : str
-        What a user asked for.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-    in_place : bool
-        Whether the scale replaces its own source.
-    compress : str, optional
-        How chunks that are files of their own are compressed.
-    force : bool
-        Whether a segmentation may be encoded in a way that changes ids.
-
-    Returns
-    -------
-    Rechunk
-
-    Raises
-    ------
-    ResumeError
-        Another job that writes the scale was interrupted.
-    UnsupportedError
-        The target is remote, or the scale's folder outside of it.
-    ValueError
-        Some reader would stumble over the scale, or the volume is of another type.
-    """
+    """Check and lay out the making of one scale, or find the interrupted job that is to go on."""
     place = volume_place(url)
     volume: VolumeType = type_at(place, copy.source.dtype, copy.source.num_channels, kind)
     scale = replace(copy.scale, key=place.key_for(copy.scale.resolution))

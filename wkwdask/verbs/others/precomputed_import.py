@@ -27,44 +27,7 @@ _COMMAND = "convert"
 def lay_out_scale_import(
     source: Any, url: str | os.PathLike[str], mag: Mag, taken: SourceOptions, stored: ScaleOptions, kind: str | None, existing: str, workers: int
 ) -> Import:
-    """Check and lay out the import of one scale, or find the interrupted job that is to go on.
-
-    Parameters
-    ----------
-    source : str, path or sequence of them
-        Images or an array, see :func:`wkwdask.formats.pictures.foreign.open_foreign`.
-    url : str or path
-        The volume.
-    mag : Mag
-        Which scale, by its mag.
-    taken : SourceOptions
-        What of the source is taken over; its offset may be negative.
-    stored : ScaleOptions
-        How the scale is stored.
-    kind : str, optional
-        ``"image"`` or ``"segmentation"``; by default as the volume that is there, else by the type.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    Import
-
-    Raises
-    ------
-    BoundsError
-        The box holds nothing of the source.
-    ExistsError
-        The folder holds something else.
-    ResumeError
-        Another job that writes the scale was interrupted.
-    UnsupportedError
-        The volume is remote.
-    ValueError
-        An option makes no sense, the voxel size is not known, or some reader would stumble over the scale.
-    """
+    """Check and lay out the import of one scale, or find the interrupted job that is to go on."""
     place = volume_place(url)
     imported = Imported(*open_source(source, taken, mag), taken)
     voxels = imported.source

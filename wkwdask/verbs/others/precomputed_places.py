@@ -30,15 +30,7 @@ class VolumePlace:
     """What its ``info`` says, None where there is none yet."""
 
     def folder_of(self, key: str) -> str:
-        """Say where a scale is or will be.
-
-        Raises
-        ------
-        ExistsError
-            Its owner locked it.
-        UnsupportedError
-            It lies outside of the volume, or another one has the same folder.
-        """
+        """Say where a scale is or will be."""
         source = f"{self.folder}/{FILE_NAME}"
         folder = self._path(key)
         if os.path.commonpath([folder, self.folder]) != self.folder or folder == self.folder:
@@ -70,13 +62,7 @@ class VolumePlace:
         return next((scale for scale in scales if same_resolution(scale.resolution, resolution)), None)
 
     def key_for(self, resolution: Lengths) -> str:
-        """Choose the key of a scale: that of the one with its resolution, else the usual one.
-
-        Raises
-        ------
-        ExistsError
-            Another scale has that key.
-        """
+        """Choose the key of a scale: that of the one with its resolution, else the usual one."""
         known = self.scale_like(resolution)
         if known is not None:
             return known.key
@@ -86,13 +72,7 @@ class VolumePlace:
         return key
 
     def resolution_of(self, mag: Mag) -> Lengths:
-        """Give the edge lengths of a voxel of a mag [nm]: those that its scale states, else multiples of those of mag 1.
-
-        Raises
-        ------
-        ValueError
-            No scale is there yet whose mag is known.
-        """
+        """Give the edge lengths of a voxel of a mag [nm]: those that its scale states, else multiples of those of mag 1."""
         scales = () if self.info is None else self.info.scales
         mags = () if self.info is None else mags_of(self.info)
         known = [(its_mag, scale) for its_mag, scale in zip(mags, scales, strict=True) if its_mag is not None]
@@ -114,20 +94,6 @@ def same_resolution(lengths: Lengths, others: Lengths) -> bool:
 def volume_folder(url: str | os.PathLike[str]) -> str:
     """Turn what a user names into the local folder of a volume that is written.
 
-    Parameters
-    ----------
-    url : str or path
-        A path, a ``file://`` URL, either behind ``precomputed://``, or before ``|neuroglancer-precomputed:``.
-
-    Returns
-    -------
-    str
-
-    Raises
-    ------
-    UnsupportedError
-        It is remote.
-
     Examples
     --------
     >>> volume_folder("precomputed:///data/em")
@@ -140,26 +106,7 @@ def volume_folder(url: str | os.PathLike[str]) -> str:
 
 
 def volume_place(url: str | os.PathLike[str]) -> VolumePlace:
-    """Find out what is in the folder of a volume that is written.
-
-    Parameters
-    ----------
-    url : str or path
-        The volume, as for :func:`volume_folder`.
-
-    Returns
-    -------
-    VolumePlace
-
-    Raises
-    ------
-    CorruptError
-        Its ``info`` breaks its format.
-    ExistsError
-        It is a WKW dataset, layer or mag, or a scale of a volume.
-    UnsupportedError
-        It is remote, or its ``info`` says that it is elsewhere.
-    """
+    """Find out what is in the folder of a volume that is written."""
     folder = os.path.realpath(volume_folder(url))
     info = find_info(folder)
     if info is not None and info.redirect is not None:

@@ -74,47 +74,14 @@ class ScalePyramid(Pyramid):
         check_not_replaced(self.source)
 
     def finished_before(self, report: Report) -> Report:
-        """Make sure that a finished pyramid is that of the source as it is now.
-
-        Raises
-        ------
-        ResumeError
-            The source has changed.
-        """
+        """Make sure that a finished pyramid is that of the source as it is now."""
         if digest(self.source.volume.stored_states()) != self.staged.settings["states"]:
             raise ResumeError(f'{self.source.name}: has changed since the pyramid was built; existing="overwrite" makes it anew')
         return report
 
 
 def lay_out_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOptions, existing: str, workers: int) -> ScalePyramid:
-    """Check and lay out the building of a pyramid, or find the interrupted one that is to go on.
-
-    Parameters
-    ----------
-    url : str or path
-        A precomputed volume; the folder of a scale makes that scale the finest.
-    options : ScalePyramidOptions
-        What to build.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    ScalePyramid
-
-    Raises
-    ------
-    MissingError
-        There is no such scale, or it has no files.
-    ResumeError
-        A pyramid with other settings was interrupted.
-    UnsupportedError
-        The volume is remote, or the scale has no mag.
-    ValueError
-        An option makes no sense.
-    """
+    """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
     layer = open_precomputed_layer(url)
     try:
         source = layer.volume(options.finest)
@@ -152,26 +119,12 @@ def lay_out_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOpti
 
 
 def choose_method(options: ScalePyramidOptions, kind: str) -> str:
-    """Choose how a window becomes a voxel.
-
-    Raises
-    ------
-    ValueError
-        The method is unknown, or does not go with ``ignore_zero``.
-    """
+    """Choose how a window becomes a voxel."""
     return check_method(_METHOD_OF_TYPE[kind] if options.method == "default" else options.method, ignore_zero=options.ignore_zero)
 
 
 def choose_mags(source: AbsoluteVolume, options: ScalePyramidOptions, voxel_size_nm: Lengths | None) -> list[Mag]:
-    """Choose the mags of a pyramid.
-
-    Raises
-    ------
-    UnsupportedError
-        The finest scale has no mag.
-    ValueError
-        Options contradict each other, or the mags are no ladder.
-    """
+    """Choose the mags of a pyramid."""
     finest = source.box.mag
     if voxel_size_nm is None or any(abs(a / (b * n) - 1) > SAME for a, b, n in zip(source.volume.scale.resolution, voxel_size_nm, finest.factors, strict=True)):
         raise UnsupportedError(f"{source.name}: its voxel size is not a power-of-two multiple of that of the first scale, so no pyramid can be built from it")

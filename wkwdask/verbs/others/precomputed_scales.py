@@ -42,26 +42,7 @@ class ScaleOptions:
 
 
 def stored_like(scale: Scale, options: ScaleOptions, volume: VolumeType) -> Scale:
-    """Describe a scale of the same voxels that is stored as a user asks for.
-
-    Parameters
-    ----------
-    scale : Scale
-        What it is stored like, where nothing is asked for.
-    options : ScaleOptions
-        What is asked for.
-    volume : VolumeType
-        What is stored.
-
-    Returns
-    -------
-    Scale
-
-    Raises
-    ------
-    ValueError
-        An option makes no sense.
-    """
+    """Describe a scale of the same voxels that is stored as a user asks for."""
     encoding = options.encoding or scale.encoding
     hints = dict(scale.options) if encoding == scale.encoding else {}
     hints |= quality_hint(encoding, options.quality)
@@ -86,15 +67,7 @@ def _sharding(scale: Scale, new: Scale, options: ScaleOptions, volume: VolumeTyp
 
 
 def source_settings(source: AbsoluteVolume, states: States | None = None) -> dict[str, Any]:
-    """Name the scale that is read and the state of all its files, so that a job goes on only with what it began with.
-
-    Parameters
-    ----------
-    source : AbsoluteVolume
-        The scale.
-    states : States, optional
-        The state of its files, where somebody has looked at them already.
-    """
+    """Name the scale that is read and the state of all its files, so that a job goes on only with what it began with."""
     stored = source.volume
     states = stored.stored_states() if states is None else states
     name = hashlib.blake2b(repr((stored.scale, stored.dtype.str, stored.num_channels)).encode(), digest_size=8).hexdigest()

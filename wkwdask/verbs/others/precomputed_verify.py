@@ -63,24 +63,7 @@ class _ScaleScope:
 
 
 class ScaleVerification(Verification):
-    """A check of a precomputed volume that can be run.
-
-    Parameters
-    ----------
-    url : str or path
-        A local volume or one of its scales.
-    mags : sequence of Mag or str, optional
-        Which scales, by their mags; by default all.
-    decode : bool
-        Whether chunks are decoded.
-
-    Raises
-    ------
-    MissingError
-        There is no such volume or mag.
-    UnsupportedError
-        It is remote, so that its files cannot be listed.
-    """
+    """A check of a precomputed volume that can be run."""
 
     def __init__(self, url: str | os.PathLike[str], mags: Sequence[Mag] | None, *, decode: bool) -> None:
         self._started = time.monotonic()

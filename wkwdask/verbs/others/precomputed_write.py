@@ -67,13 +67,7 @@ class ScaleEncoding:
     """How chunks that are files of their own are compressed, None or ``"gzip"``."""
 
     def scale(self, key: str, size: Vec3, offset: Vec3, resolution: Lengths, volume: VolumeType) -> Scale:
-        """Describe the scale.
-
-        Raises
-        ------
-        ValueError
-            An option makes no sense.
-        """
+        """Describe the scale."""
         encoding = self.encoding or default_encoding(volume)
         options = quality_hint(encoding, self.quality)
         sharding = None if isinstance(self.sharded, bool) else self.sharded
@@ -85,13 +79,7 @@ class ScaleEncoding:
 
 
 def quality_hint(encoding: str, quality: int | None) -> dict[str, Any]:
-    """Give what ``info`` says about the quality of an encoding; nothing where none is asked for.
-
-    Raises
-    ------
-    ValueError
-        The encoding has no quality.
-    """
+    """Give what ``info`` says about the quality of an encoding; nothing where none is asked for."""
     if quality is None:
         return {}
     if encoding not in _QUALITIES:
@@ -100,15 +88,7 @@ def quality_hint(encoding: str, quality: int | None) -> dict[str, Any]:
 
 
 def check_compress(compress: str | None, sharding: object) -> None:
-    """Make sure that files of chunks can be compressed like that.
-
-    Raises
-    ------
-    TypeError
-        Shards are described by something else than a Sharding.
-    ValueError
-        There is no such compression, or chunks are no files.
-    """
+    """Make sure that files of chunks can be compressed like that."""
     if not isinstance(sharding, (Sharding, NoneType)):
         raise TypeError(f"sharded must be True, False or a Sharding, such as choose_sharding gives, got {sharding!r}")
     if compress not in SUFFIXES:
@@ -128,28 +108,7 @@ def default_encoding(volume: VolumeType) -> str:
 
 
 def type_at(place: VolumePlace, dtype: Any, num_channels: int, kind: str | None) -> VolumeType:
-    """Give the type of a volume, and make sure that it is that of the scales which are there.
-
-    Parameters
-    ----------
-    place : VolumePlace
-        Where it is written.
-    dtype : dtype_like
-        Type of one channel.
-    num_channels : int
-        Values per voxel.
-    kind : str, optional
-        ``"image"`` or ``"segmentation"``; by default what it is already, else integers of 32 bits and more are a segmentation.
-
-    Returns
-    -------
-    VolumeType
-
-    Raises
-    ------
-    ValueError
-        It has another type, or there is no such kind.
-    """
+    """Give the type of a volume, and make sure that it is that of the scales which are there."""
     native = np.dtype(dtype).newbyteorder("=")
     if kind not in (None, *TYPES):
         raise ValueError(f'type must be "image" or "segmentation", got {kind!r}')
@@ -169,43 +128,7 @@ def lay_out_scales(
     place: VolumePlace, volume: VolumeType, scales: Sequence[tuple[Scale, Mag]], draft: Draft, nbytes_in: int, *,
     compress: str | None = None, force: bool = False, **options: Any,
 ) -> tuple[StagedMags, list[str]]:  # fmt: skip
-    """Check and lay out the making of scales of one volume, in whatever way.
-
-    Parameters
-    ----------
-    place : VolumePlace
-        The volume.
-    volume : VolumeType
-        What its scales have in common.
-    scales : sequence of (Scale, Mag)
-        What is made, finest first.
-    draft : Draft
-        The job, with the folders of the scales.
-    nbytes_in : int
-        Voxel bytes that go in.
-    compress : str, optional
-        How chunks that are files of their own are compressed, ``"gzip"`` or not at all.
-    force : bool
-        Whether a segmentation may be encoded in a way that changes ids.
-    **options
-        Further fields of :class:`StagedMags`.
-
-    Returns
-    -------
-    staged : StagedMags
-        Its targets are in the order of ``scales``.
-    warnings : list of str
-        What is written right, but shown wrong by the viewer.
-
-    Raises
-    ------
-    ValueError
-        Some reader would stumble over a scale.
-    ExistsError
-        ``info`` lists a scale, and ``existing="error"``.
-    UnsupportedError
-        A scale lies outside of the volume.
-    """
+    """Check and lay out the making of scales of one volume, in whatever way."""
     notes: list[str] = []
     targets = []
     for number, (scale, mag) in enumerate(scales):
@@ -229,45 +152,7 @@ def lay_out_scale(
     url: str | os.PathLike[str], offset: Vec3, content: Content, encoding: ScaleEncoding, existing: str, kind: str | None = None, mag: Mag | None = None,
     lengths_nm: Lengths | None = None, *, force: bool = False,
 ) -> tuple[StagedMags, list[str]]:  # fmt: skip
-    """Check and lay out the writing of an array as one scale.
-
-    Parameters
-    ----------
-    url : str or path
-        The volume.
-    offset : tuple of 3 int
-        Absolute voxel of the scale that element 0 goes to; may be negative.
-    content : Content
-        The array.
-    encoding : ScaleEncoding
-        How the scale is stored.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    kind : str, optional
-        ``"image"`` or ``"segmentation"``.
-    mag : Mag, optional
-        Which scale, by its mag; by default mag 1.
-    lengths_nm : tuple of 3 float, optional
-        Edge lengths of the array's voxels [nm].
-    force : bool
-        Whether a segmentation may be encoded in a way that changes ids.
-
-    Returns
-    -------
-    StagedMags, list of str
-        As for :func:`lay_out_scales`.
-
-    Raises
-    ------
-    ValueError
-        An option makes no sense, or the volume has another type or voxel size.
-    ExistsError
-        The folder holds something else.
-    ResumeError
-        What was interrupted was started with other settings.
-    UnsupportedError
-        The URL is remote.
-    """
+    """Check and lay out the writing of an array as one scale."""
     check_existing(existing)
     place = volume_place(url)
     mag = Mag(1, 1, 1) if mag is None else mag
@@ -286,22 +171,7 @@ def lay_out_scale(
 
 
 def resolution_for(place: VolumePlace, mag: Mag, lengths_nm: Lengths | None) -> Lengths:
-    """Decide how large the voxels of a scale are [nm].
-
-    Parameters
-    ----------
-    place : VolumePlace
-        The volume.
-    mag : Mag
-        The mag of the scale.
-    lengths_nm : tuple of 3 float, optional
-        What is said of it; not needed where the volume has scales.
-
-    Raises
-    ------
-    ValueError
-        Nobody says it, or the scales that are there say something else.
-    """
+    """Decide how large the voxels of a scale are [nm]."""
     if place.info is None or not place.info.scales:
         if mag != Mag(1, 1, 1):
             raise ValueError(f"{place.folder}: has no scales yet; mag= adds a coarser scale to a volume that is there")

@@ -38,13 +38,7 @@ class ImagePlace:
         return f"{self.folder}/{mag.name}"
 
     def check_alone(self, mag: Mag, lengths: Lengths) -> None:
-        """Make sure that no array of another name has the voxels of a mag.
-
-        Raises
-        ------
-        ExistsError
-            One has: the image was made by something else.
-        """
+        """Make sure that no array of another name has the voxels of a mag."""
         for entry in () if self.image is None else self.image["datasets"]:
             steps = [step["scale"] for step in entry.get("coordinateTransformations", []) if step.get("type") == "scale"]
             same = bool(steps) and all(abs(a / b - 1) < 1e-3 for a, b in zip(steps[0][-3:], reversed(lengths), strict=True) if b)
@@ -57,13 +51,7 @@ class ImagePlace:
         return next((size for size in self._sizes().values() if size is not None), None)
 
     def check_voxel_size(self, size: Lengths, replaced: Collection[Mag]) -> None:
-        """Make sure that the arrays that stay say the same of a voxel of mag 1; an image that something else wrote is left to :meth:`check_alone`.
-
-        Raises
-        ------
-        FormatError
-            They say something else: levels would not lie over each other.
-        """
+        """Make sure that the arrays that stay say the same of a voxel of mag 1; an image that something else wrote is left to :meth:`check_alone`."""
         names = {mag.name for mag in replaced}
         for path, found in self._sizes().items():
             if found is None:
@@ -101,26 +89,7 @@ def is_zarr_image(target: object) -> bool:
 
 
 def image_place(url: str | os.PathLike[str]) -> ImagePlace:
-    """Find out what is in the folder of an image that is written.
-
-    Parameters
-    ----------
-    url : str or path
-        The group, with or without ``zarr://`` before it.
-
-    Returns
-    -------
-    ImagePlace
-
-    Raises
-    ------
-    CorruptError
-        Its metadata is broken.
-    ExistsError
-        It is something else.
-    UnsupportedError
-        It is remote.
-    """
+    """Find out what is in the folder of an image that is written."""
     text = os.fspath(url).removeprefix(PREFIX)
     if is_remote(text):
         raise UnsupportedError(f"{text}: images are written to local folders only; write to one and copy it there, such as with aws s3 or gsutil")

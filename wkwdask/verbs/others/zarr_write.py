@@ -85,13 +85,7 @@ def default_compression(dtype: np.dtype[Any], *, is_label: bool) -> str:
 
 
 def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -> ZarrTarget:
-    """Lay out an array.
-
-    Raises
-    ------
-    ValueError
-        An option makes no sense.
-    """
+    """Lay out an array."""
     compression = options.compression or default_compression(new.dtype, is_label=new.is_label)
     level = check_compression(compression, options.level)
     if min(options.chunk_shape) < 1:
@@ -144,38 +138,7 @@ def lay_out_image_array(
     url: str | os.PathLike[str], offset: Vec3, content: Content, options: ArrayOptions, existing: str, mag: Mag | None = None,
     voxel_size: Lengths | None = None, *, is_label: bool | None = None,
 ) -> StagedMags:  # fmt: skip
-    """Check and lay out the writing of an array as one mag of an image.
-
-    Parameters
-    ----------
-    url : str or path
-        The image's group.
-    offset : tuple of 3 int
-        Absolute voxel of the mag that is element 0; may be negative.
-    content : Content
-        The array.
-    options : ArrayOptions
-        How it is stored.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    mag : Mag, optional
-        Which mag, by default 1.
-    voxel_size : tuple of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm]; by default as the image says.
-    is_label : bool, optional
-        Whether voxels are ids; by default integers of 32 bits and more in one channel are.
-
-    Raises
-    ------
-    ExistsError
-        The folder holds something else.
-    ResumeError
-        What was interrupted was started with other settings.
-    UnsupportedError
-        The URL is remote.
-    ValueError
-        An option makes no sense, or the image there has other axes or voxels.
-    """
+    """Check and lay out the writing of an array as one mag of an image."""
     check_existing(existing)
     place = image_place(url)
     version = _version(place, options)
@@ -214,26 +177,7 @@ class ArrayCopy(Copy):
 
 
 def lay_out_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, options: ArrayOptions, workers: int) -> Rechunk:
-    """Check and lay out the making of one array, or find the interrupted job that is to go on.
-
-    Parameters
-    ----------
-    url : str or path
-        The image's group.
-    copy : ArrayCopy
-        What goes there.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    options : ArrayOptions
-        How it is stored.
-    workers : int
-        How many tasks run at once.
-
-    Raises
-    ------
-    ExistsError, ResumeError, UnsupportedError, ValueError
-        As for :func:`lay_out_image_array`.
-    """
+    """Check and lay out the making of one array, or find the interrupted job that is to go on."""
     draft, staged = _array(url, copy.source, copy.voxel_size_nm, existing, options, copy.input, is_label=copy.is_label)
     return copied(copy, draft, staged, workers)
 
@@ -242,30 +186,7 @@ def lay_out_image_import(
     url: str | os.PathLike[str], imported: Imported, voxel_size_nm: Lengths | None, existing: str, options: ArrayOptions, workers: int, *,
     is_label: bool | None,
 ) -> Import:  # fmt: skip
-    """Check and lay out the making of one array of images or an array in another format.
-
-    Parameters
-    ----------
-    url : str or path
-        The image's group.
-    imported : Imported
-        What goes there.
-    voxel_size_nm : tuple of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm]; by default as the image says that is there.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    options : ArrayOptions
-        How it is stored.
-    workers : int
-        How many tasks run at once.
-    is_label : bool, optional
-        Whether voxels are ids; by default integers of 32 bits and more in one channel are.
-
-    Raises
-    ------
-    ExistsError, ResumeError, UnsupportedError, ValueError
-        As for :func:`lay_out_image_array`.
-    """
+    """Check and lay out the making of one array of images or an array in another format."""
     place, source = image_place(url), imported.source
     size = voxel_size_nm or place.voxel_size
     if size is None:

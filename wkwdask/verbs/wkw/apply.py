@@ -104,15 +104,7 @@ class Apply(Plan):
 
 
 def open_sources(sources: Sequence[str | os.PathLike[str]], options: ApplyOptions) -> tuple[tuple[Volume, ...], Volume | None]:
-    """Open what is read.
-
-    Raises
-    ------
-    MissingError
-        There is no such mag.
-    ValueError
-        No source is named, or several layers could be meant.
-    """
+    """Open what is read."""
     if not sources:
         raise ValueError("name at least one source")
     return tuple(open_any(url) for url in sources), None if options.mask is None else open_any(options.mask)
@@ -128,15 +120,7 @@ def make_application(
     workers: int,
     region: Vec3 | None = None,
 ) -> Application:
-    """Plan how a function is applied.
-
-    Raises
-    ------
-    BoundsError
-        ``where`` lies outside of the first source.
-    ValueError
-        Sources cannot be read together, or an option makes no sense.
-    """
+    """Plan how a function is applied."""
     for volume in (*volumes, *(() if mask is None else (mask,))):
         is_finer(volume.box.mag, mag)
     if min(options.halo) < 0:
@@ -151,13 +135,7 @@ def make_application(
 
 
 def trial_of(function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str] | None, options: ApplyOptions) -> Task:
-    """Lay out one call of a function before anything is planned.
-
-    Raises
-    ------
-    BoundsError, MissingError, TypeError, UnsupportedError, ValueError
-        As for :func:`wkwdask.apply`.
-    """
+    """Lay out one call of a function before anything is planned."""
     volumes, mask = open_sources(sources, options)
     mag = volumes[0].box.mag if target is None else place_of(target, allow_external=options.allow_external).mag
     header = header_for(volumes[0], options, volumes[0].box.in_mag(mag))
@@ -166,15 +144,7 @@ def trial_of(function: Callable[..., Any], sources: Sequence[str | os.PathLike[s
 
 
 def header_for(first: Volume, options: ApplyOptions, box: BoundingBox) -> WkwHeader:
-    """Choose how a result is stored: what is not given as in the first source where that is WKW, with files as long as suits the box of the result.
-
-    Raises
-    ------
-    TypeError
-        WKW has no voxel type for the dtype.
-    ValueError
-        An option makes no sense.
-    """
+    """Choose how a result is stored: what is not given as in the first source where that is WKW, with files as long as suits the box of the result."""
     like = first.header if isinstance(first, WkwVolume) else None
     block_len = options.block_len or (32 if like is None else like.block_len)
     largest = LARGEST_FILE_LEN if like is None else like.file_len
@@ -188,32 +158,7 @@ def header_for(first: Volume, options: ApplyOptions, box: BoundingBox) -> WkwHea
 def lay_out_apply(
     function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], options: ApplyOptions, existing: str, workers: int
 ) -> Apply:
-    """Check and lay out the making of a mag by a function, or find the interrupted job that is to go on.
-
-    Parameters
-    ----------
-    function : callable
-        What is applied.
-    sources : sequence of str or path
-        What is read.
-    target : str or path
-        The mag's folder.
-    options : ApplyOptions
-        How.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    Apply
-
-    Raises
-    ------
-    BoundsError, MissingError, ResumeError, TypeError, UnsupportedError, ValueError
-        As for :func:`wkwdask.apply`.
-    """
+    """Check and lay out the making of a mag by a function, or find the interrupted job that is to go on."""
     check_level(options.level)
     volumes, mask = open_sources(sources, options)
     place = place_of(target, allow_external=options.allow_external)

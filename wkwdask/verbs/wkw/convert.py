@@ -44,24 +44,7 @@ class ImportOptions:
 
 
 def target_folder(target: str | os.PathLike[str], layer: str | None, mag: Mag | None, category: str) -> str:
-    """Say where the mag goes that a user means with a dataset, a layer or a mag.
-
-    Parameters
-    ----------
-    target : str or path
-        A dataset or a layer or a mag, which need not be there.
-    layer : str, optional
-        Name of the layer, where the target is a dataset.
-    mag : Mag, optional
-        The mag, 1 by default.
-    category : str
-        Names the layer of a dataset, where nothing else does.
-
-    Raises
-    ------
-    ValueError
-        The target is a mag's folder, and another mag is named; or it is a layer or mag, and a layer is named too; or a new layer cannot have the name.
-    """
+    """Say where the mag goes that a user means with a dataset, a layer or a mag."""
     folder = local_path(target)
     named = _mag_named(os.path.basename(folder))
     if layer is None and named is not None and read_datasource(folder) is None:
@@ -81,13 +64,7 @@ def target_folder(target: str | os.PathLike[str], layer: str | None, mag: Mag | 
 
 
 def _check_outside(folder: str, *, is_dataset: bool) -> None:
-    """Make sure that a dataset is not made inside of a layer or mag of another one.
-
-    Raises
-    ------
-    ValueError
-        It would be.
-    """
+    """Make sure that a dataset is not made inside of a layer or mag of another one."""
     above = [folder.rpartition("/")[0], folder.rpartition("/")[0].rpartition("/")[0]]
     outer = None if is_dataset else next((path for path in above if path and read_datasource(path) is not None), None)
     if outer is not None:
@@ -102,38 +79,7 @@ def _mag_named(name: str) -> Mag | None:
 
 
 def lay_out_import(source: Source, foreign: Foreign, url: str, options: ImportOptions, existing: str, workers: int) -> tuple[Import, Place]:
-    """Check and lay out the import of one mag, or find the interrupted job that is to go on.
-
-    Parameters
-    ----------
-    source : Source
-        What is read, see :func:`open_source`.
-    foreign : Foreign
-        What it says about itself.
-    url : str
-        The mag's folder.
-    options : ImportOptions
-        What a user chose.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    Import
-    Place
-        Where the mag goes.
-
-    Raises
-    ------
-    ResumeError
-        Another job that writes the mag was interrupted.
-    TypeError
-        WKW has no voxel type for the values.
-    ValueError
-        An option makes no sense, the voxel size is not known, or the layer has another type.
-    """
+    """Check and lay out the import of one mag, or find the interrupted job that is to go on."""
     check_category(options.category)
     header = options.encoding.header(source.dtype, source.num_channels, source.box)
     place = place_of(url, allow_external=options.allow_external)

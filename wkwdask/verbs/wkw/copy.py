@@ -23,27 +23,7 @@ _NAMED = 5
 def find_copies(
     url: str | os.PathLike[str], target: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None
 ) -> tuple[list[Move], str]:
-    """List the mags that are copied, and say what is not.
-
-    Parameters
-    ----------
-    url, target : str or path
-        A dataset, a layer or a mag, and where it goes.
-    layers : sequence of str, optional
-        The layers of a dataset, by default all that are stored as WKW.
-    mags : sequence of Mag, optional
-        The mags, by default all of each layer.
-
-    Returns
-    -------
-    list of Move, str
-        The second is empty where nothing stays behind.
-
-    Raises
-    ------
-    MissingError, ValueError
-        See :func:`wkwdask.verbs.wkw.rechunk.find_moves`.
-    """
+    """List the mags that are copied, and say what is not."""
     located = locate(url)
     if layers is None:
         stored = [layer.name for layer in located.layers if data_format(layer) == "wkw"]

@@ -99,26 +99,7 @@ class Scope:
 
 
 def look_at(url: str | os.PathLike[str], layers: Sequence[str] | None = None, mags: Sequence[Mag] | None = None) -> Scope:
-    """Find out what is there: all that can be told without reading a data file beyond its first 16 bytes.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset, a layer or a mag.
-    layers : sequence of str, optional
-        The layers, by default all.
-    mags : sequence of Mag, optional
-        The mags, by default all.
-
-    Returns
-    -------
-    Scope
-
-    Raises
-    ------
-    MissingError
-        Nothing of that kind is there.
-    """
+    """Find out what is there: all that can be told without reading a data file beyond its first 16 bytes."""
     path = local_path(url)
     faults: list[Fault] = []
     found, dataset, datasource, only = _find(path, faults)
@@ -294,22 +275,7 @@ def _lost(folder: str, listing: Listing, record: npt.NDArray[np.int64]) -> Itera
 
 
 def check_header(folder: str, listing: Listing, faults: list[Fault]) -> WkwHeader | None:
-    """Check ``header.wkw``, and go by most of the files where it cannot be right.
-
-    Parameters
-    ----------
-    folder : str
-        The mag's folder.
-    listing : Listing
-        Its files.
-    faults : list of Fault
-        Takes what is wrong.
-
-    Returns
-    -------
-    WkwHeader or None
-        What its files should be like, None where nothing says so.
-    """
+    """Check ``header.wkw``, and go by most of the files where it cannot be right."""
     path = f"{folder}/{HEADER_NAME}"
     header = None
     try:

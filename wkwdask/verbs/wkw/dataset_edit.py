@@ -26,15 +26,7 @@ if TYPE_CHECKING:
 
 
 def datasource_of(dataset: str) -> DataSource:
-    """Read the JSON of a dataset that must have one.
-
-    Raises
-    ------
-    CorruptError
-        It breaks its format.
-    MissingError
-        There is none.
-    """
+    """Read the JSON of a dataset that must have one."""
     datasource = read_datasource(dataset)
     if datasource is None:
         raise MissingError(f"{dataset}/{FILE_NAME}: not found")
@@ -42,15 +34,7 @@ def datasource_of(dataset: str) -> DataSource:
 
 
 def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) -> Layer:
-    """Find a layer of a dataset.
-
-    Raises
-    ------
-    CorruptError
-        The JSON breaks its format, or says something impossible of the layer.
-    MissingError
-        There is no such dataset or layer.
-    """
+    """Find a layer of a dataset."""
     datasource = datasource_of(dataset) if datasource is None else datasource
     if datasource.layer(name) is None:
         names = [layer.name for layer in datasource.layers] + [layer.name for layer in datasource.odd]
@@ -60,13 +44,7 @@ def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) 
 
 @contextlib.contextmanager
 def kept_idle(layer: Layer) -> Iterator[None]:
-    """Keep jobs from starting in a layer; a job that works or can resume there would not find it again.
-
-    Raises
-    ------
-    LockedError
-        There is such a job.
-    """
+    """Keep jobs from starting in a layer; a job that works or can resume there would not find it again."""
     _check_idle(layer)
     with contextlib.ExitStack() as guards:
         for folder in sorted({os.path.realpath(folder) for folder in _folders_of(layer)}):
@@ -101,24 +79,6 @@ def rename_layer(dataset: str, old: str, new: str) -> None:
     The new name becomes a link to the folder, the JSON takes the new name and paths in one step, and link and folder change places in one step: at any
     moment the paths of the JSON lead to the mags. Where the system cannot swap two names, the folder keeps the old one. The same call ends what was
     interrupted.
-
-    Parameters
-    ----------
-    dataset : str
-        The dataset.
-    old, new : str
-        The names.
-
-    Raises
-    ------
-    ExistsError
-        There is a layer or a file of the new name.
-    LockedError
-        A job works in the layer, or could go on there.
-    MissingError
-        There is no such layer.
-    ValueError
-        A layer cannot have the new name.
     """
     datasource = datasource_of(dataset)
     here, there = f"{dataset}/{old}", f"{dataset}/{new}"
@@ -191,24 +151,7 @@ def _mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
 
 
 def reference_entry(source: Layer, dataset: str, name: str, *, relative: bool) -> dict[str, Any]:
-    """Make the entry of a layer whose mags and attachments stay in another dataset.
-
-    Parameters
-    ----------
-    source : Layer
-        The other dataset's layer.
-    dataset : str
-        The dataset that is to list it.
-    name : str
-        Its name there.
-    relative : bool
-        Whether paths are relative to the dataset, which lets both move together.
-
-    Raises
-    ------
-    UnsupportedError
-        No JSON describes the other layer.
-    """
+    """Make the entry of a layer whose mags and attachments stay in another dataset."""
     if source.record is None or source.dataset_folder is None:
         raise UnsupportedError(f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can be listed in another one")
 
@@ -229,11 +172,5 @@ def reference_entry(source: Layer, dataset: str, name: str, *, relative: bool) -
 
 
 def list_layer(dataset: str, entry: dict[str, Any]) -> None:
-    """Add the entry of a layer to the JSON.
-
-    Raises
-    ------
-    ExistsError
-        There is a layer of that name.
-    """
+    """Add the entry of a layer to the JSON."""
     update_datasource(dataset, lambda document: with_entry(document, entry))

@@ -121,17 +121,7 @@ class Export(Work[Report]):
         return SectionsOutput(self.staged, self.form, self.compression)
 
     def start(self) -> None:
-        """Take the lock, and the hidden folder of an interrupted start or a new one.
-
-        Raises
-        ------
-        ExistsError
-            The target is there.
-        LockedError
-            Another job exports to it.
-        ResumeError
-            What was interrupted has other settings.
-        """
+        """Take the lock, and the hidden folder of an interrupted start or a new one."""
         parent = os.path.dirname(self.target)
         os.makedirs(parent, exist_ok=True)
         with guarded(parent):
@@ -195,13 +185,7 @@ class Export(Work[Report]):
         write_tiff(self.staged, self.source, self.form, self.compression, ome=self.target.lower().endswith(_OME_SUFFIXES), done=done)
 
     def publish(self, seconds: float, note: str) -> Report:
-        """Let the target appear.
-
-        Raises
-        ------
-        IncompleteWriteError
-            The mag was replaced meanwhile.
-        """
+        """Let the target appear."""
         check_not_replaced(self.mag)
         nbytes, files = _flush(self.staged)
         if os.path.isdir(self.staged):
@@ -218,30 +202,7 @@ class Export(Work[Report]):
 
 
 def lay_out_export(mag: StoredVolume, target: str | os.PathLike[str], options: ExportOptions, existing: str, voxel_size_nm: VoxelSize | None) -> Export:
-    """Check and lay out an export.
-
-    Parameters
-    ----------
-    mag : WkwVolume or TranslatedVolume
-        What is exported.
-    target : str or path
-        ``.npy``, ``.zarr``, ``.tif``, ``.ome.tif``, or a folder of TIFFs.
-    options : ExportOptions
-        What a user chose.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    voxel_size_nm : tuple of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm].
-
-    Raises
-    ------
-    BoundsError
-        The box holds nothing of the mag.
-    UnsupportedError
-        The format is not written, or has no such type.
-    ValueError
-        An option makes no sense.
-    """
+    """Check and lay out an export."""
     check_existing(existing)
     path = local_path(target)
     check_suffix(target)
@@ -271,13 +232,7 @@ def lay_out_export(mag: StoredVolume, target: str | os.PathLike[str], options: E
 
 
 def check_suffix(target: str | os.PathLike[str]) -> None:
-    """Refuse a target that is named as a file of a format that is only read, such as ``out.h5`` or ``out.h5:/raw``.
-
-    Raises
-    ------
-    UnsupportedError
-        It is named so.
-    """
+    """Refuse a target that is named as a file of a format that is only read, such as ``out.h5`` or ``out.h5:/raw``."""
     text = os.fspath(target)
     for end in (*(match.start() for match in re.finditer(":", text)), len(text.rstrip("/"))):
         suffix = os.path.splitext(text[:end])[1].lower()

@@ -55,13 +55,7 @@ class NewMagsOptions:
     """Whether mags may be written outside of the dataset."""
 
     def chosen_level(self) -> int:
-        """Give the LZ4HC level.
-
-        Raises
-        ------
-        ValueError
-            There is no such level.
-        """
+        """Give the LZ4HC level."""
         level = DEFAULT_LEVEL if self.level is None else self.level
         check_level(level)
         return level
@@ -76,34 +70,7 @@ def open_source(
     *,
     allow_external: bool = False,
 ) -> tuple[Layer, WkwVolume]:
-    """Open the mag that others are made from.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset, a layer or a mag.
-    layer_name : str, optional
-        The layer.
-    mag : Mag, optional
-        The mag; by default that of the path, else the finest that has files.
-    option : str
-        How a user calls the mag.
-    default : callable
-        May choose a mag where none is named.
-    allow_external : bool
-        Whether mags of the layer may be written outside of the dataset.
-
-    Returns
-    -------
-    Layer, WkwVolume
-
-    Raises
-    ------
-    MissingError
-        There is no such layer or mag, or it has no files.
-    ValueError
-        A mag's folder was named together with another mag.
-    """
+    """Open the mag that others are made from."""
     located = locate(url, allow_external=allow_external)
     if mag is not None and located.mag not in (None, mag):
         raise ValueError(f"{os.fspath(url)}: is mag {located.mag}, but {option}= says {mag}")
@@ -135,13 +102,7 @@ def presence(source: Volume, cell_shapes: Iterable[Vec3]) -> str:
 
 
 def check_not_replaced(source: StoredVolume) -> None:
-    """Make sure that a source that was read is still the one that is there.
-
-    Raises
-    ------
-    IncompleteWriteError
-        It was replaced.
-    """
+    """Make sure that a source that was read is still the one that is there."""
     if not is_current(source):
         raise IncompleteWriteError(f'{source.name}: was replaced while it was read; existing="overwrite" starts anew with what is there now')
 
@@ -185,24 +146,7 @@ def mag_folder(layer: Layer, mag: Mag) -> str:
 
 
 def header_like(source: WkwVolume, options: NewMagsOptions, box: BoundingBox, largest: int = 1) -> WkwHeader:
-    """Choose how a new mag is stored: what is not given as in the mag that it is made from, but raw becomes LZ4HC.
-
-    Parameters
-    ----------
-    source : WkwVolume
-        The mag that it is made from.
-    options : NewMagsOptions
-        What a user chose.
-    box : BoundingBox
-        Where the new mag has data. Its files are as long as suits the box.
-    largest : int
-        How long they may be even where those of the source are shorter [blocks]. Files of one block become larger ones in any case.
-
-    Raises
-    ------
-    ValueError
-        An option makes no sense.
-    """
+    """Choose how a new mag is stored: what is not given as in the mag that it is made from, but raw becomes LZ4HC."""
     before = source.header
     block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
     if options.compression is not None:
@@ -214,13 +158,7 @@ def header_like(source: WkwVolume, options: NewMagsOptions, box: BoundingBox, la
 
 
 def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], headers: Sequence[WkwHeader]) -> LayerEdit | None:
-    """Say what the JSON is to list once the mags are there, None without a JSON.
-
-    Raises
-    ------
-    ValueError
-        They would be a second ladder in the layer.
-    """
+    """Say what the JSON is to list once the mags are there, None without a JSON."""
     check_one_ladder(layer.folder, layer.mags, mags)
     dataset = layer.dataset_folder
     if dataset is None or layer.record is None:
@@ -230,13 +168,7 @@ def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], headers: 
 
 
 def check_apart(layer: Layer, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
-    """Refuse a JSON by which a new mag would take the place of other data.
-
-    Raises
-    ------
-    ValueError
-        Folders overlap.
-    """
+    """Refuse a JSON by which a new mag would take the place of other data."""
     known = {source.folder: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
     others = [os.path.realpath(folder) for folder in known if not is_remote(folder)]
     for number, folder in enumerate(folders):

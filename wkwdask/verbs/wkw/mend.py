@@ -104,13 +104,7 @@ class MendSpec:
         return Task(f"mending of {file_path(self.check.folder, self.shard)}", f"mend {file_path(self.check.folder, self.shard)}", MendSpec.run, self)
 
     def run(self) -> Result:
-        """Do it, and check the new file; the value is its index, size and time.
-
-        Raises
-        ------
-        CorruptError
-            The new file is not sound; that would be a fault of this program.
-        """
+        """Do it, and check the new file; the value is its index, size and time."""
         spare = None
         if self.remake is not None:
             self.remake.run()

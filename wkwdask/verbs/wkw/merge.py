@@ -72,36 +72,7 @@ def find_merge(
     relabel: bool | int,
     volume_layer: str | None = None,
 ) -> Merge:
-    """Find the mag and the annotations that a user means, read all of their blocks once, and choose ids.
-
-    Parameters
-    ----------
-    base : str or path
-        A dataset, a layer or a mag.
-    annotations : sequence of str or path
-        Zips or folders.
-    target : str or path
-        A dataset, a layer or a mag.
-    layer : str, optional
-        The layer of the base; may be omitted where there is one, or one segmentation.
-    mag : Mag, optional
-        By default that of the path, else the finest that an annotation holds blocks of.
-    relabel : bool or int
-        Whether new ids are moved so that each annotation has its own; a number is the largest id of the base, where its JSON does not say.
-    volume_layer : str, optional
-        Which volume layer of the annotations; by default the one that was made on the layer.
-
-    Raises
-    ------
-    FormatError
-        A zip or a block of an annotation is broken.
-    MissingError
-        The base has no such mag, or an annotation holds only blocks of others.
-    UnsupportedError
-        An annotation is no WKW with files of one block, its type cannot be held by that of the base, or ids would not fit into it.
-    ValueError
-        Several layers could be meant, none of the annotations holds a block, or the largest id of the base is not known and has to be.
-    """
+    """Find the mag and the annotations that a user means, read all of their blocks once, and choose ids."""
     located = locate(base)
     if layer is None and len(located.layers) > 1:
         labels = [one.name for one in located.layers if one.record is not None and one.record.category == "segmentation"]
@@ -146,30 +117,7 @@ def _about(empty: Sequence[str]) -> tuple[str, ...]:
 
 
 def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
-    """Check and lay out the merge.
-
-    Parameters
-    ----------
-    merge : Merge
-        The annotations.
-    options : RechunkOptions
-        How the result is to be stored.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    Rechunk
-
-    Raises
-    ------
-    ResumeError
-        Another job that writes the mag was interrupted.
-    ValueError
-        An option makes no sense.
-    """
+    """Check and lay out the merge."""
     move, source = merge.move, merge.move.layer.volume(merge.move.mag)
     header = header_of(source, options)
     place = place_of(str(move.folder), allow_external=options.allow_external)
@@ -222,13 +170,7 @@ def _largest_known(layer: Layer, relabel: bool | int) -> int | None:
 
 
 def _check_known(annotation: AnnotationMag, source: WkwVolume, known: int) -> None:
-    """Make sure that what counts as a new id is none that the base has in the same block: many a JSON states too small an id as the largest.
-
-    Raises
-    ------
-    ValueError
-        It is one.
-    """
+    """Make sure that what counts as a new id is none that the base has in the same block: many a JSON states too small an id as the largest."""
     step = annotation.header.block_len
     before = np.empty((source.num_channels, step, step, step), source.dtype, order="F")
     for row in annotation.blocks().tolist():

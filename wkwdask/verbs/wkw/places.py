@@ -54,28 +54,7 @@ class Place:
 
 
 def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Place:
-    """Find out where a new mag that a user names belongs.
-
-    Parameters
-    ----------
-    url : str or path
-        The mag's folder, which need not be there: ``DATASET/LAYER/MAG``.
-    allow_external : bool
-        Whether links may lead out of the dataset.
-
-    Returns
-    -------
-    Place
-
-    Raises
-    ------
-    UnsupportedError
-        It is a URL of another kind, or lies outside of the dataset, or the layer is not stored as WKW.
-    ExistsError
-        The layer has the mag in another folder.
-    ValueError
-        It is the folder of a dataset or of a layer.
-    """
+    """Find out where a new mag that a user names belongs."""
     folder = local_path(url)
     layer_folder, name = os.path.split(folder)
     dataset_folder, layer_name = os.path.split(layer_folder)
@@ -106,15 +85,7 @@ def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Pl
 
 
 def in_new_dataset(place: Place, voxel_size_nm: tuple[float, float, float]) -> Place:
-    """Give a place as it will be when the JSON of its dataset is there, which appears with the mag.
-
-    Parameters
-    ----------
-    place : Place
-        Where the mag goes.
-    voxel_size_nm : tuple of 3 float
-        Edge lengths of a voxel of mag 1 along x, y, z [nm].
-    """
+    """Give a place as it will be when the JSON of its dataset is there, which appears with the mag."""
     layer = place.layer
     dataset = os.path.dirname(layer.folder)
     text = format_datasource(new_document(os.path.basename(dataset), voxel_size_nm))
@@ -127,11 +98,6 @@ def is_room_for_dataset(url: str | os.PathLike[str]) -> bool:
     """Tell whether the folder in which a new mag's layer is to be holds nothing but what jobs make there.
 
     Ask it before :func:`place_of`, which reads the JSON: a job that ends in between has written one by then.
-
-    Parameters
-    ----------
-    url : str or path
-        The mag's folder.
     """
     dataset = os.path.dirname(os.path.dirname(local_path(url)))
     return not os.path.isdir(dataset) or all(_is_made_by_jobs(f"{dataset}/{name}") for name in os.listdir(dataset) if not name.startswith("."))
@@ -149,27 +115,7 @@ def _is_made_by_jobs(layer_folder: str) -> bool:
 
 
 def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float], *, is_room: bool) -> tuple[float, float, float] | None:
-    """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none.
-
-    Parameters
-    ----------
-    place : Place
-        Where the mag goes.
-    lengths_nm : tuple of 3 float
-        Edge lengths of the array's voxels along x, y, z [nm].
-    is_room : bool
-        Whether there is room for a dataset, see :func:`is_room_for_dataset`.
-
-    Returns
-    -------
-    tuple of 3 float or None
-        Of a voxel of mag 1 [nm]. A folder that holds anything else is not made a dataset.
-
-    Raises
-    ------
-    ValueError
-        The dataset is there and its voxels are others: the array would get into another place.
-    """
+    """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none."""
     size = ratio_of(lengths_nm, place.mag.factors)
     datasource = place.layer.datasource
     if datasource is not None:
@@ -186,22 +132,7 @@ def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float], *, 
 
 
 def voxel_size_of_new(place: Place, found: Lengths | None, given: Lengths | None) -> Lengths | None:
-    """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same.
-
-    Parameters
-    ----------
-    place : Place
-        Where the mag goes.
-    found : tuple of 3 float, optional
-        Edge lengths of a voxel of the mag along x, y, z, as the source says [nm].
-    given : tuple of 3 float, optional
-        Those of a voxel of mag 1, as a user says [nm].
-
-    Raises
-    ------
-    ValueError
-        The voxel size is not known, or is another one.
-    """
+    """Give the voxel size of a new dataset [nm], None for one that is there, where it must be the same."""
     dataset = os.path.dirname(os.path.dirname(place.named or place.folder))
     datasource = read_datasource(dataset)
     if datasource is not None:
@@ -229,13 +160,7 @@ def other_layers_with(layer: Layer, folder: str) -> list[str]:
 
 
 def check_inside_dataset(layer: Layer, folder: str) -> None:
-    """Refuse to write where a dataset's paths leave it, unless that is allowed: what is there may belong to somebody else.
-
-    Raises
-    ------
-    UnsupportedError
-        The folder is outside the dataset.
-    """
+    """Refuse to write where a dataset's paths leave it, unless that is allowed: what is there may belong to somebody else."""
     real = outside_of(layer, folder)
     if real is not None and not layer.allow_external:
         raise UnsupportedError(
@@ -245,22 +170,7 @@ def check_inside_dataset(layer: Layer, folder: str) -> None:
 
 
 def check_files_inside(layer: Layer, folder: str, shards: ShardBox | None = None) -> None:
-    """Refuse to change files of a mag that is there where folders in it are links that leave the dataset, unless that is allowed.
-
-    Parameters
-    ----------
-    layer : Layer
-        The layer.
-    folder : str
-        The mag's folder.
-    shards : ShardBox, optional
-        The files that change, by default all.
-
-    Raises
-    ------
-    UnsupportedError
-        Such a folder is outside the dataset.
-    """
+    """Refuse to change files of a mag that is there where folders in it are links that leave the dataset, unless that is allowed."""
     if layer.allow_external or dataset_of(layer) is None:
         return
     for z, z_folder in numbered(folder, "z"):
@@ -289,13 +199,7 @@ def real_folder(layer: Layer, folder: str) -> str:
 
 
 def parent_of(layer: Layer, folders: Sequence[str]) -> str:
-    """Give the folder in which a job on some mags of a layer works: one from which they can be moved to their places.
-
-    Raises
-    ------
-    UnsupportedError
-        There is none: they lie on several disks.
-    """
+    """Give the folder in which a job on some mags of a layer works: one from which they can be moved to their places."""
     if all(outside_of(layer, folder) is None for folder in folders):
         return layer.folder
     parents = list(dict.fromkeys(os.path.dirname(folder) for folder in folders))
@@ -322,31 +226,7 @@ def default_category(header: WkwHeader) -> str:
 
 
 def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | None, *, keeps_name: bool = False) -> LayerEdit | None:
-    """Decide what the JSON is to say once a mag is there.
-
-    Parameters
-    ----------
-    place : Place
-        Where the mag goes.
-    header : WkwHeader
-        Its header.
-    box : BoundingBox
-        Where it has data [voxels of the mag].
-    category : str, optional
-        ``"color"`` or ``"segmentation"`` for a new layer; by default integers of 32 bits and more are a segmentation.
-    keeps_name : bool
-        Whether a new layer is named as the one that it comes from, which may be called anything.
-
-    Returns
-    -------
-    LayerEdit or None
-        None without a JSON.
-
-    Raises
-    ------
-    ValueError
-        The layer has another type or number of channels, in mags that stay; or another ladder of mags; or a new one cannot have its name.
-    """
+    """Decide what the JSON is to say once a mag is there."""
     layer = place.layer
     if layer.dataset_folder is None:
         return None

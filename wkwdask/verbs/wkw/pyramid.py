@@ -83,13 +83,7 @@ class WkwPyramid(Pyramid):
         check_not_replaced(self.source)
 
     def finished_before(self, report: Report) -> Report:
-        """Make sure that a finished pyramid is that of the source as it is now.
-
-        Raises
-        ------
-        ResumeError
-            The source has changed.
-        """
+        """Make sure that a finished pyramid is that of the source as it is now."""
         finer = self.source
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
             published = WkwTarget(folder, "", read_header(folder), self.level, target.box)
@@ -104,36 +98,7 @@ class WkwPyramid(Pyramid):
 
 
 def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> WkwPyramid:
-    """Check and lay out the building of a pyramid, or find the interrupted one that is to go on.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset or a layer; a mag's folder makes that mag the finest.
-    layer_name : str, optional
-        The layer.
-    options : PyramidOptions
-        What to build.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    WkwPyramid
-
-    Raises
-    ------
-    MissingError
-        There is no such layer, or it has no files.
-    ResumeError
-        A pyramid with other settings was interrupted.
-    UnsupportedError
-        A mag's path leaves the dataset.
-    ValueError
-        An option makes no sense.
-    """
+    """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
     level = options.chosen_level()
     layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     method = choose_method(layer, options)
@@ -168,15 +133,7 @@ def _described(header: WkwHeader, headers: Sequence[WkwHeader], level: int) -> s
 
 
 def choose_mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]:
-    """Choose the mags of a pyramid.
-
-    Raises
-    ------
-    ValueError
-        Options contradict each other, or the mags are no ladder.
-    MissingError
-        There is no layer to align with.
-    """
+    """Choose the mags of a pyramid."""
     finest = source.box.mag
     if options.mags is not None:
         if options.coarsest is not None or options.sampling is not None or options.align_with is not True:
@@ -190,13 +147,7 @@ def choose_mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> lis
 
 
 def choose_method(layer: Layer, options: PyramidOptions) -> str:
-    """Choose how a window becomes a voxel.
-
-    Raises
-    ------
-    ValueError
-        The method is unknown, does not go with ``ignore_zero``, or nothing says what kind of layer this is.
-    """
+    """Choose how a window becomes a voxel."""
     method = options.method
     if method == "default":
         if layer.record is None:

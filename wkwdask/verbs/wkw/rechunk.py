@@ -88,30 +88,7 @@ def find_moves(
     *,
     allow_external: bool = False,
 ) -> list[Move]:
-    """List the mags that a user means, and where they go: a dataset becomes a dataset, a layer a layer, a mag a mag.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset, a layer or a mag.
-    target : str or path, optional
-        What is to appear; None changes them in their place.
-    layers : sequence of str, optional
-        The layers of a dataset, by default all.
-    mags : sequence of Mag, optional
-        The mags, by default all of each layer.
-    allow_external : bool
-        Whether mags may be written outside of their dataset.
-
-    Raises
-    ------
-    CorruptError
-        The JSON says something impossible of a layer.
-    MissingError
-        There is no such layer or mag.
-    ValueError
-        The target is the source, or has the name of another mag.
-    """
+    """List the mags that a user means, and where they go: a dataset becomes a dataset, a layer a layer, a mag a mag."""
     located = locate(url, allow_external=allow_external)
     root = None if target is None else local_path(target)
     if root is not None and os.path.realpath(root) == os.path.realpath(located.path):
@@ -148,13 +125,7 @@ def _place_in(root: str, located: Located, layer: Layer, mag: Mag) -> str:
 
 
 def _check_name(folder: str, located: Located, mag: Mag) -> None:
-    """Refuse to let voxels of one mag appear as another one.
-
-    Raises
-    ------
-    ValueError
-        The folder has the name of another mag.
-    """
+    """Refuse to let voxels of one mag appear as another one."""
     try:
         named, _ = Mag.parse(os.path.basename(folder)), Mag.parse(os.path.basename(located.path))
     except ValueError:  # one of the names says nothing
@@ -176,35 +147,7 @@ def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] 
 
 
 def lay_out_rechunk(move: Move, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
-    """Check and lay out one mag that is to be stored anew.
-
-    Parameters
-    ----------
-    move : Move
-        The mag.
-    options : RechunkOptions
-        How it is to be stored.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``: what to do where there is something in another place than its own.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    Rechunk or None
-        None where it is stored like that in its place already.
-
-    Raises
-    ------
-    BoundsError
-        The box holds nothing of the mag.
-    ResumeError
-        Another job that writes the mag was interrupted.
-    UnsupportedError
-        A path leaves its dataset.
-    ValueError
-        An option makes no sense.
-    """
+    """Check and lay out one mag that is to be stored anew."""
     check_existing(existing)
     check_level(DEFAULT_LEVEL if options.level is None else options.level)
     in_place = move.folder is None
@@ -244,36 +187,7 @@ def lay_out(
     workers: int,
     **more: Any,
 ) -> Rechunk:
-    """Lay out the job that makes one mag.
-
-    Parameters
-    ----------
-    source : WkwVolume
-        The mag that is there.
-    volume : WkwVolume, TranslatedVolume or MergedVolume
-        What the new mag is to hold.
-    header : WkwHeader
-        How it is to be stored.
-    options : RechunkOptions
-        What a user asked for.
-    place : tuple of str, str, LayerEdit
-        The new mag's folder, that of its layer, and what the JSON is to say.
-    existing : str
-        What to do where there is something.
-    workers : int
-        How many tasks run at once.
-    **more
-        What else makes the job another one.
-
-    Returns
-    -------
-    Rechunk
-
-    Raises
-    ------
-    ResumeError
-        Another job that writes the mag was interrupted.
-    """
+    """Lay out the job that makes one mag."""
     folder, parent, edit = place
     in_place = folder == source.folder
     settings = settings_of(
@@ -333,16 +247,7 @@ def _is_stored_alike(source: WkwVolume) -> bool:
 
 
 def check_moves(moves: Sequence[Move], options: RechunkOptions, existing: str) -> None:
-    """Make sure, before the first mag, that all can be moved.
-
-    Raises
-    ------
-    ExistsError
-        A target is there and ``existing="error"``.
-    ValueError
-        A voxel would come to lie between two voxels of its mag, or at a negative place; a target lies inside a mag or layer that is read; or mags that
-        several layers list would be stored with other files.
-    """
+    """Make sure, before the first mag, that all can be moved."""
     check_level(DEFAULT_LEVEL if options.level is None else options.level)
     between = dict.fromkeys(move.mag for move in moves if any(a % n for a, n in zip(options.translate, move.mag.factors, strict=True)))
     if between:
@@ -383,13 +288,7 @@ def _check_listed_once(layer: Layer, source: WkwVolume, header: WkwHeader) -> No
 
 
 def _translated(source: WkwVolume, by: Vec3) -> WkwVolume | TranslatedVolume[WkwVolume]:
-    """Move a mag.
-
-    Raises
-    ------
-    ValueError
-        A voxel would have a negative place.
-    """
+    """Move a mag."""
     if not any(by):
         return source
     x, y, z = by
@@ -401,13 +300,7 @@ def _translated(source: WkwVolume, by: Vec3) -> WkwVolume | TranslatedVolume[Wkw
 
 
 def header_of(source: WkwVolume, options: RechunkOptions, box: BoundingBox | None = None) -> WkwHeader:
-    """Choose how a mag is stored: what is not given as it is. Files of a part of a mag are as long as suits its box, where that is given.
-
-    Raises
-    ------
-    ValueError
-        An option makes no sense.
-    """
+    """Choose how a mag is stored: what is not given as it is. Files of a part of a mag are as long as suits its box, where that is given."""
     before = source.header
     block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
     if options.level is not None and block_type is not BlockType.LZ4HC:

@@ -57,15 +57,7 @@ class StagedRegion(StagedMags):
             raise PermissionError(13, "the mag cannot be written", target.folder)
 
     def start(self) -> Report | None:
-        """Lock the files and make the job's folder.
-
-        Raises
-        ------
-        LockedError
-            Another job writes one of them.
-        IncompleteWriteError
-            The mag was replaced just now.
-        """
+        """Lock the files and make the job's folder."""
         self.check_free()
         self._job_folder().start("update", self.settings)
         (target,) = self.targets
@@ -81,13 +73,7 @@ class StagedRegion(StagedMags):
         return None
 
     def publish(self, tallies: Sequence[ShardTally], note: str = "") -> Report:
-        """Make sure that every file was written, keep what is known about them, and end the job.
-
-        Raises
-        ------
-        IncompleteWriteError
-            A file is missing, or was written twice.
-        """
+        """Make sure that every file was written, keep what is known about them, and end the job."""
         (tally,), (folder,) = tallies, self.folders
         tally.check()
         with guarded(self.parent):  # other jobs may write other files
@@ -111,42 +97,7 @@ class StagedRegion(StagedMags):
 def lay_out_region(
     url: str | os.PathLike[str], region: BoundingBox, content: Content, level: int | None, existing: str, *, allow_external: bool = False
 ) -> StagedRegion:
-    """Check and lay out the writing of an array into a part of a mag.
-
-    Parameters
-    ----------
-    url : str or path
-        The mag's folder, or a dataset or layer with one.
-    region : BoundingBox
-        Where the array goes [voxels of the mag].
-    content : Content
-        The array.
-    level : int, optional
-        LZ4HC level.
-    existing : str
-        ``"resume"`` goes on with an interrupted call.
-    allow_external : bool
-        Whether paths and links may lead out of the dataset.
-
-    Returns
-    -------
-    StagedRegion
-
-    Raises
-    ------
-    MissingError
-        There is no such mag.
-    BoundsError
-        The region reaches outside the layer.
-    TypeError
-        The array has another type or number of channels.
-    ResumeError
-        What was interrupted was started with other settings.
-    UnsupportedError
-        The folder leaves its dataset.
-    ValueError
-        Array and region have different shapes.
-    """
+    """Check and lay out the writing of an array into a part of a mag."""
     check_existing(existing)
     check_level(DEFAULT_LEVEL if level is None else level)
     volume = open_volume(url)

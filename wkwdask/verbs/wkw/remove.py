@@ -51,13 +51,7 @@ class Removal:
     """Links that lead to the mags from elsewhere, and lead nowhere then."""
 
     def start(self) -> JobFolder:
-        """Lock the mags and take them out of sight; what is left is to delete them.
-
-        Raises
-        ------
-        LockedError
-            Another job writes one of them.
-        """
+        """Lock the mags and take them out of sight; what is left is to delete them."""
         owner = Owner.this_process(f"{REMOVAL}{self.layer.folder}")
         folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [self.layer.dataset_folder])])
         folder.start("overwrite", settings_of("rm", mags=",".join(map(str, self.mags))))
@@ -126,13 +120,7 @@ class Removals:
 
 
 class Removing(Work[tuple[int, int]]):
-    """Removes mags, and what earlier removals that were killed left behind; gives the files that were deleted, and their bytes.
-
-    Parameters
-    ----------
-    removals : Removals
-        What to remove.
-    """
+    """Removes mags, and what earlier removals that were killed left behind; gives the files that were deleted, and their bytes."""
 
     def __init__(self, removals: Removals) -> None:
         self._removals = removals
@@ -173,34 +161,7 @@ def remove_if_empty(folder: str) -> None:
 def lay_out_removals(
     url: str | os.PathLike[str], layers: Sequence[str] | None, mags: Sequence[Mag] | None, *, dry_run: bool = False, allow_external: bool = False
 ) -> Removals:
-    """Find out what is to be removed, and make sure that all of it can be.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset, a layer or a mag.
-    layers : sequence of str, optional
-        The layers of a dataset, by default all that are stored as WKW.
-    mags : sequence of Mag, optional
-        The mags, by default all of each layer.
-    dry_run : bool
-        Leave alone what earlier removals left.
-    allow_external : bool
-        Whether mags may be removed that lie outside of the dataset; the links that lead to them go too.
-
-    Returns
-    -------
-    Removals
-
-    Raises
-    ------
-    LockedError
-        Another job works in a layer that is to go.
-    MissingError
-        There is no such layer or mag, and none is being removed.
-    UnsupportedError
-        A mag is a symbolic link, lies outside of its dataset, is of another format, or holds something else.
-    """
+    """Find out what is to be removed, and make sure that all of it can be."""
     path = local_path(url)
     if os.path.islink(path) and not allow_external:
         raise UnsupportedError(f"{path}: is a symbolic link; remove the link itself, or what it points to")

@@ -80,17 +80,7 @@ class Rebuilding:
 
 
 class Repair:
-    """A repair: what is wrong, what can be saved of it, and what is done.
-
-    Parameters
-    ----------
-    staged : WkwVerification
-        The check.
-    report : VerifyReport
-        What it found, with all blocks decoded.
-    options : RepairOptions
-        What may be done.
-    """
+    """A repair: what is wrong, what can be saved of it, and what is done."""
 
     def __init__(self, staged: WkwVerification, report: VerifyReport, options: RepairOptions) -> None:
         self.scope: Scope = staged.scope
@@ -332,15 +322,7 @@ class Repair:
     # ------------------------------------------------------------------ doing
 
     def phases(self) -> Generator[Phase, str, None]:
-        """Do what was planned: layer by layer, under the locks of its mags, finest mag first; the JSON comes last.
-
-        Raises
-        ------
-        LockedError
-            A job that is running writes one of the mags.
-        ResumeError
-            An interrupted job that can go on writes one of the mags.
-        """
+        """Do what was planned: layer by layer, under the locks of its mags, finest mag first; the JSON comes last."""
         for layer in self.scope.layers:
             if self.plans.get(layer.folder) or self.leftovers.has_work(layer.folder):
                 yield from self._repair_layer(layer)
@@ -369,17 +351,7 @@ class Repair:
 
 
 class Repairing(Work[RepairReport]):
-    """Checks, decides and mends.
-
-    Parameters
-    ----------
-    staged : WkwVerification
-        The check, with all blocks decoded.
-    options : RepairOptions
-        What may be done.
-    dry_run : bool
-        Change nothing.
-    """
+    """Checks, decides and mends."""
 
     def __init__(self, staged: WkwVerification, options: RepairOptions, *, dry_run: bool) -> None:
         self._staged, self._options, self._dry_run = staged, options, dry_run

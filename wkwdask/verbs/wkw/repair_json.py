@@ -29,15 +29,7 @@ if TYPE_CHECKING:
 
 
 class JsonRepair:
-    """What is to be changed in the JSON of a dataset.
-
-    Parameters
-    ----------
-    staged : WkwVerification
-        The check.
-    options : RepairOptions
-        What may be done.
-    """
+    """What is to be changed in the JSON of a dataset."""
 
     def __init__(self, staged: WkwVerification, options: RepairOptions) -> None:
         self._staged = staged

@@ -26,15 +26,7 @@ if TYPE_CHECKING:
 
 
 class LeftoverRepair:
-    """What is to be cleared away.
-
-    Parameters
-    ----------
-    scope : Scope
-        What was checked.
-    options : RepairOptions
-        What may be done.
-    """
+    """What is to be cleared away."""
 
     def __init__(self, scope: Scope, options: RepairOptions) -> None:
         self._scope = scope

@@ -54,13 +54,7 @@ class MagPlan:
 
 
 def check_unchanged(plan: MagPlan) -> None:
-    """Make sure, now that nobody else can write the mag, that it is still as it was when it was checked.
-
-    Raises
-    ------
-    LockedError
-        It is not.
-    """
+    """Make sure, now that nobody else can write the mag, that it is still as it was when it was checked."""
     scope = plan.scope
     again: list[Fault] = []
     header = check_header(scope.folder, list_mag(scope.folder), again)
@@ -96,15 +90,7 @@ def _written_to(spec: RegionSpec, folder: str | None, scratch: str) -> RegionSpe
 
 
 def repair_mag(plan: MagPlan, scratch: str) -> Generator[Phase, str, None]:
-    """Do what was planned for one mag, under its lock: header.wkw first, then what is set aside, then the files.
-
-    Parameters
-    ----------
-    plan : MagPlan
-        What to do.
-    scratch : str
-        The folder of the job that holds the lock.
-    """
+    """Do what was planned for one mag, under its lock: header.wkw first, then what is set aside, then the files."""
     folder = plan.scope.folder
     if plan.header is not None:
         publish_bytes(f"{folder}/{HEADER_NAME}", format_header(plan.header))

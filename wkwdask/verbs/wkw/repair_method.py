@@ -32,17 +32,7 @@ class MethodTrials:
         self._broken: set[str] = set()
 
     def specs(self, scope: MagScope, made: Made, broken: set[str]) -> Iterator[RecomputeSpec]:
-        """Give the trials of a mag: of the sound blocks of its broken files, then of intact files until only one method is left.
-
-        Parameters
-        ----------
-        scope : MagScope
-            The mag.
-        made : Made
-            How it was made: by a method that the user gives, or nobody knows.
-        broken : set of str
-            Files that are broken.
-        """
+        """Give the trials of a mag: of the sound blocks of its broken files, then of intact files until only one method is left."""
         stored = {file_path(scope.folder, (x, y, z)) for x, y, z in scope.listing.shards.tolist()}
         self._broken |= stored & broken
         specs = [spec for spec in recompute_specs(scope, made, broken - stored) if spec.coarser.shard_path(spec.shard) in stored]
@@ -66,26 +56,7 @@ class MethodTrials:
             fits.discard(spec.method)
 
     def method_of(self, scope: MagScope, path: str, made: Made, *, has_sound: bool) -> tuple[str | None, str]:
-        """Choose the method by which a file is made anew.
-
-        Parameters
-        ----------
-        scope : MagScope
-            The mag.
-        path : str
-            The file.
-        made : Made
-            How the mag was made, as far as anything but its files says so.
-        has_sound : bool
-            Whether blocks of the file are sound: they must agree.
-
-        Returns
-        -------
-        method : str or None
-            None where it is not sure.
-        reason : str
-            How it is known, or why not.
-        """
+        """Choose the method by which a file is made anew."""
         if made.is_noted:
             return made.method, f"by {made.method}, as its provenance says"
         if has_sound and not self._compared[path]:

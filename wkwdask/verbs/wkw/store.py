@@ -31,13 +31,7 @@ class StoreOptions:
 
 
 def check_not_below_zero(source: Volume) -> None:
-    """Make sure that WKW has a place for all voxels of a volume.
-
-    Raises
-    ------
-    BoundsError
-        It begins below 0.
-    """
+    """Make sure that WKW has a place for all voxels of a volume."""
     if min(source.box.topleft) < 0:
         raise BoundsError(
             f"{source.name}: begins at voxel {source.box.topleft}, and no voxel of WKW can lie below 0: move it with offset=, or leave that "
@@ -46,34 +40,7 @@ def check_not_below_zero(source: Volume) -> None:
 
 
 def lay_out_store(copy: Copy, url: str, options: StoreOptions, existing: str, workers: int) -> Rechunk:
-    """Check and lay out the making of one mag, or find the interrupted job that is to go on.
-
-    Parameters
-    ----------
-    copy : Copy
-        What goes there.
-    url : str
-        The mag's folder.
-    options : StoreOptions
-        How it is stored.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    Rechunk
-
-    Raises
-    ------
-    BoundsError
-        The volume begins below 0, where WKW has no voxels.
-    ResumeError
-        Another job that writes the mag was interrupted.
-    ValueError
-        An option makes no sense, or the layer has another type.
-    """
+    """Check and lay out the making of one mag, or find the interrupted job that is to go on."""
     check_category(options.category)
     source = copy.source
     box = source.box

@@ -54,20 +54,7 @@ class Update:
     """Looks at all of it once more."""
 
     def start(self) -> Update:
-        """Lock the mags and make the folder for what is set aside.
-
-        Returns
-        -------
-        Update
-            The same update of what is there now that nobody else can write it: until then, another job may have been at it.
-
-        Raises
-        ------
-        LockedError
-            Another job writes one of the mags.
-        PermissionError
-            A mag cannot be written.
-        """
+        """Lock the mags and make the folder for what is set aside."""
         for mag in self.mags:
             if os.path.isdir(mag.target.folder) and not os.access(mag.target.folder, os.W_OK):
                 raise PermissionError(errno.EACCES, "the mag cannot be written", mag.target.folder)
@@ -116,13 +103,7 @@ class Update:
 
 
 class Updating(Work[Report]):
-    """Brings coarser mags up to date, file by file in place.
-
-    Parameters
-    ----------
-    staged : Update
-        What to do.
-    """
+    """Brings coarser mags up to date, file by file in place."""
 
     def __init__(self, staged: Update) -> None:
         self._staged = staged
@@ -146,38 +127,7 @@ class Updating(Work[Report]):
 def lay_out_update(
     url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, *, by_content: bool, box: BoundingBox | None, owner: Owner | None = None
 ) -> Update:
-    """Find out what is there and how it was made.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset or a layer; a mag's folder makes that mag the finest.
-    layer_name : str, optional
-        The layer.
-    options : PyramidOptions
-        Which mags, and the method where nothing tells it; all else is as in the mags.
-    by_content : bool
-        Make all shards anew and replace those that differ.
-    box : BoundingBox, optional
-        Make the shards anew that touch this box.
-    owner : Owner, optional
-        Who does it.
-
-    Returns
-    -------
-    Update
-
-    Raises
-    ------
-    MissingError
-        One of the mags is not there.
-    ResumeError
-        A mag was not made from the finest one as asked, or keeps no record.
-    BoundsError
-        The box reaches outside the layer.
-    ValueError
-        An option makes no sense.
-    """
+    """Find out what is there and how it was made."""
     _check_options(options)
     layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     if box is not None and box.in_mag(source.box.mag).intersection(source.box).is_empty:
@@ -245,13 +195,7 @@ def _made_from(layer: Layer, mag: Mag, finest: Mag) -> Mag | None:
 
 
 def _how_made(layer: Layer, source: WkwVolume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
-    """Tell from which mag and how a mag was made: as its provenance says, or as the user does who names a mag without any.
-
-    Raises
-    ------
-    ResumeError
-        It was made otherwise.
-    """
+    """Tell from which mag and how a mag was made: as its provenance says, or as the user does who names a mag without any."""
     folder = mag_folder(layer, mag)
     settings = _settings(folder)
     if not settings and options.mags is not None and not trusts_records:

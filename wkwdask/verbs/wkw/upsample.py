@@ -92,13 +92,7 @@ class Upsample(Plan):
         check_not_replaced(self.source)
 
     def finished_before(self, report: Report) -> Report:
-        """Make sure that the mags, finished before, are those of the source as it is now.
-
-        Raises
-        ------
-        ResumeError
-            The source has changed.
-        """
+        """Make sure that the mags, finished before, are those of the source as it is now."""
         for target, folder in zip(self.staged.targets, self.staged.folders, strict=True):
             record = read_record(folder)
             if not is_current(self.source, target, np.empty((0, RECORD_COLUMNS), np.int64) if record is None else record):
@@ -107,36 +101,7 @@ class Upsample(Plan):
 
 
 def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
-    """Check and lay out the making of finer mags, or find the interrupted job that is to go on.
-
-    Parameters
-    ----------
-    url : str or path
-        A dataset or a layer; a mag's folder makes that mag the source.
-    layer_name : str, optional
-        The layer.
-    options : UpsampleOptions
-        What to make.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    workers : int
-        How many tasks run at once.
-
-    Returns
-    -------
-    Upsample
-
-    Raises
-    ------
-    MissingError
-        There is no such layer, or the source has no files.
-    ResumeError
-        An upsampling with other settings was interrupted.
-    UnsupportedError
-        A mag's path leaves the dataset.
-    ValueError
-        An option makes no sense.
-    """
+    """Check and lay out the making of finer mags, or find the interrupted job that is to go on."""
     level = options.chosen_level()
     layer, source = open_source(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
     box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(MAG_1)
@@ -173,13 +138,7 @@ def _earlier_source(layer: Layer) -> Mag | None:
 
 
 def _choose_mags(layer: Layer, source: Mag, box: BoundingBox, options: UpsampleOptions, existing: str) -> list[Mag]:
-    """Choose the mags to make, finest first.
-
-    Raises
-    ------
-    ValueError
-        Options contradict each other, or a mag is not finer than the source.
-    """
+    """Choose the mags to make, finest first."""
     if options.mags is not None:
         if options.finest is not None:
             raise ValueError("mags= lists the mags to make, finest= chooses them: give one or the other")
@@ -193,13 +152,7 @@ def _choose_mags(layer: Layer, source: Mag, box: BoundingBox, options: UpsampleO
 
 
 def _ladder(layer: Layer, finest: Mag, source: Mag, box: BoundingBox) -> list[Mag]:
-    """List the mags of WEBKNOSSOS's ladder from the finest up to the source, without that.
-
-    Raises
-    ------
-    ValueError
-        The ladder does not lead to the source.
-    """
+    """List the mags of WEBKNOSSOS's ladder from the finest up to the source, without that."""
     if finest == source:
         return []
     voxel_size = layer.datasource.voxel_size_nm if layer.datasource is not None else None

@@ -64,19 +64,7 @@ class Made:
 
 
 class WkwVerification(Verification):
-    """A check that can be run.
-
-    Parameters
-    ----------
-    scope : Scope
-        What is there.
-    decode : bool
-        Whether blocks are decoded.
-    pyramid : float
-        Share of the files of coarser mags that are computed anew and compared, 0 to 1.
-    method : str, optional
-        How coarser mags were made that do not say so.
-    """
+    """A check that can be run."""
 
     def __init__(self, scope: Scope, *, decode: bool, pyramid: float = 0.0, method: str | None = None) -> None:
         self.scope = scope
@@ -290,17 +278,7 @@ def recompute_specs(scope: MagScope, made: Made, broken: set[str]) -> Iterator[R
 
 
 def files_below(shards: Iterable[Sequence[int]], edge: int, footprint: Vec3) -> dict[Vec3, list[Vec3]]:
-    """List the files of a mag that each file of a coarser one is made from.
-
-    Parameters
-    ----------
-    shards : iterable of (int, int, int)
-        Files of the finer mag.
-    edge : int
-        Edge of one of them [voxels].
-    footprint : tuple of 3 int
-        Box of one file of the coarser mag [voxels of the finer one].
-    """
+    """List the files of a mag that each file of a coarser one is made from."""
     below: dict[Vec3, list[Vec3]] = {}
     for x, y, z in shards:
         ranges = (range(n * edge // cell, ((n + 1) * edge - 1) // cell + 1) for n, cell in zip((x, y, z), footprint, strict=True))

@@ -41,15 +41,7 @@ class WkwEncoding:
     """Allow lengths that the reference library cannot read."""
 
     def header(self, dtype: Any, num_channels: int, box: BoundingBox) -> WkwHeader:
-        """Make the header of a mag of some type that has data in a box.
-
-        Raises
-        ------
-        TypeError
-            WKW has no voxel type for the dtype.
-        ValueError
-            An option makes no sense.
-        """
+        """Make the header of a mag of some type that has data in a box."""
         check_level(self.level)
         block_type = BlockType.parse(self.compression)
         return new_header(dtype, num_channels, self.block_len, self.file_len, block_type, box, any_length=self.any_length)
@@ -59,13 +51,7 @@ def new_header(
     dtype: Any, num_channels: int, block_len: int, file_len: int | None, block_type: BlockType, box: BoundingBox, largest: int = LARGEST_FILE_LEN,
     *, any_length: bool = False,
 ) -> WkwHeader:  # fmt: skip
-    """Make the header of a mag that has data in a box; without ``file_len`` its files are as long as suits the box, at most ``largest`` blocks.
-
-    Raises
-    ------
-    TypeError, ValueError, UnsupportedError
-        As for :func:`wkwdask.formats.wkw.header.make_header`.
-    """
+    """Make the header of a mag that has data in a box; without ``file_len`` its files are as long as suits the box, at most ``largest`` blocks."""
     length = 1 if file_len is None else file_len
     header = make_header(dtype, num_channels, block_len=block_len, file_len=length, block_type=block_type, any_length=any_length)
     if file_len is not None:
@@ -87,25 +73,13 @@ def level_of(header: WkwHeader, level: int) -> int:
 
 
 def check_level(level: int) -> None:
-    """Make sure that an LZ4HC level is one that there is.
-
-    Raises
-    ------
-    ValueError
-        It is not.
-    """
+    """Make sure that an LZ4HC level is one that there is."""
     if not 1 <= level <= 12:
         raise ValueError(f"level must be in 1..12, got {level}")
 
 
 def check_category(category: str | None) -> None:
-    """Make sure that the category of a layer is one that there is.
-
-    Raises
-    ------
-    ValueError
-        It is not.
-    """
+    """Make sure that the category of a layer is one that there is."""
     if category not in (None, "color", "segmentation"):
         raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
 
@@ -114,44 +88,7 @@ def lay_out_write(
     url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None,
     lengths_nm: Lengths | None = None, voxel_size_nm: Lengths | None = None, *, allow_external: bool = False,
 ) -> StagedMags:  # fmt: skip
-    """Check and lay out the writing of an array as one mag.
-
-    Parameters
-    ----------
-    url : str or path
-        The mag's folder.
-    topleft : tuple of 3 int
-        Absolute voxel of the mag that element 0 goes to.
-    content : Content
-        The array.
-    encoding : WkwEncoding
-        How the mag is stored.
-    existing : str
-        ``"error"``, ``"resume"`` or ``"overwrite"``.
-    category : str, optional
-        What a new layer is.
-    lengths_nm : tuple of 3 float, optional
-        Edge lengths of the array's voxels [nm]: where there is no dataset and no other file either, one of that voxel size is made.
-    voxel_size_nm : tuple of 3 float, optional
-        Edge lengths of a voxel of mag 1 [nm]: where there is no dataset, one of that voxel size is made.
-    allow_external : bool
-        Whether links may lead out of the dataset.
-
-    Returns
-    -------
-    StagedMags
-
-    Raises
-    ------
-    TypeError
-        WKW has no voxel type for the dtype.
-    ValueError
-        An option makes no sense, the layer has another type, or the dataset another voxel size.
-    ResumeError
-        What was interrupted was started with other settings.
-    UnsupportedError
-        The folder leaves its dataset.
-    """
+    """Check and lay out the writing of an array as one mag."""
     check_existing(existing)
     check_category(category)
     is_room = lengths_nm is not None and is_room_for_dataset(url)

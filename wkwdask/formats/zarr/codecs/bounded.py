@@ -35,18 +35,7 @@ _BLOSC_HEADER_NBYTES, _LZ4_HEADER_NBYTES = 16, 4
 
 
 def bound_decoders(array: Any) -> Any:
-    """Bound what the compressors of an open array give.
-
-    Parameters
-    ----------
-    array : zarr.Array
-        An array that was opened for reading.
-
-    Returns
-    -------
-    zarr.Array
-        The same array.
-    """
+    """Bound what the compressors of an open array give."""
     metadata, own = array.metadata, array.async_array
     if metadata.zarr_format == 3:
         codecs: Sequence[Any] = bounded_codecs(metadata.codecs)
@@ -60,13 +49,7 @@ def bound_decoders(array: Any) -> Any:
 
 
 def bounded_codecs(codecs: Sequence[Any]) -> list[Any]:
-    """Replace the compressors of a chain of version 3, also those inside of shards.
-
-    Parameters
-    ----------
-    codecs : sequence of Codec
-        The chain, in the order of encoding.
-    """
+    """Replace the compressors of a chain of version 3, also those inside of shards."""
     found: list[Any] = []
     before: list[Any] = []
     for codec in codecs:
@@ -164,26 +147,7 @@ class _BoundedNumcodec:
 
 
 def decode_bounded(kind: str, options: Mapping[str, Any], data: bytes, most: int, decode: Callable[[bytes], Any]) -> Any:
-    """Decode a compressed chunk.
-
-    Parameters
-    ----------
-    kind : str
-        One of ``_DECODERS``.
-    options : dict
-        Settings of the codec.
-    data : bytes
-        The chunk.
-    most : int
-        How many bytes may come out of it.
-    decode : callable
-        Decodes what states its size truly.
-
-    Raises
-    ------
-    ValueError
-        It is broken, or gives more.
-    """
+    """Decode a compressed chunk."""
     try:
         out = _DECODERS[kind](data, most, options, decode)
     except FormatError as error:

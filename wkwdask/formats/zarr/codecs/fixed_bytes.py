@@ -68,13 +68,7 @@ class FixedBytesCodec(BytesBytesCodec):
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Read an entry of ``codecs``.
-
-        Raises
-        ------
-        CorruptError
-            It is not an entry of this codec: a key is absent, unknown or of the wrong type, the base64 is none, or its length is not the one that is given.
-        """
+        """Read an entry of ``codecs``."""
         if not isinstance(data, dict) or data.get("name") != cls.name:
             raise CorruptError(f"codec {data!r}, expected one of the name {cls.name!r}")
         configuration = data.get("configuration")
@@ -192,13 +186,7 @@ def _told(chunk_spec: ArraySpec) -> str:
 
 
 def decode_base64(text: Any, where: str) -> bytes:
-    """Decode strict base64: the standard alphabet, padded, no line breaks, no bits beyond the last byte.
-
-    Raises
-    ------
-    CorruptError
-        It is something else.
-    """
+    """Decode strict base64: the standard alphabet, padded, no line breaks, no bits beyond the last byte."""
     if not isinstance(text, str):
         raise CorruptError(f"{where} is {text!r}, expected base64 text")
     try:

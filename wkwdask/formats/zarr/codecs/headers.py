@@ -119,13 +119,7 @@ class Header:
 
     @classmethod
     def from_json(cls, value: Any) -> Header:
-        """Read a name, or an object with a name and options.
-
-        Raises
-        ------
-        CorruptError
-            It is neither.
-        """
+        """Read a name, or an object with a name and options."""
         known = isinstance(value, dict) and set(value) <= {"name", "options"} and isinstance(value.get("options", {}), dict)
         name = value.get("name") if known else value
         if not isinstance(name, str) or not name:
@@ -137,13 +131,7 @@ class Header:
         return {"name": self.name, "options": dict(self.options)} if self.options else self.name
 
     def require(self) -> Callable[..., bytes]:
-        """Give the function.
-
-        Raises
-        ------
-        UnsupportedError
-            Nobody in this process knows the name.
-        """
+        """Give the function."""
         function = self.function or find_header(self.name)
         if function is None:
             hint = " (a function that had no name when the array was made)" if self.name.startswith(_SESSION) else ""
@@ -154,17 +142,7 @@ class Header:
         return function
 
     def make(self, encoded: bytes, layout: ChunkLayout) -> bytes:
-        """Make the header of a chunk.
-
-        Raises
-        ------
-        UnsupportedError
-            Nobody in this process knows the name.
-        ValueError
-            The function gave another number of bytes than was promised.
-        TypeError
-            It did not give bytes.
-        """
+        """Make the header of a chunk."""
         function = self.require()
         made = function(encoded, layout, **self.options) if _takes_layout(function) else function(encoded, **self.options)
         if not isinstance(made, (bytes, bytearray, memoryview)):
@@ -188,11 +166,6 @@ def n5_header(encoded: bytes, layout: ChunkLayout) -> bytes:
 
     Chunks are stored with their last axis fastest, and N5 names the fastest dimension first; a zarr array whose axes are N5's own order has a ``transpose``
     before ``bytes``, and its chunks come here turned already.
-
-    Raises
-    ------
-    ValueError
-        The offset is not that of an N5 header of so many dimensions.
 
     Notes
     -----

@@ -32,18 +32,7 @@ _SOURCE = "N5 block"
 
 @dataclass(frozen=True)
 class N5DefaultCodec(ArrayBytesCodec):
-    """N5 blocks as chunks of a Zarr array whose axes are those of the N5 dataset, x first.
-
-    Parameters
-    ----------
-    codecs : iterable of dict or Codec
-        A full transpose, ``bytes`` with the highest byte first, and one compressor that N5 has, or none.
-
-    Raises
-    ------
-    ValueError
-        They are others.
-    """
+    """N5 blocks as chunks of a Zarr array whose axes are those of the N5 dataset, x first."""
 
     documents: tuple[str, ...]
     """The codecs inside, as JSON."""
@@ -130,13 +119,7 @@ def _document(codec: Mapping[str, Any] | Any) -> dict[str, Any]:
 
 
 def _check(codecs: list[dict[str, Any]]) -> None:
-    """Make sure that codecs are those of an N5 block.
-
-    Raises
-    ------
-    ValueError
-        They are others.
-    """
+    """Make sure that codecs are those of an N5 block."""
     names = [codec.get("name") for codec in codecs]
     if len(codecs) not in (2, 3) or names[:2] != ["transpose", "bytes"]:
         raise ValueError(f"{CODEC}: expected the codecs transpose, bytes, and a compressor or none, got {names}")

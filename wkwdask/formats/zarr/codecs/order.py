@@ -21,13 +21,7 @@ _LISTS = ("codecs_parsed_partial", "codecs_parsed", "codecs")
 
 
 def warn_of_order(codec: Any) -> None:
-    """Warn where a compressor follows a codec that puts a header before chunks: files then begin with what the compressor writes.
-
-    Parameters
-    ----------
-    codec : FixedBytesCodec
-        The codec, at the time when zarr-python calls its ``validate`` or ``evolve_from_array_spec``.
-    """
+    """Warn where a compressor follows a codec that puts a header before chunks: files then begin with what the compressor writes."""
     behind = [one for one in map(_name_of, _around(codec)[1]) if one not in _HARMLESS]
     if behind:
         warnings.warn(
@@ -39,15 +33,7 @@ def warn_of_order(codec: Any) -> None:
 
 
 def warn_of_byteorder(codec: Any, dtype: Any) -> None:
-    """Warn where a TIFF header says another byte order than the codec ``bytes`` gives the chunks: the pixels of the TIFF files would be others.
-
-    Parameters
-    ----------
-    codec : FixedBytesCodec
-        The codec, at the time when zarr-python calls its ``validate`` or ``evolve_from_array_spec``.
-    dtype : ZDType
-        Type of the array.
-    """
+    """Warn where a TIFF header says another byte order than the codec ``bytes`` gives the chunks: the pixels of the TIFF files would be others."""
     if codec.header is None or codec.header.name != "tiff" or dtype.to_native_dtype().itemsize == 1:
         return
     said = codec.header.options.get("byteorder", "little")

@@ -12,20 +12,6 @@ from wkwdask.geometry.bounding_box import BoundingBox
 def boxed(selection: Any, shape: tuple[int, ...]) -> tuple[BoundingBox, Any]:
     """Find the box around a selection.
 
-    Parameters
-    ----------
-    selection : tuple
-        Slices, integers or integer arrays, one for each axis, as numpy takes them; all of the chunk where axes are left out.
-    shape : tuple of int
-        The chunk, with the axes (c,) z, y, x.
-
-    Returns
-    -------
-    box : BoundingBox
-        What has to be read, along x, y, z.
-    rest : tuple
-        What is selected of an array of the box, with all channels.
-
     Examples
     --------
     >>> box, rest = boxed((slice(2, 9, 3), 5, slice(0, 4)), (16, 16, 16))

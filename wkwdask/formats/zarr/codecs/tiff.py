@@ -66,28 +66,7 @@ def tiff_prefix(shape: Sequence[int], dtype: Any, byteorder: str = "little", *, 
 def tiff_header(
     encoded: bytes, layout: ChunkLayout, *, compression: str = "none", byteorder: str = "little", axes: str | None = None, stack: str | None = None
 ) -> bytes:
-    """Make the header of one chunk, compressed or not: the header ``"tiff"``.
-
-    Parameters
-    ----------
-    encoded : bytes
-        What the codecs before made of the chunk: the strip.
-    layout : ChunkLayout
-        Shape and type of the chunk, and how long the header is to be; what is left behind the directories is zeros.
-    compression : str
-        ``"none"``, ``"zlib"`` (codec ``numcodecs.zlib``), ``"zstd"`` or ``"lzma"`` (codec ``numcodecs.lzma``, xz).
-    byteorder, axes, stack : str
-        As in :func:`tiff_prefix`. Planes of a compressed chunk are one stream, so that they can only be one tall image, which is the default there.
-
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    ValueError
-        The bytes are not compressed as it is said, as where gzip makes them; the header is too short.
-    """
+    """Make the header of one chunk, compressed or not: the header ``"tiff"``."""
     if compression not in COMPRESSIONS:
         raise ValueError(f"compression {compression!r}, expected one of {', '.join(COMPRESSIONS)}")
     stack = stack or ("pages" if compression == "none" else "tall")
@@ -102,13 +81,7 @@ def tiff_header(
 
 
 def check_strip(encoded: bytes, compression: str, nbytes: int) -> None:
-    """Check that bytes are what TIFF means by a compression.
-
-    Raises
-    ------
-    ValueError
-        They are not.
-    """
+    """Check that bytes are what TIFF means by a compression."""
     magic = COMPRESSIONS[compression][1]
     if compression == "none" and len(encoded) != nbytes:
         raise ValueError(f"a chunk has {len(encoded)} encoded bytes, expected {nbytes}: a compressor stands before, say which one with compression=")
@@ -128,31 +101,7 @@ def _is_zlib(data: bytes) -> bool:
 def tiff_segments_header(
     shape: Sequence[int], dtype: Any, tile: Sequence[int], lengths: Sequence[int], compression: str, byteorder: str, axes: str | None
 ) -> bytes:
-    """Make the header of a TIFF file whose strips or tiles are parts of a chunk, behind each other with the last axis fastest.
-
-    Parameters
-    ----------
-    shape : sequence of int
-        Elements of the whole along its axes.
-    dtype : dtype_like
-        Type of an element.
-    tile : sequence of int
-        Elements of a part along the same axes.
-    lengths : sequence of int
-        Lengths of the stored parts [bytes].
-    compression, byteorder, axes : str
-        As in :func:`tiff_header`.
-
-    Returns
-    -------
-    bytes
-        The header; the first part follows at once.
-
-    Raises
-    ------
-    ValueError
-        The parts are no strips or tiles: they cross planes, cut pixels, or are tiles of lengths that are no multiples of 16.
-    """
+    """Make the header of a TIFF file whose strips or tiles are parts of a chunk, behind each other with the last axis fastest."""
     image = TiffImage.of(shape, dtype, byteorder, axes, "pages")
     axes = image.axes
     along = dict(zip(axes, zip(shape, tile, strict=True), strict=True))

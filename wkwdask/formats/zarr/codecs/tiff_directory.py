@@ -83,40 +83,13 @@ class TiffImage:
         return self.height * self.width * self.samples * self.dtype.itemsize
 
     def header(self, data_nbytes: int, compression: int = 1, start: int = 0) -> bytes:
-        """Give the header for data in one strip per page, which begin behind it, or at a byte that lies behind it.
-
-        Parameters
-        ----------
-        data_nbytes : int
-            Length of the data as they are stored [bytes].
-        compression : int
-            TIFF's number.
-        start : int
-            Where the data begin at least [bytes from the start of the file].
-        """
+        """Give the header for data in one strip per page, which begin behind it, or at a byte that lies behind it."""
         if self.stack == "pages" and self.planes > 1:
             return self.segmented([self.plane_nbytes] * self.planes, compression, start=start)
         return self.segmented([data_nbytes], compression, start=start)
 
     def segmented(self, nbytes: Sequence[int], compression: int = 1, tile: tuple[int, int] | None = None, start: int = 0) -> bytes:
-        """Give the header for data in segments behind each other: strips, or tiles of all pages.
-
-        Parameters
-        ----------
-        nbytes : sequence of int
-            Lengths of the segments, those of a page together [bytes].
-        compression : int
-            TIFF's number.
-        tile : (int, int), optional
-            Height and width of a tile [pixels]; a segment is a page where none is given.
-        start : int
-            Where the first begins at least [bytes from the start of the file].
-
-        Raises
-        ------
-        UnsupportedError
-            The file is too large for classic TIFF.
-        """
+        """Give the header for data in segments behind each other: strips, or tiles of all pages."""
         pages = self.planes if self.stack == "pages" else 1
         count = len(nbytes) // pages
         page_size = len(self._directory((0,) * count, (0,) * count, 0, compression, 8, tile))

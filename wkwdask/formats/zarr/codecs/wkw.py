@@ -49,17 +49,7 @@ _ANY_NBYTES = 1 << 62
 
 @dataclass(frozen=True)
 class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ignore[misc, unused-ignore]
-    """Chunks are WKW data files.
-
-    Parameters
-    ----------
-    block_len : int
-        Edge of a block [voxels]; a chunk is a cube of a power of two of them.
-    compression : {"lz4hc", "lz4", "raw"}
-        How blocks that are written are encoded; a file that is read says it itself.
-    level : int
-        LZ4HC level, 1..12.
-    """
+    """Chunks are WKW data files."""
 
     block_len: int = 32
     compression: str = "lz4hc"
@@ -84,13 +74,7 @@ class WkwCodec(ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin):  # type: ign
         return {"name": "wkw", "configuration": {"block_len": self.block_len, "compression": self.compression, "level": self.level}}
 
     def validate(self, *, shape: tuple[int, ...], dtype: Any, chunk_grid: Any) -> None:
-        """Make sure that chunks can be WKW files.
-
-        Raises
-        ------
-        ValueError
-            They cannot.
-        """
+        """Make sure that chunks can be WKW files."""
         chunk_shape = getattr(chunk_grid, "chunk_shape", None)
         if chunk_shape is not None:
             self._header(tuple(chunk_shape), dtype.to_native_dtype())

@@ -26,20 +26,6 @@ class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore
     def encode_chunk_key(self, chunk_coords: tuple[int, ...]) -> str:
         """Name a chunk.
 
-        Parameters
-        ----------
-        chunk_coords : tuple of 3 or 4 int
-            Its place in the grid of chunks, along z, y, x or c, z, y, x.
-
-        Returns
-        -------
-        str
-
-        Raises
-        ------
-        ValueError
-            The array has other axes, or more than one chunk along its channels.
-
         Examples
         --------
         >>> WkwChunkKeyEncoding().encode_chunk_key((2, 1, 0))
@@ -51,13 +37,7 @@ class WkwChunkKeyEncoding(ChunkKeyEncoding):  # type: ignore[misc, unused-ignore
         return f"z{z}/y{y}/x{x}.wkw"
 
     def decode_chunk_key(self, chunk_key: str) -> tuple[int, ...]:
-        """Give the place of a chunk along z, y, x.
-
-        Raises
-        ------
-        CorruptError
-            The key names no WKW file.
-        """
+        """Give the place of a chunk along z, y, x."""
         match = _KEY.fullmatch(chunk_key)
         if match is None:
             raise CorruptError(f"{chunk_key}: expected a key such as z2/y1/x0.wkw")
