@@ -18,7 +18,7 @@ from wkwdask.formats.volume_summary import VolumeSummary, summarize_precomputed
 from wkwdask.formats.webknossos.dataset import check_inside, open_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.summary import DatasetSummary, summarize
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.points import sample_points
 from wkwdask.verbs.wkw.places import place_of

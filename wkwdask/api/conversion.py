@@ -20,7 +20,7 @@ from wkwdask.formats.n5.layer import is_named_n5
 from wkwdask.formats.opening import voxel_size_of
 from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed
 from wkwdask.formats.webknossos.dataset import Layer, read_datasource
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.units import length_nm

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from wkwdask.api.options import MagLike, parsed_mags
 from wkwdask.api.scales import SCALE_OPTIONS, lay_out_pyramid_of_scales, refuse_options
 from wkwdask.formats.precomputed.layer import is_precomputed
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid

@@ -12,8 +12,8 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.formats.pictures.foreign import open_any
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import format_header, make_header
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES

@@ -12,13 +12,13 @@ import numpy as np
 
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.wkw.header import BlockType
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from wkwdask.formats.wkw.header import WkwHeader
 
-DEFAULT_LEVEL = 5
 MAX_LZ4_RATIO = 255  # no LZ4 block decodes to more than this many times its length
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL, decode_block, encode_block
+from wkwdask.formats.wkw.block import decode_block, encode_block
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, format_header, parse_header
 from wkwdask.formats.wkw.jump_table import format_jump_table, parse_jump_table, raw_block_bounds, slice_range
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry import morton
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.file import format_file_head
 from wkwdask.formats.wkw.listing import QUARANTINE_NAME
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.volume import file_path
 from wkwdask.kernels.blocks.batch import zero_encoding
 from wkwdask.store.local import NewFile, publish_bytes

@@ -10,8 +10,8 @@ import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.formats.pictures.foreign import open_any
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.file_len import LARGEST_FILE_LEN

@@ -13,8 +13,8 @@ import numpy as np
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
 from wkwdask.formats.webknossos.dataset import choose_layer, locate
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.plans.cells import SparseCells
 from wkwdask.plans.mag_ladder import check_one_ladder

@@ -11,8 +11,8 @@ from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.replaceable import check_targets, is_taken
 from wkwdask.formats.webknossos.dataset import choose_layer, locate, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource_edits import with_name
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.splice import can_splice
 from wkwdask.formats.wkw.stored_file import open_if_stored
 from wkwdask.formats.wkw.volume import files_box, filled_box

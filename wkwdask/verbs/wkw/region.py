@@ -12,7 +12,7 @@ import numpy as np
 from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.webknossos.dataset import choose_layer, locate, open_volume
 from wkwdask.formats.webknossos.layer_edit import raise_largest_id
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.grid import cell_range

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.record_paths import job_root
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.plans.pyramid import plan_pass

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.record_paths import job_root
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.bounding_box import BoundingBox

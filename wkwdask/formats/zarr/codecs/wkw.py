@@ -15,10 +15,11 @@ import numpy as np
 from zarr.abc.codec import ArrayBytesCodec, ArrayBytesCodecPartialDecodeMixin
 
 from wkwdask.errors import CorruptError
-from wkwdask.formats.wkw.block import DEFAULT_LEVEL, MAX_LZ4_RATIO
+from wkwdask.formats.wkw.block import MAX_LZ4_RATIO
 from wkwdask.formats.wkw.file import block_bounds, format_file_head
 from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, WkwHeader, make_header, parse_header
 from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.zarr.codecs.requests import SOURCE, Blocking, bytes_of, fetch, get, is_local, naming, result_of, run
 from wkwdask.formats.zarr.codecs.selection import boxed
 from wkwdask.geometry import morton

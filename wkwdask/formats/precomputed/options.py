@@ -1,0 +1,45 @@
+"""Storage options of Neuroglancer precomputed volumes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from wkwdask.model.options import StorageOptions, choice, flag, number, shape
+
+if TYPE_CHECKING:
+    from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask.geometry.mag import Vec3
+
+
+@dataclass(frozen=True, slots=True)
+class PrecomputedOptions(StorageOptions):
+    """How a scale is stored in a Neuroglancer precomputed volume."""
+
+    name: ClassVar[str] = "precomputed"
+    title: ClassVar[str] = "Neuroglancer precomputed"
+
+    chunk_shape: Vec3 | None = shape("A chunk [voxels].", (64, 64, 64))
+    shard_shape: Vec3 | bool | Sharding | None = shape(
+        "A shard [voxels], a box that the format has for the volume; True chooses one of about 1 GiB before compression, False makes each chunk a file. "
+        "In Python also a Sharding, such as choose_sharding returns.",
+        False, "each chunk is a file", takes_words=True,
+    )  # fmt: skip
+    encoding: str | None = choice(
+        "Encoding of chunks.",
+        ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"),
+        default_doc="compressed_segmentation for segmentations of uint32 and uint64, else raw",
+    )
+    quality: int | None = number("Quality of jpeg and jxl; jxl without it is lossless.", (0, 100))
+    compression: str | None = choice(
+        'Compression of chunks that are files of their own. Names of "gzip" end with .gz: cloud-volume and Neuroglancer behind a server that knows such names '
+        "can read them, tensorstore cannot.",
+        ("gzip", "raw"),
+        "raw",
+    )
+    force: bool = flag("Allow a lossy encoding of a segmentation, which changes its ids.")
+
+    @property
+    def file_compression(self) -> str | None:
+        """Compression of chunks that are files of their own, None for none."""
+        return None if self.compression == "raw" else self.compression

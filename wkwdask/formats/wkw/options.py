@@ -1,0 +1,65 @@
+"""Storage options of WKW."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from wkwdask.model.options import StorageOptions, choice, flag, number, shape
+
+if TYPE_CHECKING:
+    from wkwdask.geometry.mag import Vec3
+
+DEFAULT_LEVEL = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WkwOptions(StorageOptions):
+    """How a mag is stored as WKW; lengths that are given are the same in ``chunk_shape`` and ``block_len``."""
+
+    name: ClassVar[str] = "wkw"
+    title: ClassVar[str] = "WKW"
+
+    chunk_shape: Vec3 | None = shape("A block [voxels]: a cube whose edge is a power of two up to 128.", (32, 32, 32))
+    shard_shape: Vec3 | None = shape(
+        "A file [voxels]: a cube of a power of two of blocks, up to 128 along an edge.", default_doc="suits the box, at most 32 blocks"
+    )
+    compression: str | None = choice("Encoding of blocks.", ("lz4hc", "lz4", "raw"), "lz4hc")
+    level: int | None = number("Level of LZ4HC; 9 makes the smallest usual files, slowly.", (1, 12), DEFAULT_LEVEL)
+    block_len: int | None = number("Edge of a block [voxels]: `chunk_shape` as one number.")
+    file_len: int | None = number("Edge of a file [blocks]: `shard_shape` in blocks.")
+    any_length: bool = flag("Allow blocks and files up to 32768 long, which the reference library cannot read.")
+
+    def __post_init__(self) -> None:
+        StorageOptions.__post_init__(self)
+        if self.block_len is not None and self.chunk_shape not in (None, (self.block_len,) * 3):
+            raise ValueError("block_len= is chunk_shape= as one number: give one of them")
+        if self.file_len is not None and self.shard_shape is not None:
+            raise ValueError("file_len= is shard_shape= in blocks: give one of them")
+        if self.chunk_shape is not None:
+            object.__setattr__(self, "block_len", _edge(self.chunk_shape, "chunk_shape", "block"))
+        elif self.block_len is not None:
+            object.__setattr__(self, "chunk_shape", (self.block_len,) * 3)
+        if self.block_len is not None:
+            self.file_len_of(self.block_len)
+
+    def file_len_of(self, block_len: int) -> int | None:
+        """Return the edge of a file of such blocks [blocks], None where it was not given."""
+        if self.shard_shape is None:
+            return self.file_len
+        edge = _edge(self.shard_shape, "shard_shape", "file")
+        if edge % block_len:
+            raise ValueError(f"shard_shape must be a power of two of blocks of {block_len}^3 voxels, got {self.shard_shape}")
+        return edge // block_len
+
+    @property
+    def chosen_level(self) -> int:
+        """The level of LZ4HC."""
+        return DEFAULT_LEVEL if self.level is None else self.level
+
+
+def _edge(cube: Vec3, what: str, part: str) -> int:
+    edge = cube[0]
+    if cube != (edge, edge, edge) or edge & (edge - 1):
+        raise ValueError(f"{what} of WKW must be a cube whose edge is a power of two, since a {part} is one, got {cube}")
+    return edge

@@ -1,0 +1,183 @@
+"""Records of storage options: what a format can be told when an array is stored in it.
+
+A record is a frozen dataclass, one for each format. Its fields carry documentation, range and default; checks, help texts, docstrings and the reference come
+from them. A field that is None was not given: it is as in the source, where there is one, else as the default says. Opens nothing.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar
+
+from wkwdask.geometry.mag import vec3
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+Record = TypeVar("Record", bound="StorageOptions")
+WORDS = {"auto": True, "none": False}
+"""Names of the values of a shape that is chosen, or that there is none, on the command line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """Documentation, range and default of one option."""
+
+    doc: str
+    """One or two sentences."""
+    kind: Literal["shape", "choice", "number", "flag"]
+    """The type of its values; a shape is three lengths along x, y, z."""
+    default: Any = None
+    """Value for a new array, None where it is chosen by the data."""
+    default_doc: str = ""
+    """How it is chosen then."""
+    choices: tuple[str, ...] = ()
+    """Values of a choice."""
+    bounds: tuple[int, int] | None = None
+    """Least and greatest number."""
+    takes_words: bool = False
+    """Whether a shape may also be True or False."""
+
+    def checked(self, value: Any, what: str, name: str) -> Any:
+        """Return a value in its usual type."""
+        if self.kind == "choice" and value not in self.choices:
+            raise ValueError(f"{what} of {name} must be one of {', '.join(self.choices)}, got {value!r}")
+        if self.kind == "number":
+            number = _whole(value, what)
+            if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
+                raise ValueError(f"{what} must be in {self.bounds[0]}..{self.bounds[1]}, got {value!r}")
+            return number
+        if self.kind == "shape" and not (self.takes_words and not isinstance(value, (list, tuple))):
+            shape = vec3(value, what)
+            if min(shape) < 1:
+                raise ValueError(f"{what} must be positive, got {shape}")
+            return shape
+        return value
+
+    @property
+    def type_doc(self) -> str:
+        """The type as numpydoc writes it."""
+        if self.kind == "choice":
+            return f"{{{', '.join(map(_quoted, self.choices))}}}, optional"
+        if self.kind == "shape":
+            return f"sequence of 3 int{' or bool' if self.takes_words else ''}, optional"
+        return "bool" if self.kind == "flag" else "int, optional"
+
+    @property
+    def default_text(self) -> str:
+        """The default of a new array, for people."""
+        if self.default_doc or self.default is None:
+            return self.default_doc
+        return ",".join(map(str, self.default)) if self.kind == "shape" else str(self.default)
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def _whole(value: Any, what: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise ValueError(f"{what} must be a whole number, got {value!r}") from None
+
+
+def shape(doc: str, default: Any = None, default_doc: str = "", *, takes_words: bool = False) -> Any:
+    """Declare an option that is a shape."""
+    return _declared(Option(doc, "shape", default, default_doc, takes_words=takes_words))
+
+
+def choice(doc: str, choices: Sequence[str], default: str | None = None, default_doc: str = "") -> Any:
+    """Declare an option that is one of some names."""
+    return _declared(Option(doc, "choice", default, default_doc, tuple(choices)))
+
+
+def number(doc: str, bounds: tuple[int, int] | None = None, default: int | None = None, default_doc: str = "") -> Any:
+    """Declare an option that is a whole number."""
+    return _declared(Option(doc, "number", default, default_doc, bounds=bounds))
+
+
+def flag(doc: str) -> Any:
+    """Declare an option that is on or off."""
+    return field(default=False, metadata={"option": Option(doc, "flag")})
+
+
+def _declared(option: Option) -> Any:
+    return field(default=None, metadata={"option": option})
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """Storage options of one format."""
+
+    name: ClassVar[str] = ""
+    """The format in messages."""
+    title: ClassVar[str] = ""
+    """The format in headings."""
+    levels: ClassVar[Mapping[str, tuple[int, int, int]]] = {}
+    """Default, least and greatest level of each compression that has levels of its own."""
+
+    def __post_init__(self) -> None:
+        for name, option in options_of(type(self)):
+            value = getattr(self, name)
+            if value is not None:
+                object.__setattr__(self, name, option.checked(value, name, self.title))
+        if self.levels and getattr(self, "compression", None) is not None:
+            self.level_of(getattr(self, "compression", ""))
+
+    def of_new(self) -> Self:
+        """Fill in the defaults of a new array."""
+        missing = {name: option.default for name, option in options_of(type(self)) if getattr(self, name) is None}
+        return replace(self, **{name: default for name, default in missing.items() if default is not None})
+
+    def level_of(self, compression: str) -> int:
+        """Return the level at which a compression works."""
+        usual, least, greatest = self.levels.get(compression, (0, 0, 0))
+        level: int | None = getattr(self, "level", None)
+        if level is not None and compression not in self.levels:
+            raise ValueError(f"compression {compression} of {self.title} has no level, got level={level}")
+        if level is not None and not least <= level <= greatest:
+            raise ValueError(f"level of {compression} must be in {least}..{greatest}, got {level}")
+        return usual if level is None else level
+
+
+def options_of(record: type[StorageOptions]) -> Iterator[tuple[str, Option]]:
+    """Iterate over the options of a record by their names."""
+    return ((each.name, each.metadata["option"]) for each in fields(record))
+
+
+def check(record: type[Record], **given: Any) -> Record:
+    """Make a record of the options that a user gives; those that are None were not given."""
+    names = [name for name, _ in options_of(record)]
+    values = {name: value for name, value in given.items() if value is not None}
+    unknown = [name for name in values if name not in names]
+    if unknown:
+        has = f"it has: {', '.join(names)}" if names else "it has none"
+        raise ValueError(f"{record.name} has no option{'s' if len(unknown) > 1 else ''} {', '.join(unknown)}; {has}")
+    return record(**values)
+
+
+def parameter_docs(record: type[StorageOptions], indent: str = "    ") -> str:
+    """Document the options of a record as the parameters of a function."""
+    lines = []
+    for name, option in options_of(record):
+        default = option.default_text
+        lines += [f"{name} : {option.type_doc}", f"    {option.doc}{f' Default: {default}.' if default else ''}"]
+    return "\n".join(f"{indent}{line}" for line in lines)
+
+
+def reference(records: Sequence[type[StorageOptions]]) -> str:
+    """Write the reference of all options in Markdown."""
+    parts = ["# Storage options\n\nGenerated from the records in `wkwdask/formats/*/options.py`. On the command line, `chunk_shape` is `--chunk-shape`."]
+    for record in records:
+        rows = [f"## {record.title}", "", "| option | values | default for new data | |", "|---|---|---|---|"]
+        for name, option in options_of(record):
+            values = {"choice": ", ".join(option.choices), "flag": "True or False", "number": "whole number", "shape": "x, y, z"}[option.kind]
+            if option.bounds is not None:
+                values = f"{option.bounds[0]}..{option.bounds[1]}"
+            rows.append(f"| `{name}` | {values}{', True, False' if option.takes_words else ''} | {option.default_text} | {option.doc} |")
+        if record.levels:
+            rows += ["", "Levels: " + "; ".join(f"{name} {least}..{most} (default {usual})" for name, (usual, least, most) in record.levels.items()) + "."]
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts) + "\n"
