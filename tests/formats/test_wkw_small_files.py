@@ -25,7 +25,6 @@ from wkwdask.formats.wkw.header import BlockType, format_header, make_header
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume, list_files
 from wkwdask.geometry.grid import cell_range, cells
 from wkwdask.kernels.blocks import batch as blocks
-from wkwdask.kernels.blocks import small_files
 from wkwdask.store.lru import Lru
 
 SHAPE = (40, 20, 28)
@@ -67,7 +66,7 @@ def read(folder, low=(0, 0, 0), shape=SHAPE):
 def take(path, monkeypatch):
     """Read files one by one, or decode by python-lz4."""
     if path == "single":
-        monkeypatch.setattr(wkw, "small_layout", lambda header: None)
+        monkeypatch.setattr(wkw, "has_small_files", lambda header: False)
     elif path == "without LZ4's functions":
         monkeypatch.setattr(blocks, "_compiled", lambda: None)
 
@@ -86,27 +85,17 @@ def mag(tmp_path):
 
 def test_the_path_is_taken(mag, monkeypatch):
     calls = []
-    before = wkw_small_files.read_files
-    monkeypatch.setattr(wkw_small_files, "read_files", lambda *args: calls.append(args) or before(*args))
+    before = wkw_small_files._read_batch
+    monkeypatch.setattr(wkw_small_files, "_read_batch", lambda *args: calls.append(args) or before(*args))
     monkeypatch.setattr(wkw, "open_if_stored", lambda *args: pytest.fail("a file was opened by itself"))
     np.testing.assert_array_equal(read(mag)[0], voxels(SHAPE))
     assert len(calls) == 1
 
 
-def test_where_the_c_library_lacks_a_function(mag, monkeypatch):
-    monkeypatch.setattr(small_files, "_kernels", lambda: None)
-    wkw_small_files.small_layout.cache_clear()
-    try:
-        assert wkw_small_files.small_layout(WkwVolume.open(str(mag)).header) is None
-        np.testing.assert_array_equal(read(mag)[0], voxels(SHAPE))
-    finally:
-        wkw_small_files.small_layout.cache_clear()
-
-
 @pytest.mark.parametrize(("options", "expected"), [({}, True), ({"file_len": 2}, False), ({"block_len": 128}, False), ({"compression": "raw"}, True)])
 def test_which_mags_have_small_files(tmp_path, options, expected):
     folder = make(tmp_path / "1", voxels((8, 8, 8)), **options)
-    assert (wkw_small_files.small_layout(WkwVolume.open(str(folder)).header) is not None) == expected
+    assert wkw_small_files.has_small_files(WkwVolume.open(str(folder)).header) == expected
 
 
 @pytest.mark.parametrize("compression", ["raw", "lz4", "lz4hc"])
@@ -130,8 +119,8 @@ def test_any_box(tmp_path, path, channels, compression):
 def test_more_than_fits_into_a_batch(tmp_path, path, monkeypatch):
     """Memory stays bounded, however many files there are."""
     sizes = []
-    before = wkw_small_files.read_files
-    monkeypatch.setattr(wkw_small_files, "read_files", lambda *args: sizes.append(args[-1].nbytes) or before(*args))
+    before = wkw_small_files._read_batch
+    monkeypatch.setattr(wkw_small_files, "_read_batch", lambda *args: sizes.append(args[-1].nbytes) or before(*args))
     array = voxels((256, 256, 64), "uint8")
     folder = make(tmp_path / "1", array, block_len=32, compression="raw")
     np.testing.assert_array_equal(read(folder, shape=array.shape)[0], array)
@@ -369,7 +358,7 @@ def test_a_mag_that_is_replaced_while_it_is_read(mag, monkeypatch):
     """The files of the old one are being removed: that is no reason to see zeros."""
     old = mag.parent / "old"
     make(mag.parent / "new", voxels(SHAPE, seed=2))
-    before = wkw_small_files.read_files
+    before = wkw_small_files._read_file
 
     def replace_and_read(*args):
         if not old.exists():
@@ -378,7 +367,7 @@ def test_a_mag_that_is_replaced_while_it_is_read(mag, monkeypatch):
             shutil.rmtree(old / "z1")
         return before(*args)
 
-    monkeypatch.setattr(wkw_small_files, "read_files", replace_and_read)
+    monkeypatch.setattr(wkw_small_files, "_read_file", replace_and_read)
     expected = voxels(SHAPE)
     expected[:, :, 8:16] = voxels(SHAPE, seed=2)[:, :, 8:16]
     np.testing.assert_array_equal(read(mag)[0], expected)
@@ -386,13 +375,13 @@ def test_a_mag_that_is_replaced_while_it_is_read(mag, monkeypatch):
 
 
 def test_a_mag_that_is_removed_while_it_is_read(mag, monkeypatch):
-    before = wkw_small_files.read_files
+    before = wkw_small_files._read_file
 
     def remove_and_read(*args):
         shutil.rmtree(mag)
         return before(*args)
 
-    monkeypatch.setattr(wkw_small_files, "read_files", remove_and_read)
+    monkeypatch.setattr(wkw_small_files, "_read_file", remove_and_read)
     with pytest.raises(MissingError, match=r"color/1/header\.wkw: not found: the mag is gone"):
         read(mag)
 

@@ -1,26 +1,25 @@
-"""Reading a mag whose files hold one block each, so that opening one costs as much as reading it: many files in one compiled call.
+"""Reading a mag whose files hold one block each: many files are read into one memory and decoded in one call.
 
-A file that is not plainly right is left to the path for single files, which reads it or says what is wrong with it.
+A file that is not plainly right is left to the path for single files, which reads it or reports what is wrong with it.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.formats.wkw.header import format_header
+from wkwdask.formats.wkw.block import MAX_LZ4_RATIO
+from wkwdask.formats.wkw.header import HEADER_NBYTES, BlockType, format_header
 from wkwdask.formats.wkw.stored_file import mag_is_gone, read_buffer
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into
-from wkwdask.kernels.blocks.layout import X, Z
-from wkwdask.kernels.blocks.libc_names import FOLDER_FLAGS
-from wkwdask.kernels.blocks.small_files import Found, Layout, is_available, read_files
+from wkwdask.kernels.blocks.layout import OFFSET, SIZE, START, X, Z
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -30,55 +29,101 @@ if TYPE_CHECKING:
 
 _SMALL_NBYTES = 512 << 10  # a larger file takes so long to decode that it may as well be opened by itself
 _BATCH_NBYTES = 2 << 20  # stays in the cache between reading and decoding
-_COMMON_NBYTES = 8  # of the header; the data offset follows
+_MOST_FILES = 4096  # of one batch, absent ones included
+_COMMON_NBYTES, _BLOCK_TYPE_AT = 8, 5  # what all headers of a mag begin with, but for the two compressed block types
+_LZ4_TYPES = (BlockType.LZ4, BlockType.LZ4HC)
+_MAG_FLAGS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_CLOEXEC  # a folder that may be entered need not be readable
+_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW  # a pipe is not waited for
+_ABSENT, _UNUSUAL = -1, 0  # in place of a size
 
 
-@lru_cache(maxsize=64)
-def small_layout(header: WkwHeader) -> Layout | None:
-    """Say what the files of a mag look like, None where they are not so small that they are best read together."""
-    bound = compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes
-    most_nbytes = header.smallest_data_offset + bound
-    if header.file_len > 1 or most_nbytes > _SMALL_NBYTES or not is_available():
-        return None
-    head = np.frombuffer(format_header(header)[:_COMMON_NBYTES], np.uint8)
-    return Layout(head, header.is_compressed, header.block_len, header.block_nbytes, most_nbytes)
+def has_small_files(header: WkwHeader) -> bool:
+    """Return whether the files of a mag are so small that they are best read together."""
+    return header.file_len == 1 and _most_nbytes(header) <= _SMALL_NBYTES
 
 
-def read_small_files(
-    header_path: str, header: WkwHeader, layout: Layout, files: tuple[range, range, range], reading: Reading, read_one: Callable[[Reading, Vec3], int]
-) -> int:
+def _most_nbytes(header: WkwHeader) -> int:
+    return header.smallest_data_offset + (compress_bound(header.block_nbytes) if header.is_compressed else header.block_nbytes)
+
+
+def read_small_files(header_path: str, header: WkwHeader, files: tuple[range, range, range], reading: Reading, read_one: Callable[[Reading, Vec3], int]) -> int:
     """Read all files of a box."""
-    memory = read_buffer(max(_BATCH_NBYTES, layout.most_nbytes))
-    nonzero, first, total = 0, 0, math.prod(len(r) for r in files)
-    while first < total:
-        found = _read_batch(header_path, files, first, layout, reading.topleft, memory)
-        first = found.stop
-        decoded, broken = _decode(memory, found.blocks, header, reading)
+    most_nbytes = _most_nbytes(header)
+    memory = read_buffer(max(_BATCH_NBYTES, most_nbytes))
+    indices = ((x, y, z) for z in files[2] for y in files[1] for x in files[0])
+    nonzero, left = 0, math.prod(map(len, files))
+    while left:
+        found = _read_batch(header_path, indices, most_nbytes, memory)
+        left -= len(found)
+        index, start, size = np.split(np.array(found, np.int64), (3, 4), axis=1)
+        table = np.zeros((len(index), Z + 1), np.int64)
+        table[:, X : Z + 1] = index * header.block_len - reading.topleft
+        absent, sound = size[:, 0] == _ABSENT, _find_blocks(table, start, size, header, memory)
+        decoded, broken = _decode(memory, table[sound], header, reading)
         nonzero += decoded
-        if len(found.absent):
+        if absent.any():
             reading.has_absent = True
-            reading.zeros.add(found.absent, header.block_len)
-        for x, y, z in broken + found.unusual.tolist():  # only now: each takes the memory for itself
+            reading.absent.update({(y, z): f"{os.path.dirname(header_path)}/z{z}/y{y}/x{x}.wkw" for x, y, z in index[absent].tolist()})
+            reading.zeros.add(table[absent], header.block_len)
+        for x, y, z in broken + index[~sound & ~absent].tolist():  # only now: each takes the memory for itself
             nonzero += read_one(reading, (x, y, z))
     return nonzero
 
 
-def _read_batch(header_path: str, files: tuple[range, range, range], first: int, layout: Layout, origin: Vec3, memory: npt.NDArray[np.uint8]) -> Found:
-    """Read files until the memory is full."""
-    folder = os.path.dirname(header_path)
+def _read_batch(header_path: str, indices: Iterator[Vec3], most_nbytes: int, memory: npt.NDArray[np.uint8]) -> list[tuple[int, int, int, int, int]]:
+    """Read files until the memory is full; gives index, place in the memory and size of each."""
+    folder, view, end = os.path.dirname(header_path), memory.data, 0
+    found = []
     try:
-        mag = os.open(folder, FOLDER_FLAGS)
+        mag = os.open(folder, _MAG_FLAGS)
         try:
-            found = read_files(mag, files, first, layout, origin, memory)
-            if not len(found.absent) or os.path.samestat(os.fstat(mag), os.stat(folder)):
+            for x, y, z in itertools.islice(indices, _MOST_FILES):
+                size = _read_file(mag, f"z{z}/y{y}/x{x}.wkw", view[end : end + most_nbytes])
+                found.append((x, y, z, end, size))
+                end += max(size, 0)
+                if end + most_nbytes > len(view):
+                    break
+            if all(size != _ABSENT for *_, size in found) or os.path.samestat(os.fstat(mag), os.stat(folder)):
                 return found
         finally:
             os.close(mag)
     except (FileNotFoundError, NotADirectoryError):
         raise mag_is_gone(header_path) from None
     # Another mag took the place of the one that was read, whose files may be vanishing by now: only a second look can tell.
-    absent = (found.absent[:, X : Z + 1] + origin) // layout.block_len
-    return found._replace(absent=found.absent[:0], unusual=np.concatenate([found.unusual, absent]))
+    return [(x, y, z, place, _UNUSUAL if size == _ABSENT else size) for x, y, z, place, size in found]
+
+
+def _read_file(mag: int, name: str, memory: memoryview) -> int:
+    """Read a file up to the length of the memory; gives its size."""
+    try:
+        file = os.open(name, _FILE_FLAGS, dir_fd=mag)
+    except (FileNotFoundError, NotADirectoryError):
+        return _ABSENT
+    except OSError:
+        return _UNUSUAL
+    try:
+        return os.preadv(file, [memory], 0)
+    except OSError:
+        return _UNUSUAL
+    finally:
+        os.close(file)
+
+
+def _find_blocks(
+    table: npt.NDArray[np.int64], start: npt.NDArray[np.int64], size: npt.NDArray[np.int64], header: WkwHeader, memory: npt.NDArray[np.uint8]
+) -> npt.NDArray[np.bool_]:
+    """Fill in where the block of each file lies; gives which files have a header like the mag's and a whole block."""
+    table_end = HEADER_NBYTES + 8 * header.is_compressed
+    heads = memory[np.minimum(start + np.arange(HEADER_NBYTES + 8), len(memory) - 1)]
+    is_same = heads[:, :_COMMON_NBYTES] == np.frombuffer(format_header(header)[:_COMMON_NBYTES], np.uint8)
+    if header.is_compressed:
+        is_same[:, _BLOCK_TYPE_AT] = np.isin(heads[:, _BLOCK_TYPE_AT], _LZ4_TYPES)
+    offset, end = heads[:, _COMMON_NBYTES:].copy().view("<i8").T
+    end = end if header.is_compressed else offset + header.block_nbytes
+    table[:, OFFSET], table[:, SIZE], table[:, START] = offset, end - offset, start[:, 0] + offset
+    is_inside = (size[:, 0] >= table_end) & (offset >= table_end) & (offset <= end) & (end <= size[:, 0])
+    sound: npt.NDArray[np.bool_] = is_same.all(axis=1) & is_inside & (table[:, SIZE] >= header.block_nbytes / MAX_LZ4_RATIO)
+    return sound
 
 
 def _decode(memory: npt.NDArray[np.uint8], table: npt.NDArray[np.int64], header: WkwHeader, reading: Reading) -> tuple[int, list[list[int]]]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from wkwdask.errors import MissingError, ReplacedError
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
-from wkwdask.formats.wkw.small_files import read_small_files, small_layout
+from wkwdask.formats.wkw.small_files import has_small_files, read_small_files
 from wkwdask.formats.wkw.stored_file import PAGE_LEN, Reading, check_absence, check_folder, open_if_stored
 from wkwdask.formats.zarr.marks import is_view
 from wkwdask.geometry import morton
@@ -251,9 +251,8 @@ class WkwVolume:
         x_files, y_files, z_files = (range(t // edge, -(-(t + n) // edge)) for t, n in zip(topleft, out.shape[1:], strict=True))
         reading = Reading(out, topleft, first_channel, Zeros(out, at_once=fill_zeros))
         header_path = f"{self.folder}/{HEADER_NAME}"
-        layout = small_layout(self.header)
-        if layout is not None and len(x_files) * len(y_files) * len(z_files) > 1:
-            nonzero = read_small_files(header_path, self.header, layout, (x_files, y_files, z_files), reading, self._read_file)
+        if has_small_files(self.header) and len(x_files) * len(y_files) * len(z_files) > 1:
+            nonzero = read_small_files(header_path, self.header, (x_files, y_files, z_files), reading, self._read_file)
         else:
             nonzero = sum(self._read_file(reading, (x, y, z)) for z in z_files for y in y_files for x in x_files)
         if reading.has_absent:
