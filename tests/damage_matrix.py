@@ -496,7 +496,8 @@ CASES = [
          options={"salvage": True}, zeros=True),
     Case("the same, the coarser file without any sound block", both(blocks(BROKEN_BLOCK), cut(ABOVE, 0)), {"block.undecodable": FINE, "file.empty": ABOVE},
          ("salvage", "rebuild"), options={"salvage": True}, zeros=True),
-    Case("coarser file of unknown origin broken", strangers_mag(cut(COARSE, -20)), {"file.truncated": COARSE}, ("rebuild",)),
+    Case("coarser file of unknown origin broken", strangers_mag(cut(COARSE, -20)), {"file.truncated": COARSE}, stays=("file.truncated",)),
+    Case("the same, --method", strangers_mag(cut(COARSE, -20)), {"file.truncated": COARSE}, ("rebuild",), options={"method": "mode"}),
     Case("coarser mag made otherwise, --pyramid", other_method, {"pyramid.differs": None}, ("rebuild",) * 9, verify={"pyramid": True},
          options={"rebuild_differing": True}),
     # left-overs

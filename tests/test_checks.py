@@ -233,30 +233,29 @@ def test_an_update_has_nothing_to_do_after_a_rebuild(dataset):
     assert "nothing to do" in report.note
 
 
-def test_the_method_is_that_of_intact_files(dataset):
+def test_the_method_is_that_of_the_user(dataset):
     """Nothing says how the mag was made, and the usual method would be wrong."""
     wkwdask.build_pyramid(dataset, "cells", mags=MAGS, method="max", existing="overwrite")
     before = voxels(dataset, mag="2")
     strangers_mag(cut(COARSE, -20))(dataset)
     report = wkwdask.repair(dataset)
-    assert "by max, as intact files of the mag show" in str(report)
+    assert report.actions == ()
+    assert "nothing says how the mag was made: give method=" in str(report)
+    assert "by max, as you say" in str(wkwdask.repair(dataset, method="max"))
     np.testing.assert_array_equal(voxels(dataset, mag="2"), before)
     assert (dataset / "cells" / QUARANTINE_NAME / COARSE.removeprefix("cells/")).exists()
 
 
-def test_no_method_fits(dataset):
-    """A mag that was made by nothing that we know is not rebuilt, unless the user says how."""
+def test_a_method_that_does_not_fit(dataset):
+    """Sound blocks that the method does not give stay as they are."""
     noise = np.random.default_rng(3).integers(1, 9, (20, 18, 16)).astype(np.uint32)
     shutil.rmtree(dataset / "cells" / "2")
     wkwdask.write(dataset / "cells" / "2", (2, 0, 2), noise, block_len=8, file_len=2, compression="lz4")
     (dataset / "cells" / "2" / ".wkwdask-files.npy").unlink(missing_ok=True)
     cut(COARSE, -20)(dataset)
-    report = wkwdask.repair(dataset)
-    assert report.actions == ()
-    assert not report.is_sound
-    assert "no method gives the intact files of the mag" in str(report)
     report = wkwdask.repair(dataset, method="mode")
     assert report.actions == ()
+    assert not report.is_sound
     assert "its sound blocks are not what the finer mag gives by mode" in str(report)
     cut(COARSE, 0)(dataset)
     report = wkwdask.repair(dataset, method="mode")
@@ -278,39 +277,7 @@ def noise(*shape):
     return np.random.default_rng(2).integers(1, 250, shape).astype(np.uint8)
 
 
-@pytest.mark.parametrize("method", ["max", "median", "nearest"])
-def test_files_that_every_method_gives_prove_nothing(tmp_path, method):
-    """The first files are of one value; what tells the methods apart lies behind them."""
-    array = np.full((32, 32, 1536), 7, np.uint8)
-    array[:, :, 1440:] = noise(32, 32, 96)
-    before = coarser_of_strangers(tmp_path / "ds", array, method)
-    path = "color/2/z47/y0/x0.wkw"
-    cut(path, 0)(tmp_path / "ds")
-    assert f"by {method}, as intact files of the mag show" in str(wkwdask.repair(tmp_path / "ds"))
-    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", mag="2").compute(), before)
-
-
-def test_a_method_that_is_not_sure_is_not_taken(tmp_path):
-    """Every method gives the intact files; a sound block of the broken one, or the user, tells which it was."""
-    array = np.full((32, 32, 128), 7, np.uint8)
-    array[:, :, 96:] = noise(32, 32, 32)
-    before = coarser_of_strangers(tmp_path / "ds", array)
-    path = tmp_path / "ds" / "color/2/z3/y0/x0.wkw"
-    raw = path.read_bytes()
-    path.write_bytes(b"")
-    report = wkwdask.repair(tmp_path / "ds")
-    assert report.actions == ()
-    assert "give method=" in str(report)
-    path.write_bytes(raw[:-9])
-    assert [action.verb for action in wkwdask.repair(tmp_path / "ds").actions] == ["rebuild"]
-    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", mag="2").compute(), before)
-    path.write_bytes(b"")
-    assert wkwdask.repair(tmp_path / "ds", method="max").is_sound
-    np.testing.assert_array_equal(wkwdask.open(tmp_path / "ds", mag="2").compute(), before)
-
-
-@pytest.mark.parametrize("options", [{}, {"method": "max"}], ids=["no option", "--method"])
-def test_sound_blocks_of_a_coarser_mag_of_unknown_origin_stay(tmp_path, options):
+def test_sound_blocks_of_a_coarser_mag_of_unknown_origin_stay(tmp_path):
     """The finer mag holds a part of what the coarser one shows: nothing of that is replaced by zeros."""
     folder = tmp_path / "ds"
     before = coarser_of_strangers(folder, noise(32, 32, 64))
@@ -320,11 +287,11 @@ def test_sound_blocks_of_a_coarser_mag_of_unknown_origin_stay(tmp_path, options)
     shutil.copytree(folder, tmp_path / "part")
     for z in (0, 1):
         shutil.rmtree(tmp_path / "part" / f"color/1/z{z}/y0")
-    report = wkwdask.repair(tmp_path / "part", **options)
+    report = wkwdask.repair(tmp_path / "part", method="max")
     assert report.actions == ()
     assert "its sound blocks are not what the finer mag gives" in str(report)
     assert (tmp_path / "part" / path).read_bytes() == broken
-    report = wkwdask.repair(folder, **options)
+    report = wkwdask.repair(folder, method="max")
     assert "its 7 sound blocks stay" in str(report)
     np.testing.assert_array_equal(wkwdask.open(folder, mag="2").compute(), before)
     assert (folder / "color" / QUARANTINE_NAME / "2/z0/y0/x0.wkw").read_bytes() == broken

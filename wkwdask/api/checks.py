@@ -115,8 +115,8 @@ def repair(
 
     Without an option this removes what dead processes left, writes ``header.wkw`` and the headers of data files anew where the blocks prove what they should
     say, cuts off bytes behind the last block, rebuilds broken files of coarser mags from a sound finer one, and corrects the JSON. What a finest mag has lost
-    is lost: options say what becomes of it. Where nothing says how a coarser mag was made, files that tell the methods apart must show it, and blocks of it
-    that can be decoded stay.
+    is lost: options say what becomes of it. Files of a coarser mag that records no method are rebuilt where ``method`` is given, and blocks of it that can be
+    decoded stay.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def repair(
     rebuild_differing : bool
         Rebuild files of coarser mags that differ from the finer one; the old ones are set aside.
     method : {"median", "mode", "mean", "min", "max", "nearest"}, optional
-        How coarser mags were made that do not say so; by default what their intact files show.
+        Method of coarser mags that do not record it: their files are rebuilt only where it is given.
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 [nm], for a JSON that has to be written anew.
     older_than : float

@@ -20,7 +20,7 @@ _mags_option = click.option("--mags", metavar="MAG,MAG", help="The mags, such as
 _method_option = click.option(
     "--method",
     type=click.Choice(METHODS[1:]),
-    help="Method of coarser mags that do not record it. Default: the most common one, or the one that intact files show.",
+    help="Method of coarser mags that do not record it. verify: by default the most common one; repair: their files are rebuilt only with this option.",
 )
 
 

@@ -32,8 +32,7 @@ from wkwdask.verbs.wkw.mend import MendSpec, ProbeSpec
 from wkwdask.verbs.wkw.repair_json import JsonRepair
 from wkwdask.verbs.wkw.repair_leftovers import LeftoverRepair
 from wkwdask.verbs.wkw.repair_mag import HEADER_KINDS, MagPlan, check_unchanged, repair_mag
-from wkwdask.verbs.wkw.repair_method import MethodTrials
-from wkwdask.verbs.wkw.verify import Made, check_of, files_below, how_made
+from wkwdask.verbs.wkw.verify import Made, check_of, files_below, how_made, recompute_specs
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -90,7 +89,7 @@ class Repair:
         for fault in self._faults:
             self._by_path[fault.path].append(fault)
         self._probed: dict[str, tuple[WkwHeader | None, int]] = {}
-        self._trials = MethodTrials()
+        self._compared: dict[str, bool] = {}  # whether the sound blocks of a broken file are what the finer mag gives
         self._saved: set[str] = set()
         self._salvaged: set[str] = set()
         self.actions: list[Action] = []
@@ -102,7 +101,7 @@ class Repair:
     # ------------------------------------------------------------------ looking
 
     def probe_job(self) -> FlatJob:
-        """Make the job that finds out what can be saved of broken files, and how coarser mags were made that do not say so."""
+        """Make the job that finds out what can be saved of broken files, and whether their sound blocks are what the user's method gives."""
         tasks: list[Task] = []
         trials: list[Iterator[Task]] = []
         errors = {fault.path for fault in self._faults if fault.severity == "error"}
@@ -115,8 +114,8 @@ class Repair:
                     if check is not None and not kinds & {*_OUT_OF_REACH, "file.lost", "file.no_file", "file.empty", "file.short"}:
                         tasks.append(ProbeSpec(check, shard, kinds).task())
                 made = how_made(layer, scope, self._options.method) if broken else None
-                if made is not None and not made.is_noted and _header_is_good(scope, self._by_path):
-                    trials.append(spec.task() for spec in self._trials.specs(scope, made, errors))
+                if made is not None and made.is_known and not made.is_noted and _header_is_good(scope, self._by_path):
+                    trials.append(_comparisons(scope, made, errors))
         tasks += self.leftovers.probe_tasks(self._faults)
         return FlatJob(lambda: chain(tasks, *trials), len(tasks) + len(trials), self._take_probe)
 
@@ -124,7 +123,8 @@ class Repair:
         if isinstance(spec, ProbeSpec):
             self._probed[file_path(spec.check.folder, spec.shard)] = result.value
         elif isinstance(spec, RecomputeSpec):
-            self._trials.take(spec, result)
+            if result.value.compared:
+                self._compared[spec.coarser.shard_path(spec.shard)] = not result.value.different
         elif isinstance(spec, HoldsSpec):
             self.leftovers.take_probe(spec, is_there=result.value)
 
@@ -222,7 +222,7 @@ class Repair:
         elif kinds == {"file.trailing"}:
             self._mend(plan, CUT, MendSpec(check, shard, None, why(faults), salvage=False), faults, "all blocks stay as they are")
         else:
-            rebuilding, doubt = self._sure(scope, rebuilding, path, faults, num_sound)
+            rebuilding, doubt = self._sure(rebuilding, path, faults, num_sound)
             if not self._plan_rebuild(rebuilding, plan, check, shard, faults, num_sound):
                 self._plan_loss(rebuilding, plan, check, shard, faults, num_sound, doubt)
 
@@ -244,15 +244,19 @@ class Repair:
         plan = plan_pass(finer.box, [scope.mag], target.chunk_shape, scope.header.voxel_nbytes, target.shard_shape)
         return Rebuilding(made, "", finer, target, plan, below)
 
-    def _sure(self, scope: MagScope, rebuilding: Rebuilding | None, path: str, faults: list[Fault], num_sound: int) -> tuple[Rebuilding | None, str]:
-        """Choose the method for one file; None where it is not sure, and why."""
+    def _sure(self, rebuilding: Rebuilding | None, path: str, faults: list[Fault], num_sound: int) -> tuple[Rebuilding | None, str]:
+        """Check whether it is known how a file is made; None where it is not, and why."""
         if rebuilding is None:
             return None, ""
+        made = rebuilding.made
+        if not made.is_known:
+            return None, "nothing says how the mag was made: give method="
         has_sound = bool(num_sound) and not any(self._rebuilds(fault) for fault in faults)
-        method, reason = self._trials.method_of(scope, path, rebuilding.made, has_sound=has_sound)
-        if method is None:
-            return None, reason
-        return replace(rebuilding, made=replace(rebuilding.made, method=method), known_by=reason), ""
+        if has_sound and not made.is_noted and path not in self._compared:
+            return None, "its sound blocks could not be compared with the finer mag"
+        if not self._compared.get(path, True):
+            return None, f"its sound blocks are not what the finer mag gives by {made.method}: that may hold less than was there"
+        return replace(rebuilding, known_by=f"by {made.method}, as {'its provenance says' if made.is_noted else 'you say'}"), ""
 
     def _plan_rebuild(self, rebuilding: Rebuilding | None, plan: MagPlan, check: WkwCheck, shard: Vec3, faults: list[Fault], num_sound: int) -> bool:
         """Rebuild a file of a coarser mag from the finer one, if that is sound."""
@@ -366,6 +370,16 @@ class Repairing(Work[RepairReport]):
         if not self._dry_run:
             yield from repair.phases()
         return RepairReport(path, self._dry_run, tuple(repair.actions), tuple(repair.left))
+
+
+def _comparisons(scope: MagScope, made: Made, broken: set[str]) -> Iterator[Task]:
+    """Compare the sound blocks of the broken files of a mag with what the finer mag gives."""
+    stored = {file_path(scope.folder, (x, y, z)) for x, y, z in scope.listing.shards.tolist()}
+    check = check_of(scope, decode=True)
+    for spec in recompute_specs(scope, made, broken - stored):
+        path = spec.coarser.shard_path(spec.shard)
+        if path in stored & broken and os.path.isfile(path):
+            yield replace(spec, check=check).task()
 
 
 def _header_is_good(scope: MagScope, by_path: dict[str, list[Fault]]) -> bool:
