@@ -6,12 +6,13 @@ that is more than the format has (neuroglancer, ``precomputed/volume.rst``, "2-d
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wkwdask.errors import CorruptError, FormatError
-from wkwdask.formats.precomputed import image_headers
+from wkwdask.errors import CorruptError, FormatError, TruncatedError
+from wkwdask.formats.precomputed.jxl_header import jxl_size
 from wkwdask.model.extras import need
 
 if TYPE_CHECKING:
@@ -29,18 +30,14 @@ _DEFAULT_JPEG_QUALITY = 75
 # Of an electron micrograph, twice the effort makes images 2 to 3 % smaller at a third of the speed.
 _DEFAULT_PNG_LEVEL = 4
 _DEFAULT_JXL_EFFORT = 3
-_SIZES: dict[str, Callable[[bytes], tuple[int, int]]] = {
-    "jpeg": image_headers.jpeg_size,
-    "png": image_headers.png_size,
-    "jxl": image_headers.jxl_size,
-}
+_END_OF_JPEG = b"\xff\xd9"
 
 
 def decode(encoding: str, data: bytes, shape: Vec3, dtype: np.dtype[Any], num_channels: int, source: str, offset: int) -> npt.NDArray[Any]:
     """Decode a chunk."""
     imagecodecs = need("imagecodecs", f"{source}: {encoding}", _EXTRA)
     try:
-        width, height = _SIZES[encoding](data)
+        width, height = image_size(encoding, data)
     except FormatError as error:
         raise type(error)(f"{source}: byte {offset}: {error}") from None
     x, y, z = shape
@@ -57,6 +54,22 @@ def decode(encoding: str, data: bytes, shape: Vec3, dtype: np.dtype[Any], num_ch
         raise CorruptError(f"{source}: byte {offset}: expected a {encoding} image of {num_channels} x {dtype}, found {components} x {image.dtype}")
     voxels: npt.NDArray[Any] = image.reshape(z, y, x, num_channels).transpose(3, 2, 1, 0)
     return voxels
+
+
+def image_size(encoding: str, data: bytes) -> tuple[int, int]:
+    """Read width and height of an image, which is not decoded."""
+    if encoding == "jxl":
+        return jxl_size(data)
+    from PIL import JpegImagePlugin, PngImagePlugin
+
+    memory = BytesIO(data)
+    try:
+        size = (PngImagePlugin.PngImageFile if encoding == "png" else JpegImagePlugin.JpegImageFile)(memory).size
+    except Exception as error:  # whatever the library thinks of bytes of other people
+        raise CorruptError(f"no {encoding} image: {error}") from None
+    if encoding == "jpeg" and data.rfind(_END_OF_JPEG) < memory.tell():  # decoders fill up what is missing
+        raise TruncatedError("a jpeg image is cut off")
+    return size
 
 
 def encode(encoding: str, array: npt.NDArray[Any], quality: float | None, level: int | None, source: str) -> bytes:
