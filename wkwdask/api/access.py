@@ -10,7 +10,6 @@ import numpy as np
 
 from wkwdask.api.options import WriteOptions
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
-from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.formats.leveled_summary import summarize_arrays
 from wkwdask.formats.opening import check_names_format, is_arrays, open_stored, recent_stored
 from wkwdask.formats.precomputed.layer import is_precomputed
@@ -20,6 +19,7 @@ from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.summary import DatasetSummary, summarize
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.model.image import mag_or_key
 from wkwdask.model.points import sample_points
 from wkwdask.verbs.wkw.places import place_of
 from wkwdask.verbs.wkw.region import lay_out_region

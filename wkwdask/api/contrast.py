@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.formats.webknossos.dataset import update_datasource
 from wkwdask.formats.webknossos.datasource_edits import with_view_configuration
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -15,6 +14,7 @@ from wkwdask.ids.histogram import Bins, Counts, HistogramSurvey, RangeSurvey, bi
 from wkwdask.ids.layers import Opened, open_layer
 from wkwdask.ids.survey import Surveying
 from wkwdask.kernels.labels.value_counts import counted_values, is_counted
+from wkwdask.model.image import mag_or_key
 
 if TYPE_CHECKING:
     import os
@@ -229,7 +229,7 @@ def contrast(
     if not 0 <= low < high <= 100:
         raise ValueError(f"percentiles are two ascending numbers from 0 to 100, got {percentiles!r}")
     opened = _open(url, layer, mag)
-    if write and (opened.layer.dataset_folder is None or opened.layer.record is None):
+    if write and (opened.layer.container is None or opened.layer.container.record is None):
         raise MissingError(f"{opened.layer.folder}: no datasource-properties.json that knows the layer, so that its contrast cannot be kept")
     counted = _count(opened, bounding_box, None, None, per_slice=per_slice, ignore_zero=ignore_zero)
     percents = np.array([low, high, 0, 100], np.float64)
@@ -250,7 +250,7 @@ def contrast(
     frame.attrs = {"source": counted.opened.volume.name, "mag": counted.box.mag.name, "intensityRange": shown[:2], "min": shown[2], "max": shown[3]}
     if write:
         values = {"intensityRange": shown[:2], "min": shown[2], "max": shown[3]}
-        update_datasource(str(opened.layer.dataset_folder), lambda document: with_view_configuration(document, opened.layer.name, values))
+        update_datasource(str(opened.layer.container.dataset_folder), lambda document: with_view_configuration(document, opened.layer.name, values))
     return frame
 
 

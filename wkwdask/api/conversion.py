@@ -14,15 +14,14 @@ from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_s
 from wkwdask.api.sources import choose_layer_of, find_layers, find_source
 from wkwdask.api.zarr_images import array_options, convert_to_image
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.layer import is_named_n5
-from wkwdask.formats.opening import voxel_size_of
 from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed
-from wkwdask.formats.webknossos.dataset import Layer, read_datasource
+from wkwdask.formats.webknossos.dataset import read_datasource
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.image import mag_or_key
 from wkwdask.model.units import length_nm
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.store.local import local_path
@@ -36,9 +35,10 @@ from wkwdask.verbs.wkw.write import WkwEncoding
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.opening import Found, StoredVolume
+    from wkwdask.formats.opening import Found
     from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask.model.volume import StoredVolume
     from wkwdask.verbs.others.precomputed_scales import ScaleOptions
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -263,13 +263,13 @@ def convert(
     check_suffix(target)
     found = find_layers(source, whole_images=whole_images)
     chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)
-    if found is not None and (isinstance(chosen, Layer) or _is_export(target)):
+    if found is not None and chosen is not None and (chosen.container is not None or _is_export(target)):
         refuse_options(f"{source} is exported as images", of_scales)
         stored_layer, volume = found.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
                 raise ValueError(f"{option} is for what becomes WKW, but {volume.name} is a mag or scale, which is exported")
-        return _export(volume, target, ExportOptions(box, its_channels, dtype, range_, compression), existing, voxel_size_of(stored_layer, volume))
+        return _export(volume, target, ExportOptions(box, its_channels, dtype, range_, compression), existing, stored_layer.voxel_size_of(volume))
     refuse_options(f"{source} is converted to WKW", of_scales)
     stored_as = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
     if found is not None and chosen is not None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from wkwdask.api.layers import Layer, layer_of, odd_layer
 from wkwdask.errors import ExistsError, FormatError, MissingError
-from wkwdask.formats.webknossos.dataset import Layer as StoredLayer
-from wkwdask.formats.webknossos.dataset import choose_layer, locate, read_datasource, update_datasource
+from wkwdask.formats.webknossos.dataset import choose_layer, locate, make_layer, read_datasource, update_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME, LayerRecord, check_layer_name, format_segment_id, new_document
 from wkwdask.formats.webknossos.datasource_edits import (
     with_box,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.model.image import Image
 
     BoxLike = BoundingBox | str | Sequence[Any]
 
@@ -168,11 +168,11 @@ class Dataset:
         """
         check_layer_name(name)
         folder = f"{self.path}/{name}"
-        stored = StoredLayer(folder, name)
+        stored = make_layer(folder, name)
         mags = stored.mags if os.path.isdir(folder) else {}
         if not mags:
             raise MissingError(f"{folder}: no mags (subfolders such as 1 or 2-2-1 with header.wkw) here")
-        volumes = {mag: stored.volume(mag) for mag in mags}
+        volumes = {mag: wkw_volume(stored, mag) for mag in mags}
         header = next(iter(volumes.values())).header
         box = None if bounding_box is None else BoundingBox.parse(bounding_box)
         for volume in volumes.values():
@@ -214,7 +214,7 @@ class Dataset:
             Voxels of the two datasets have different sizes, or a layer cannot have that name.
         """
         source = stored_layer(other.dataset, other.name) if isinstance(other, Layer) else choose_layer(locate(other), None)
-        theirs = None if source.datasource is None else source.datasource.voxel_size_nm
+        theirs = None if source.container.datasource is None else source.container.datasource.voxel_size_nm
         ours = datasource_of(self.path).voxel_size_nm
         if not any_voxel_size and theirs is not None and ours is not None and not same_lengths(ours, theirs):
             raise ValueError(f"{source.folder}: voxels are {theirs} nm, those of {self.path} {ours} nm; any_voxel_size=True lists it nevertheless")
@@ -285,9 +285,9 @@ class Dataset:
         """
         known = stored_layer(self.path, layer)
         record = _record_of(known)
-        found = StoredLayer(known.folder, layer)
+        found = make_layer(known.folder, layer)
         mags = found.mags if os.path.isdir(known.folder) else {}
-        fresh = {mag: found.volume(mag) for mag in mags if mag not in known.mags}
+        fresh = {mag: wkw_volume(found, mag) for mag in mags if mag not in known.mags}
         _check_same_type(known.folder, fresh.values(), (record.element_class, record.num_channels))
         listed = [(mag, f"./{layer}/{os.path.basename(mags[mag])}", volume.header.file_len_vx) for mag, volume in fresh.items()]
         return self._edited(lambda document: with_mags(document, layer, listed)) if listed else self.refreshed()
@@ -463,10 +463,11 @@ def create_dataset(
     return dataset
 
 
-def _record_of(layer: StoredLayer) -> LayerRecord:
-    if layer.record is None:
+def _record_of(layer: Image) -> LayerRecord:
+    record: LayerRecord | None = layer.container.record
+    if record is None:
         raise MissingError(f"{layer.folder}: the JSON does not list this layer")
-    return layer.record
+    return record
 
 
 def _segment_id(value: int, layer: str, category: str) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.ids.label_columns import label_columns
 from wkwdask.ids.label_statistics import make_label_survey
 from wkwdask.ids.layers import open_beside, open_layer
 from wkwdask.ids.survey import Surveying
 from wkwdask.ids.table_file import table_path, write_table
+from wkwdask.model.image import mag_or_key
 
 if TYPE_CHECKING:
     import os

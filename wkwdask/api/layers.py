@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
-from wkwdask.formats.webknossos.dataset import Layer as StoredLayer
-from wkwdask.formats.webknossos.dataset import elsewhere, read_datasource
+from wkwdask.formats.webknossos.dataset import elsewhere, listed_layer, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource import largest_segment_id
 from wkwdask.formats.webknossos.layer_views import attachments_of, axes_of, dtype_of, mappings_of, transformations_of, type_text, view_of
 from wkwdask.geometry.bounding_box import BoundingBox
@@ -189,7 +188,7 @@ class Layer:
         self._check()
         _check_listed(self.dataset, self.name, type_of=self)
         stored = stored_layer(self.dataset, self.name)
-        volume = stored.volume(stored.finest_mag())
+        volume = wkw_volume(stored)
         if volume.dtype.kind not in "iu":
             raise TypeError(f"{volume.folder}: values are {volume.dtype.name}; only integers are ids")
         largest = apply(_largest, f"{self.dataset}/{self.name}", combine=max)  # the finest mag, in the box of this dataset
@@ -237,7 +236,7 @@ def _largest(values: npt.NDArray[Any]) -> int:
 
 def layer_of(dataset: str, source: DataSource, record: LayerRecord) -> Layer:
     """Give a layer as its dataset's JSON describes it."""
-    stored = StoredLayer(f"{dataset}/{record.name}", record.name, dataset, source)
+    stored = listed_layer(dataset, source, record)
     mags = tuple(
         LayerMag(dataset, record.name, mag, folder, elsewhere(dataset, folder), record.bounding_box.in_mag(mag)) for mag, folder in stored.mags.items()
     )

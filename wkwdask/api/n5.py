@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
-    from wkwdask.formats.opening import AnyLayer
+    from wkwdask.model.image import Image
     from wkwdask.model.levels import Lengths
     from wkwdask.runs.report import Report
     from wkwdask.verbs.rechunk import Rechunk
@@ -139,7 +139,7 @@ def to_n5(
     return written
 
 
-def convert_to_n5(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, encoding: N5Encoding, voxel_size: Lengths | None, existing: str) -> Report:
+def convert_to_n5(layer: Image, target: str | os.PathLike[str], taken: Taken, encoding: N5Encoding, voxel_size: Lengths | None, existing: str) -> Report:
     """Convert the mags of a layer to levels of an N5 group; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.api.options import items_of, parse_mags
 from wkwdask.errors import ViewerWarning
-from wkwdask.formats.keyed_layer import mag_or_key
-from wkwdask.formats.leveled import LeveledLayer
 from wkwdask.formats.precomputed.info import default_key
-from wkwdask.formats.precomputed.layer import PrecomputedLayer, location_of, open_precomputed_layer
+from wkwdask.formats.precomputed.layer import location_of, open_precomputed_layer
 from wkwdask.formats.precomputed.writable import is_lossy
-from wkwdask.formats.webknossos.dataset import Layer
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.model.image import mag_or_key
 from wkwdask.model.levels import lengths_in
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import finish_what_was_left
@@ -35,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.opening import AnyLayer
     from wkwdask.formats.precomputed.info import Lengths, Scale
+    from wkwdask.model.image import Image, Level
     from wkwdask.verbs.rechunk import Copy, Rechunk
     from wkwdask.verbs.taken import Taken
     from wkwdask.verbs.wkw.write import WkwEncoding
@@ -92,18 +90,18 @@ def rechunk_scales(
     place = layer.folder if target is None else location_of(target)
     in_place = os.path.realpath(place) == os.path.realpath(layer.folder)
     if in_place:
-        for scale in _chosen(layer, mags):
-            finish_what_was_left(place, f"{place}/{scale.key}", "rechunk")
+        for level in _chosen(layer, mags):
+            finish_what_was_left(place, f"{place}/{level.key}", "rechunk")
         layer = open_precomputed_layer(url)
-    volume = VolumeType(layer.info.type, layer.info.dtype, layer.info.num_channels)
-    pairs = [(scale, stored_like(scale, options, volume)) for scale in _chosen(layer, mags)]
+    volume = VolumeType(layer.details.info.type, layer.details.info.dtype, layer.details.info.num_channels)
+    pairs: list[tuple[Scale, Scale]] = [(level.details, stored_like(level.details, options, volume)) for level in _chosen(layer, mags)]
     if in_place and options.compress is None:
         pairs = [(scale, new) for scale, new in pairs if scale != (new if options.chunk_size else replace(new, chunk_sizes=scale.chunk_sizes))]
     check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" and not in_place)
     workers = num_workers()
 
     def stage(scale: Scale, new: Scale, existing: str) -> Rechunk:
-        source = layer.open_scale(scale)
+        source: Any = layer.find(scale.key).open()
         copy = ScaleCopy(source, source_settings(source), partial(check_not_replaced, source), new)
         return lay_out_copy(place, volume.kind, copy, "rechunk", existing, workers, in_place=in_place, compress=options.compress, force=options.force)
 
@@ -121,23 +119,22 @@ def rechunk_scales(
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all scales are stored like that")
 
 
-def _chosen(layer: PrecomputedLayer, mags: Sequence[MagLike] | str | None) -> list[Scale]:
+def _chosen(layer: Image, mags: Sequence[MagLike] | str | None) -> list[Level]:
     """List the scales that a user means: by their mags or keys, else all."""
     if mags is not None:
         return [layer.find(mag_or_key(mag)) for mag in items_of(mags)]
-    for odd in layer.info.odd:
-        odd.refuse()
-    return [layer.find(None)] if layer.key is not None else list(layer.info.scales)
+    for level in layer.levels:
+        if level.problem:
+            level.open()  # says it
+    return list(layer.meant)
 
 
-def local_mags(layer: AnyLayer) -> list[Mag]:
+def local_mags(layer: Image) -> list[Mag]:
     """List the mags of a layer that can be read; those of a dataset in WKW that are elsewhere cannot."""
-    return [mag for mag, folder in layer.mags.items() if not isinstance(layer, Layer) or not is_remote(folder)]
+    return [mag for mag, folder in layer.mags.items() if layer.container is None or not is_remote(folder)]
 
 
-def convert_to_scales(
-    layer: Layer | LeveledLayer, target: str | os.PathLike[str], taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str
-) -> Report:
+def convert_to_scales(layer: Image, target: str | os.PathLike[str], taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str) -> Report:
     """Convert mags of a layer in WKW, N5 or Zarr to scales of a precomputed volume; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
@@ -165,14 +162,14 @@ def convert_to_scales(
 
 
 def convert_from_scales(
-    layer: AnyLayer, target: str | os.PathLike[str], layer_name: str | None, taken: Taken, encoding: WkwEncoding, category: str | None,
+    layer: Image, target: str | os.PathLike[str], layer_name: str | None, taken: Taken, encoding: WkwEncoding, category: str | None,
     voxel_size: Lengths | None, existing: str, *, allow_external: bool,
 ) -> Report:  # fmt: skip
     """Convert a precomputed volume, N5 or Zarr to mags of a WKW layer; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
 
-    if not layer.mags and isinstance(layer, (LeveledLayer, PrecomputedLayer)):
+    if not layer.mags and layer.container is None:
         layer.volume()  # says why nothing can be used
     mags = taken.mags_of(layer.folder, list(layer.mags))
     first = layer.volume(mags[0])
@@ -193,14 +190,9 @@ def convert_from_scales(
     return replace(report, note="\n".join(filter(None, [report.note, left])))
 
 
-def _left_out(layer: AnyLayer) -> str:
+def _left_out(layer: Image) -> str:
     """Say which scales of a volume, or arrays of an image, cannot become mags."""
-    left: list[str] = []
-    if isinstance(layer, PrecomputedLayer):
-        left = [f"{scale.key!r} (no mag)" for scale in layer.info.scales if layer.mag_of(scale) is None]
-        left += [f"{odd.key!r} (cannot be read)" for odd in layer.info.odd]
-    elif isinstance(layer, LeveledLayer):
-        left = [f"{level.key!r} ({level.problem or 'no mag'})" for level in layer.levels if level.mag is None or level.volume is None]
+    left = [f"{level.key!r} ({level.problem or 'no mag'})" for level in layer.levels if level.mag is None or level.problem]
     return f"scales that are left out: {', '.join(left)}" if left else ""
 
 

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError, UnsupportedError
 from wkwdask.formats.n5.layer import is_n5
-from wkwdask.formats.opening import AnyLayer, Found, find
+from wkwdask.formats.opening import Found, find
 from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES
 from wkwdask.formats.precomputed.layer import is_precomputed
-from wkwdask.formats.webknossos.dataset import Layer
 from wkwdask.formats.webknossos.dataset_arrays import listed_arrays
 from wkwdask.formats.zarr.layer import is_image, is_level, is_named_zarr, is_plain_zarr
 from wkwdask.store.local import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from wkwdask.model.image import Image
 
     Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -53,9 +54,9 @@ def find_source(source: Paths, *, whole_images: bool = True) -> Found | None:
         raise
 
 
-def choose_layer_of(found: Found, layer: str | None) -> tuple[AnyLayer, str | None]:
+def choose_layer_of(found: Found, layer: str | None) -> tuple[Image, str | None]:
     """Choose the layer that becomes WKW or images: that of the name which a new layer gets, if there is one, else the only one."""
-    if any(isinstance(one, Layer) for one in found.layers):
+    if any(one.container is not None for one in found.layers):
         chosen = found.choose(layer)
         return chosen, layer or chosen.name
     return found.choose(layer if any(one.name == layer for one in found.layers) else None), None if layer is None else layer.rpartition("/")[2]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from xarray import DataArray
 
     from wkwdask.api.options import Existing, MagLike
-    from wkwdask.formats.opening import AnyLayer
     from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.model.image import Image
     from wkwdask.runs.report import Report
     from wkwdask.verbs.rechunk import Copy
     from wkwdask.verbs.taken import Taken
@@ -156,7 +156,7 @@ def to_zarr(
     return written
 
 
-def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Taken, options: ArrayOptions, voxel_size: Lengths | None, existing: str) -> Report:
+def convert_to_image(layer: Image, target: str | os.PathLike[str], taken: Taken, options: ArrayOptions, voxel_size: Lengths | None, existing: str) -> Report:
     """Convert mags of a layer of any format to an OME-NGFF image; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
@@ -177,7 +177,7 @@ def convert_to_image(layer: AnyLayer, target: str | os.PathLike[str], taken: Tak
     return report
 
 
-def _as_array(copy: Copy, layer: AnyLayer, voxel_size: Lengths) -> ArrayCopy:
+def _as_array(copy: Copy, layer: Image, voxel_size: Lengths) -> ArrayCopy:
     source = copy.source
     is_label = layer.category == "segmentation" if layer.category is not None else is_ids(source.dtype, source.num_channels)
     return ArrayCopy(source, copy.input, copy.check_unchanged, voxel_size, is_label)

@@ -67,7 +67,7 @@ def zarr_view(url: str | os.PathLike[str], *, layer: str | None = None, chunk_sh
     layers = tuple(map(found.readable, found.layers)) if layer is None else (found.choose(layer),)
     if not layers:
         raise MissingError(f"{found.path}: the dataset has no layers")
-    is_dataset = layer is None and any(one.dataset_folder == found.path for one in found.layers)
+    is_dataset = layer is None and any(one.container is not None and one.container.dataset_folder == found.path for one in found.layers)
     return ViewStore(view_of(layers, found.mag, shape, as_root=len(layers) == 1 and not is_dataset), found.path)
 
 

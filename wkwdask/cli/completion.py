@@ -11,7 +11,8 @@ from click.shell_completion import CompletionItem
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wkwdask.formats.webknossos.dataset import Layer
+    from wkwdask.model.image import Image
+
 
 _PLACES = ("path", "source", "sources", "first", "base", "target", "other", "second", "folder", "root", "annotations", "mapping")
 
@@ -51,7 +52,7 @@ _TYPES = {
 }
 
 
-def _layers(ctx: click.Context) -> Iterator[Layer]:
+def _layers(ctx: click.Context) -> Iterator[Image]:
     """Find the layers of what is named so far; whatever is wrong with it, nothing is completed."""
     from wkwdask.formats.webknossos.dataset import locate
 

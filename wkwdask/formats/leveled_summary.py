@@ -11,16 +11,16 @@ from wkwdask.formats.volume_summary import ScaleSummary, VolumeSummary
 if TYPE_CHECKING:
     import os
 
-    from wkwdask.formats.leveled import Level, LeveledLayer
     from wkwdask.formats.zarr.volume import ZarrVolume
+    from wkwdask.model.image import Image, Level
 
 
 def summarize_arrays(url: str | os.PathLike[str]) -> VolumeSummary:
     """Look at what is N5 or Zarr; only metadata are read, but files are counted where they can be."""
     layers = find_arrays(url)
-    volumes = [level.volume for layer in layers for level in layer.levels if level.volume is not None]
+    volumes = [level.open() for layer in layers for level in layer.levels if not level.problem]
     several = len(layers) > 1
-    scales = [_summarize(layer, level, several=several) for layer in layers for level in layer.levels if layer.key in (None, level.key)]
+    scales = [_summarize(layer, level, several=several) for layer in layers for level in layer.meant]
     dtypes = {volume.dtype.name for volume in volumes}
     path = str(url) if several else layers[0].folder
     kind = "container" if several else layers[0].category or "volume"
@@ -28,12 +28,12 @@ def summarize_arrays(url: str | os.PathLike[str]) -> VolumeSummary:
     return VolumeSummary(path, kind, ", ".join(sorted(dtypes)), channels, tuple(scales), layers[0].format)
 
 
-def _summarize(layer: LeveledLayer, level: Level, *, several: bool) -> ScaleSummary:
+def _summarize(layer: Image, level: Level, *, several: bool) -> ScaleSummary:
     key = "/".join(filter(None, [layer.name if several else "", level.key])) or layer.name
-    volume = level.volume
-    if volume is None:
+    if level.problem:
         return ScaleSummary(key, f"{layer.folder}/{level.key}", problem=level.problem)
     box = level.open().box
+    volume: N5Volume | ZarrVolume = level.open().volume  # type: ignore[attr-defined]
     found = volume.files
     files, nbytes = found.count() if found is not None else (None, None)
     chunks = (volume.chunk_shape,)

@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
-from wkwdask.formats.leveled import ArrayVolume, LeveledLayer
-from wkwdask.formats.n5.layer import choose, find_n5_layers, is_n5, is_named_n5
-from wkwdask.formats.precomputed.layer import AbsoluteVolume, PrecomputedLayer, is_precomputed, open_precomputed_layer
-from wkwdask.formats.precomputed.volume import PrecomputedVolume
+from wkwdask.formats.n5.layer import find_n5_layers, is_n5, is_named_n5
+from wkwdask.formats.precomputed.layer import is_precomputed, open_precomputed_layer
 from wkwdask.formats.webknossos import dataset
-from wkwdask.formats.webknossos.dataset import Layer, Located, choose_layer, locate
+from wkwdask.formats.webknossos.dataset import Located, choose_layer, locate
 from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer, listed_arrays
-from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.formats.zarr.layer import find_zarr_layers, is_named_zarr, is_zarr
 from wkwdask.geometry.mag import Mag
-from wkwdask.model.levels import ratio_of
-from wkwdask.model.translated import TranslatedVolume, moved
 from wkwdask.store.local import is_remote, local_path
 from wkwdask.store.lru import Lru
 from wkwdask.store.store import open_store
@@ -28,14 +23,9 @@ from wkwdask.store.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.precomputed.info import Lengths
     from wkwdask.formats.webknossos.datasource import OddLayer
-    from wkwdask.geometry.bounding_box import BoundingBox
-
-AnyLayer: TypeAlias = Layer | PrecomputedLayer | LeveledLayer
-"""A layer of any format. All have a name, a folder, a category, a voxel size and mags that can be opened."""
-StoredVolume: TypeAlias = WkwVolume | AbsoluteVolume | ArrayVolume
-"""One mag of such a layer, in absolute voxels."""
+    from wkwdask.model.image import Image
+    from wkwdask.model.volume import StoredVolume
 
 _RECORDS = {"precomputed": ("info",), "zarr": ("zarr.json", ".zgroup", ".zarray"), "n5": ("attributes.json",)}
 _LARGEST_RECORD = 16 << 20
@@ -48,34 +38,25 @@ class Found:
 
     path: str
     """The path or URL."""
-    layers: tuple[AnyLayer, ...]
+    layers: tuple[Image, ...]
     """The layers that it can mean."""
     mag: Mag | None = None
     """The mag, where the path is that of one."""
     odd: tuple[OddLayer, ...] = ()
     """Layers of a dataset of which its JSON says something impossible."""
 
-    def choose(self, layer: str | None) -> AnyLayer:
+    def choose(self, layer: str | None) -> Image:
         """Pick the one layer that is meant; errors as for :func:`wkwdask.formats.webknossos.dataset.choose_layer`."""
-        arrays = [one for one in self.layers if isinstance(one, LeveledLayer)]
-        if arrays:
-            return arrays[0] if len(arrays) == 1 and layer == arrays[0].name else choose(arrays, layer, self.path)
-        first = self.layers[0] if len(self.layers) == 1 else None
-        if isinstance(first, PrecomputedLayer):
-            if layer not in (None, first.name):
-                raise MissingError(f"{self.path}: no layer {layer!r}; a precomputed volume is one layer, {first.name}")
-            return first
-        chosen = choose_layer(Located(self.path, tuple(one for one in self.layers if isinstance(one, Layer)), self.mag, self.odd), layer)
-        return self.readable(chosen)
+        return self.readable(choose_layer(Located(self.path, self.layers, self.mag, self.odd), layer))
 
-    def readable(self, layer: AnyLayer) -> AnyLayer:
+    def readable(self, layer: Image) -> Image:
         """Give what reads one of the layers: of a dataset's layer that its JSON says is N5 or Zarr, the arrays."""
-        return arrays_of(layer, self.mag) if isinstance(layer, Layer) and is_arrays_layer(layer) else layer
+        return arrays_of(layer, self.mag) if is_arrays_layer(layer) else layer
 
-    def open(self, layer: str | None, mag: Mag | str | None) -> tuple[AnyLayer, StoredVolume]:
+    def open(self, layer: str | None, mag: Mag | str | None) -> tuple[Image, StoredVolume]:
         """Open the mag that is meant; errors as for :func:`open_stored`."""
         chosen = self.choose(layer)
-        if not isinstance(chosen, Layer):
+        if chosen.container is None:
             return chosen, chosen.volume(mag)
         wanted = None if mag is None else Mag.parse(mag)
         if self.mag is not None and wanted not in (None, self.mag):
@@ -115,58 +96,26 @@ def check_names_format(url: str | os.PathLike[str]) -> None:
     local_path(text)  # names all of them
 
 
-def find_arrays(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
+def find_arrays(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     """Find the layers of what is N5 or Zarr; errors as for :func:`find`."""
     return find_n5_layers(url) if is_n5(url) else find_zarr_layers(url)
 
 
 def open_stored(
     url: str | os.PathLike[str], layer: str | None = None, mag: Mag | str | None = None, chunk_size: Sequence[int] | None = None
-) -> tuple[AnyLayer, StoredVolume]:
+) -> tuple[Image, StoredVolume]:
     """Open the mag that a user names."""
     return find(url, chunk_size).open(layer, mag)
 
 
-def has_files(volume: StoredVolume) -> bool:
-    """Tell whether anything of a mag is stored; of a remote one that is taken to be so."""
-    return volume.volume.has_shards() if isinstance(volume, TranslatedVolume) else volume.has_shards()
-
-
-def is_readable(layer: AnyLayer, mag: Mag) -> bool:
+def is_readable(layer: Image, mag: Mag) -> bool:
     """Tell whether a mag can be opened and has files."""
     with contextlib.suppress(MissingError, ModuleNotFoundError, FormatError, UnsupportedError):
-        return has_files(layer.volume(mag))
+        return layer.volume(mag).has_shards()
     return False
 
 
-def voxel_size_of(layer: AnyLayer, volume: StoredVolume) -> Lengths | None:
-    """Give the edge lengths of a voxel of mag 1 by which a volume is measured [nm]: a scale tells its own, which needs no mag."""
-    if isinstance(volume, WkwVolume):
-        return layer.voxel_size_nm
-    stored = volume.volume
-    lengths = stored.scale.resolution if isinstance(stored, PrecomputedVolume) else stored.lengths_nm
-    return None if lengths is None else ratio_of(lengths, volume.box.mag.factors)
-
-
-def key_without_mag(layer: AnyLayer, volume: StoredVolume) -> str | None:
-    """Give the key of a scale or array that has no mag, by which alone it is named; None for all others."""
-    if isinstance(layer, PrecomputedLayer) and isinstance(volume, TranslatedVolume) and isinstance(volume.volume, PrecomputedVolume):
-        scale = volume.volume.scale
-        return scale.key if layer.mag_of(scale) is None else None
-    if isinstance(layer, LeveledLayer) and isinstance(volume, TranslatedVolume):
-        return next((level.key for level in layer.levels if level.volume == volume.volume and level.mag is None), None)
-    return None
-
-
-def cropped(volume: StoredVolume, box: BoundingBox) -> StoredVolume:
-    """Give a part of a mag."""
-    if isinstance(volume, WkwVolume):
-        return replace(volume, box=box)
-    x, y, z = volume.shift
-    return replace(volume, volume=volume.volume.cropped(moved(box, (-x, -y, -z))))  # type: ignore[arg-type]
-
-
-_recent: Lru[tuple[AbsoluteVolume | ArrayVolume, float]] = Lru(64)
+_recent: Lru[tuple[StoredVolume, float]] = Lru(64)
 _known_wkw: Lru[bool] = Lru(1024)
 """What was found to be WKW, so that nobody looks for files of all other formats before each reading."""
 
@@ -188,17 +137,17 @@ def recent_stored(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
         return kept[0]
     _recent.discard(key)
     chosen, volume = open_stored(url, layer, mag)
-    if isinstance(volume, TranslatedVolume) and (mag is not None or not _is_local(volume) or getattr(chosen, "key", None) is not None):
+    if chosen.container is None and (mag is not None or not _is_local(volume) or chosen.key is not None):
         _recent.put(key, (volume, time.monotonic()))
     return volume
 
 
-def _is_local(volume: AbsoluteVolume | ArrayVolume) -> bool:
+def _is_local(volume: StoredVolume) -> bool:
     return not is_remote(volume.name)
 
 
-def _is_fresh(volume: AbsoluteVolume | ArrayVolume, opened: float) -> bool:
+def _is_fresh(volume: StoredVolume, opened: float) -> bool:
     """Tell whether the record of a volume is still the one that it was opened by; that of a remote one is believed for a while."""
     if not _is_local(volume):
         return time.monotonic() - opened < _REMOTE_SECONDS
-    return volume.volume.is_unchanged()
+    return volume.is_unchanged()

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.precomputed.files import file_sizes
 from wkwdask.formats.precomputed.layer import open_precomputed_layer
-from wkwdask.formats.precomputed.scale_choice import mags_of
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 
 if TYPE_CHECKING:
     import os
 
-    from wkwdask.formats.precomputed.info import Lengths, OddScale, Scale
-    from wkwdask.formats.precomputed.layer import PrecomputedLayer
+    from wkwdask.formats.precomputed.info import Lengths, Scale
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.image import Image, Level
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +72,22 @@ class VolumeSummary:
 
 def summarize_precomputed(url: str | os.PathLike[str]) -> VolumeSummary:
     """Look at a precomputed volume or one of its scales; only ``info`` is read, but the files of a local one are counted."""
-    layer = open_precomputed_layer(url)
-    listed: list[tuple[int, ScaleSummary]] = []
-    for scale, mag in zip(layer.info.scales, mags_of(layer.info), strict=True):
-        listed.append((scale.index, _summarize(layer, scale, mag)))
-    listed += [(odd.index, _summarize_odd(layer, odd)) for odd in layer.info.odd]
-    scales = tuple(summary for _, summary in sorted(listed, key=lambda item: item[0]) if layer.key in (None, summary.key))
-    return VolumeSummary(layer.folder, layer.info.type, layer.info.dtype.name, layer.info.num_channels, scales)
+    image = open_precomputed_layer(url)
+    info = image.details.info
+    levels = sorted(image.meant, key=lambda level: int(level.details.index))
+    return VolumeSummary(image.folder, info.type, info.dtype.name, info.num_channels, tuple(_summarize(image, level) for level in levels))
 
 
-def _summarize(layer: PrecomputedLayer, scale: Scale, mag: Mag | None) -> ScaleSummary:
-    folder = layer.store.path_of(scale.key)
-    files, nbytes = file_sizes(folder, scale) if layer.store.is_local else (None, None)
-    box = BoundingBox(scale.voxel_offset, scale.size, mag or MAG_1)
-    return ScaleSummary(scale.key, folder, mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, describe_sharding(scale), scale.hidden, files, nbytes)
-
-
-def _summarize_odd(layer: PrecomputedLayer, odd: OddScale) -> ScaleSummary:
-    return ScaleSummary(odd.key, layer.store.path_of(odd.key), resolution=odd.resolution, problem=odd.problem)
+def _summarize(image: Image, level: Level) -> ScaleSummary:
+    if level.problem:
+        return ScaleSummary(level.key, level.folder, resolution=level.lengths_nm, problem=level.problem)
+    scale: Scale = level.details
+    files, nbytes = file_sizes(level.folder, scale) if image.details.store.is_local else (None, None)
+    box = BoundingBox(scale.voxel_offset, scale.size, level.mag or MAG_1)
+    sharding = describe_sharding(scale)
+    return ScaleSummary(
+        scale.key, level.folder, level.mag, scale.resolution, box, scale.chunk_sizes, scale.encoding, sharding, scale.hidden, files, nbytes
+    )  # fmt: skip
 
 
 def describe_sharding(scale: Scale) -> str:

@@ -7,20 +7,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.opening import Found, find, has_files, voxel_size_of
-from wkwdask.formats.webknossos.dataset import Layer, check_inside
+from wkwdask.formats.opening import Found, find
+from wkwdask.formats.webknossos.dataset import check_inside, listed_layer
 
 if TYPE_CHECKING:
-    from wkwdask.formats.opening import AnyLayer, StoredVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
+    from wkwdask.model.volume import StoredVolume
 
 
 @dataclass(frozen=True)
 class Opened:
     """One mag of a layer, opened."""
 
-    layer: AnyLayer
+    layer: Image
     """The layer."""
     volume: StoredVolume
     """Its mag."""
@@ -28,7 +29,7 @@ class Opened:
     @property
     def voxel_size_nm(self) -> tuple[float, float, float] | None:
         """Edge lengths of a mag-1 voxel [nm], None where nobody says."""
-        return voxel_size_of(self.layer, self.volume)
+        return self.layer.voxel_size_of(self.volume)
 
     def part(self, box: BoundingBox | None) -> BoundingBox:
         """Count a part of the layer in voxels of the mag."""
@@ -50,10 +51,9 @@ def open_layer(url: str | os.PathLike[str], layer: str | None, mag: Mag | str | 
 
 def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | str | None) -> Opened:
     """Open a layer that is read together with another one."""
-    datasource = first.layer.datasource
-    named = datasource.layer(os.fspath(color)) if datasource is not None else None
-    folder = first.layer.dataset_folder
-    found = find(color) if named is None else Found(str(folder), (Layer(f"{folder}/{named.name}", named.name, folder, datasource),))
+    dataset = first.layer.container
+    named = None if dataset is None or dataset.datasource is None else dataset.datasource.layer(os.fspath(color))
+    found = find(color) if named is None else Found(dataset.dataset_folder, (listed_layer(dataset.dataset_folder, dataset.datasource, named),))
     layer = found.choose(None)
     if mag is not None or found.mag is not None:
         return Opened(*found.open(None, mag))
@@ -64,6 +64,6 @@ def open_beside(first: Opened, color: str | os.PathLike[str], mag: Mag | str | N
             volume = layer.volume(candidate)
         except MissingError:
             continue
-        if has_files(volume):
+        if volume.has_shards():
             return Opened(layer, volume)
     raise MissingError(f"{layer.folder}: no mag that is as coarse as mag {first.volume.box.mag} of layer {first.layer.name}; choose a finer mag of that layer")

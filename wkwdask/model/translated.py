@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import numpy as np
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.states import States
+    from wkwdask.model.volume import StoredVolume
     from wkwdask.plans.cells import CellMap
 
 V = TypeVar("V", bound=Volume)
@@ -120,6 +121,26 @@ class TranslatedVolume(Generic[V]):
     def stored_states(self) -> States:
         """Look at all stored files that the box touches."""
         return self._moved_states(self.volume.stored_states())
+
+    def has_shards(self) -> bool:
+        """Tell whether any file is stored."""
+        return self._stored.has_shards()
+
+    def cropped(self, box: BoundingBox) -> Self:
+        """Give a part of the volume."""
+        return replace(self, volume=self._stored.cropped(moved(box, self._back((0, 0, 0)))))  # type: ignore[arg-type]
+
+    def is_current(self) -> bool:
+        """Tell whether what is stored there is still what was opened."""
+        return self._stored.is_current()
+
+    def is_unchanged(self) -> bool:
+        """Tell whether the records that it was opened by are still the same."""
+        return self._stored.is_unchanged()
+
+    @property
+    def _stored(self) -> StoredVolume:
+        return cast("StoredVolume", self.volume)
 
     def _moved_states(self, states: States) -> States:
         for axis, (edge, shift) in enumerate(zip(self.shard_shape, self.shift, strict=True)):

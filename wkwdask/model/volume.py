@@ -6,7 +6,7 @@ inside one shard (or a whole shard); parts are joined into their shard by one ta
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,6 +75,22 @@ class Volume(Protocol):
 
     def stored_states(self) -> States:
         """Look at all stored shards that the box touches."""
+
+
+class StoredVolume(Volume, Protocol):
+    """One level of an image, opened where it is stored, in absolute voxels."""
+
+    def has_shards(self) -> bool:
+        """Tell whether any shard is stored; of a remote volume it is taken to be so."""
+
+    def cropped(self, box: BoundingBox) -> Self:
+        """Give a part of the volume."""
+
+    def is_current(self) -> bool:
+        """Tell whether what is stored there is still what was opened."""
+
+    def is_unchanged(self) -> bool:
+        """Tell whether the records that it was opened by are still the same, so that it need not be opened again."""
 
 
 @runtime_checkable

@@ -7,15 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
-from wkwdask.formats.opening import cropped, find, open_stored
+from wkwdask.formats.opening import find, open_stored
 from wkwdask.formats.pictures.foreign import Placing, open_foreign
-from wkwdask.formats.precomputed.layer import PrecomputedLayer
-from wkwdask.formats.webknossos.dataset import Layer
-from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.formats.zarr.layer import is_image, is_plain_zarr
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.model.translated import TranslatedVolume
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.verbs.compare import CompareJob, Difference
@@ -24,10 +20,11 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Generator, Sequence
 
-    from wkwdask.formats.opening import AnyLayer, Found, StoredVolume
+    from wkwdask.formats.opening import Found
     from wkwdask.formats.pictures.array_file import ArrayVolume
     from wkwdask.formats.pictures.image_stack import ImageStack
-    from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.model.image import Image, Level
+    from wkwdask.model.volume import StoredVolume
 
     AnyVolume = StoredVolume | ArrayVolume | ImageStack
 
@@ -152,7 +149,7 @@ class MagPair:
         if self.box is None:
             return None
         edge = min(_LARGEST_REGION_VX, max(*self.first.shard_shape, *self.second.shard_shape))
-        return CompareJob(_cropped(self.first, self.box), _cropped(self.second, self.box), RegionGrid(self.box, (edge,) * 3, (edge,) * 3))
+        return CompareJob(self.first.cropped(self.box), self.second.cropped(self.box), RegionGrid(self.box, (edge,) * 3, (edge,) * 3))
 
     def report(self, job: CompareJob | None) -> VolumeDiff:
         """Say what the job found."""
@@ -195,7 +192,7 @@ def lay_out_diff(first: str | os.PathLike[str], second: str | os.PathLike[str], 
         there = [[m for m in one.mags if not named and (chosen is None or m == chosen) and _is_openable(one, m)] for one in (a, b)]
         staged += [_stage(f"{name}/{m.name}", a, b, m, box) for m in there[0] if m in there[1]]
         scales = [{ratio: scale for ratio, scale in one.items() if not named or ratio in named} for one in ratios]
-        staged += [_stage_scales(name, (a, scale), (b, scales[1][ratio]), ratio, box) for ratio, scale in scales[0].items() if ratio in scales[1]]
+        staged += [_stage_scales(name, level, scales[1][ratio], ratio, box) for ratio, level in scales[0].items() if ratio in scales[1]]
         for n in (0, 1):
             alone[n].extend(f"{name}/{m.name}" for m in there[n] if m not in there[1 - n])
             alone[n].extend(f"{name}/{scale.key}" for ratio, scale in scales[n].items() if ratio not in scales[1 - n])
@@ -230,11 +227,7 @@ def _stage_foreign(
     return _compared("voxels", a, b, (True, True), box)
 
 
-def _cropped(volume: AnyVolume, box: BoundingBox) -> AnyVolume:
-    return cropped(volume, box) if isinstance(volume, (WkwVolume, TranslatedVolume)) else volume.cropped(box)
-
-
-def _is_openable(layer: AnyLayer, mag: Mag) -> bool:
+def _is_openable(layer: Image, mag: Mag) -> bool:
     """Tell whether a mag can be opened, with or without files."""
     try:
         layer.volume(mag)
@@ -246,34 +239,36 @@ def _is_openable(layer: AnyLayer, mag: Mag) -> bool:
 _Ratio = tuple[float, ...]
 
 
-def _names_scale(layer: AnyLayer) -> bool:
+def _names_scale(layer: Image) -> bool:
     """Tell whether a path was that of a scale that has no mag."""
-    return isinstance(layer, PrecomputedLayer) and layer.key is not None and layer.mag is None
+    return layer.key is not None and layer.mag is None
 
 
-def _ratios(layer: AnyLayer) -> dict[_Ratio, Scale]:
-    """Find the scales that have no mag, by how many times as long their voxels are as those of mag 1."""
-    if not isinstance(layer, PrecomputedLayer):
+def _ratios(layer: Image) -> dict[_Ratio, Level]:
+    """Find the levels that have no mag, by how many times as long their voxels are as those of mag 1."""
+    if layer.container is not None:
         return {}
-    if layer.key is None:
-        for odd in layer.info.odd:
-            odd.refuse()
     base = layer.voxel_size_nm or (1, 1, 1)
-    scales = [scale for scale in layer.info.scales if layer.key in (None, scale.key) and layer.mag_of(scale) is None]
-    return {tuple(round(length / unit, 3) for length, unit in zip(scale.resolution, base, strict=True)): scale for scale in scales}
+    found = {}
+    for level in layer.meant:
+        if level.problem and not issubclass(level.error, MissingError):
+            level.open()  # says why it cannot be compared
+        if level.mag is None and level.lengths_nm is not None:
+            found[tuple(round(length / unit, 3) for length, unit in zip(level.lengths_nm, base, strict=True))] = level
+    return found
 
 
-def _stage_scales(name: str, first: tuple[AnyLayer, Scale], second: tuple[AnyLayer, Scale], ratio: _Ratio, box: BoundingBox | None) -> MagPair:
-    """Stage the comparison of two scales that have no mag."""
-    a, b = (layer.open_scale(scale) for layer, scale in (first, second) if isinstance(layer, PrecomputedLayer))
+def _stage_scales(name: str, first: Level, second: Level, ratio: _Ratio, box: BoundingBox | None) -> MagPair:
+    """Stage the comparison of two levels that have no mag."""
+    a, b = first.open(), second.open()
     part = None
     if box is not None:
         low = vec3([math.floor(n / step) for n, step in zip(box.topleft, ratio, strict=True)])
         part = BoundingBox(low, vec3([math.ceil(n / step) - start for n, step, start in zip(box.bottomright, ratio, low, strict=True)]))
-    return _compared(f"{name}/{first[1].key}", a, b, (True, True), part)
+    return _compared(f"{name}/{first.key}", a, b, (True, True), part)
 
 
-_Named = tuple[str, tuple["AnyLayer", Mag | None], tuple["AnyLayer", Mag | None]]
+_Named = tuple[str, tuple["Image", Mag | None], tuple["Image", Mag | None]]
 
 
 def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named], tuple[list[str], list[str]]]:
@@ -281,7 +276,7 @@ def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named
     if layer is not None:
         there = [any(one.name == layer for one in found.layers) for found in (first, second)]
         a, b = (
-            found.readable(found.layers[0]) if len(found.layers) == 1 and not has and (other or not isinstance(found.layers[0], Layer)) else found.choose(layer)
+            found.readable(found.layers[0]) if len(found.layers) == 1 and not has and (other or found.layers[0].container is None) else found.choose(layer)
             for found, has, other in zip((first, second), there, there[::-1], strict=True)
         )
         return [(layer, (a, first.mag), (b, second.mag))], ([], [])
@@ -296,13 +291,13 @@ def _layers(first: Found, second: Found, layer: str | None) -> tuple[list[_Named
     return pairs, ([name for name in by_name[0] if name not in by_name[1]], [name for name in by_name[1] if name not in by_name[0]])
 
 
-def _stage(name: str, a: AnyLayer, b: AnyLayer, mag: Mag, box: BoundingBox | None) -> MagPair:
+def _stage(name: str, a: Image, b: Image, mag: Mag, box: BoundingBox | None) -> MagPair:
     return _compared(name, a.volume(mag), b.volume(mag), (_is_box_known(a), _is_box_known(b)), box)
 
 
-def _is_box_known(layer: AnyLayer) -> bool:
+def _is_box_known(layer: Image) -> bool:
     """Tell whether a layer's box is more than the extent of its files."""
-    return not isinstance(layer, Layer) or layer.record is not None
+    return layer.container is None or layer.container.record is not None
 
 
 def _compared(name: str, first: AnyVolume, second: AnyVolume, known: tuple[bool, bool], box: BoundingBox | None) -> MagPair:

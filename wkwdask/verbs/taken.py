@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError, UnsupportedError
-from wkwdask.formats.opening import cropped
 from wkwdask.formats.precomputed.volume import PrecomputedVolume
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.model.converted import converted
@@ -21,11 +20,10 @@ from wkwdask.verbs.wkw.mags import check_not_replaced, source_token
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.opening import StoredVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.states import States
-    from wkwdask.model.volume import Volume
+    from wkwdask.model.volume import StoredVolume, Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Taken:
             box = self.box.in_mag(mag).intersection(volume.box)
             if box.is_empty:
                 raise BoundsError(f"{volume.name}: the bounding box {self.box} holds nothing of it; its box is {volume.box}")
-            taken = cropped(volume, box)
+            taken = volume.cropped(box)
         if any(self.offset):
             if any(a % n for a, n in zip(self.offset, mag.factors, strict=True)):
                 raise ValueError(f"offset must be a multiple of every mag that is converted, got {self.offset}, but there is mag {mag}")

@@ -8,7 +8,7 @@ import time
 from html import escape
 from typing import TYPE_CHECKING, Protocol
 
-from wkwdask.formats.webknossos.dataset import is_readable, read_datasource
+from wkwdask.formats.webknossos.dataset import is_readable, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.formats.wkw.volume import count_files
 from wkwdask.runs.report import format_nbytes
@@ -157,7 +157,7 @@ def _small_volume(layer: CardLayer) -> WkwVolume | None:
     stored = stored_layer(layer.dataset, layer.name)
     for mag in reversed(stored.mags):
         if is_readable(stored, mag):
-            volume = stored.volume(mag)
+            volume = wkw_volume(stored, mag)
             (x, y, z), edge = volume.box.size, volume.header.block_len
             is_small = edge * (x * y + x * z + y * z) * volume.header.voxel_nbytes <= _MOST_NBYTES
             return volume if is_small else None

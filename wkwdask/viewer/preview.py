@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image as Picture
+from PIL import ImageDraw, ImageFont
 
 from wkwdask.errors import MissingError
-from wkwdask.formats.keyed_layer import mag_or_key
-from wkwdask.formats.opening import find, is_readable, voxel_size_of
-from wkwdask.formats.webknossos.dataset import Layer
+from wkwdask.formats.opening import find, is_readable
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.image import mag_or_key
 from wkwdask.viewer.slices import read_slice
 
 if TYPE_CHECKING:
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.opening import AnyLayer, StoredVolume
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.image import Image
+    from wkwdask.model.volume import StoredVolume
     from wkwdask.viewer.slices import Sliceable
 
 _GAP = 8
@@ -89,12 +90,12 @@ def preview(
     return path
 
 
-def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Image.Image:
+def draw(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: Sequence[float] | None, size: int) -> Picture.Image:
     """Draw three orthogonal slices through the middle of an image, a segmentation, or one over the other."""
     scene = _scene(image, segmentation, voxel_size, size)
     width, depth = scene.pixels["x"], scene.pixels["z"]
     height = scene.pixels["y"]
-    picture = Image.new("RGB", (width + depth + 3 * _GAP, height + depth + 3 * _GAP), _BACKGROUND)
+    picture = Picture.new("RGB", (width + depth + 3 * _GAP, height + depth + 3 * _GAP), _BACKGROUND)
     corners = ((_GAP, _GAP), (width + 2 * _GAP, _GAP), (_GAP, height + 2 * _GAP))
     for (columns, rows), corner in zip(_PLANES, corners, strict=True):
         picture.paste(_panel(scene, columns, rows), corner)
@@ -114,7 +115,7 @@ def _found(
         volume = _volume(candidate, mag if mag is not None else found.mag, size)
         if volume is None:
             continue
-        voxel_size = voxel_size or voxel_size_of(candidate, volume)
+        voxel_size = voxel_size or candidate.voxel_size_of(volume)
         if _is_segmentation(candidate, volume):
             segmentation = segmentation or volume
         else:
@@ -138,9 +139,9 @@ def _scene(image: Sliceable | None, segmentation: Sliceable | None, voxel_size: 
     return _Scene(image, segmentation, box, pixels, per_pixel if voxel_size is not None else None)
 
 
-def _volume(layer: AnyLayer, mag: Mag | str | None, size: int) -> StoredVolume | None:
+def _volume(layer: Image, mag: Mag | str | None, size: int) -> StoredVolume | None:
     """Open the coarsest mag that still has a voxel for every pixel, else the finest there is."""
-    if not isinstance(layer, Layer) and (isinstance(mag, str) or not layer.mags):
+    if layer.container is None and (isinstance(mag, str) or not layer.mags):
         return layer.volume(mag)
     readable = [known for known in layer.mags if mag in (None, known) and is_readable(layer, known)]
     if not readable:
@@ -149,23 +150,23 @@ def _volume(layer: AnyLayer, mag: Mag | str | None, size: int) -> StoredVolume |
     return layer.volume(fine_enough[-1] if fine_enough else readable[0])
 
 
-def _is_segmentation(layer: AnyLayer, volume: StoredVolume) -> bool:
+def _is_segmentation(layer: Image, volume: StoredVolume) -> bool:
     if layer.category is not None:
         return layer.category == "segmentation"
     return volume.dtype.kind in "iu" and volume.dtype.itemsize >= 4
 
 
-def _panel(scene: _Scene, columns: str, rows: str) -> Image.Image:
+def _panel(scene: _Scene, columns: str, rows: str) -> Picture.Image:
     """Draw one slice."""
     shape = (scene.pixels[columns], scene.pixels[rows])
-    panel = Image.new("RGB", shape)
+    panel = Picture.new("RGB", shape)
     if scene.image is not None:
-        panel = Image.fromarray(_grey(read_slice(scene.image, scene.box, columns, rows, shape, are_ids=False))).resize(shape, Image.Resampling.BICUBIC)
+        panel = Picture.fromarray(_grey(read_slice(scene.image, scene.box, columns, rows, shape, are_ids=False))).resize(shape, Picture.Resampling.BICUBIC)
     if scene.segmentation is not None:
         ids = read_slice(scene.segmentation, scene.box, columns, rows, shape, are_ids=True)[0]
-        colours = Image.fromarray(_colours(ids)).resize(shape, Image.Resampling.NEAREST)
+        colours = Picture.fromarray(_colours(ids)).resize(shape, Picture.Resampling.NEAREST)
         strength = _OVERLAY if scene.image is not None else 1.0
-        mask = Image.fromarray(((ids != 0) * round(255 * strength)).astype(np.uint8)).resize(shape, Image.Resampling.NEAREST)
+        mask = Picture.fromarray(((ids != 0) * round(255 * strength)).astype(np.uint8)).resize(shape, Picture.Resampling.NEAREST)
         panel.paste(colours, (0, 0), mask)
     return panel
 
@@ -195,7 +196,7 @@ def _colours(ids: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     return picture
 
 
-def _draw_scale_bar(picture: Image.Image, scene: _Scene, corner: tuple[int, int], height: int) -> None:
+def _draw_scale_bar(picture: Picture.Image, scene: _Scene, corner: tuple[int, int], height: int) -> None:
     """Draw a bar of a round length into the lower left of the large panel."""
     per_pixel = scene.nm_per_pixel if scene.nm_per_pixel is not None else max(scene.box.size) / max(scene.pixels.values())
     length = _round_length(per_pixel * scene.pixels["x"] / 4)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from wkwdask.formats.opening import StoredVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.volume import StoredVolume
 
 _WHOLE_VX = 4 << 20  # a slice of so many voxels is read as it is
 _TILE_VX = 2048  # edge of what is read at once of a larger one

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import xarray as xr
 from xarray.backends import BackendEntrypoint
 
-from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.formats.n5.layer import PREFIX as N5_PREFIX
 from wkwdask.formats.n5.layer import is_n5, is_named_n5
 from wkwdask.formats.opening import find, open_stored
 from wkwdask.formats.zarr.layer import PREFIX as ZARR_PREFIX
 from wkwdask.formats.zarr.layer import is_named_zarr
+from wkwdask.model.image import mag_or_key
 from wkwdask.xarray.variables import node_of, open_part, open_variables, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.leveled import Level, LeveledLayer
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.image import Image, Level
 
 
 class GroupsBackend(BackendEntrypoint):
@@ -64,18 +64,7 @@ class ArraysBackend(LayersBackend):
         self, filename_or_obj: str | os.PathLike[str], *, drop_variables: str | Iterable[str] | None = None
     ) -> dict[str, xr.Dataset]:
         """Open a container or layer as groups, one for each array: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
-        layers: Any = find(self.named(filename_or_obj)).layers
-        groups = {"/": xr.Dataset(attrs={} if len(layers) > 1 else _arrays_attrs(layers[0]))}
-        for layer in layers:
-            node = node_of(layer.name) if len(layers) > 1 else ""
-            if node:
-                groups[node] = xr.Dataset(attrs=_arrays_attrs(layer))
-            for level in layer.levels:
-                if layer.key in (None, level.key):
-                    key = level.mag.name if level.mag is not None and level.volume is not None else ""
-                    name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{node_of(level.key)}"
-                    groups[name] = without(_level_or_problem(layer, level), drop_variables)
-        return groups
+        return image_groups(find(self.named(filename_or_obj)).layers, {}, drop_variables)
 
 
 class N5Backend(ArraysBackend):
@@ -110,17 +99,32 @@ class NgffBackend(ArraysBackend):
         return is_named_zarr(filename_or_obj)
 
 
-def _arrays_attrs(layer: LeveledLayer) -> dict[str, Any]:
-    attrs: dict[str, Any] = {"layer": layer.name, "data_format": layer.format}
-    if layer.category is not None:
-        attrs["category"] = layer.category
-    if layer.voxel_size_nm is not None:
-        attrs["voxel_size_nm"] = layer.voxel_size_nm
+def image_groups(images: Sequence[Image], attrs: dict[str, Any], drop_variables: str | Iterable[str] | None) -> dict[str, xr.Dataset]:
+    """Open images as groups, one for each level: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
+    several = len(images) > 1
+    groups = {"/": xr.Dataset(attrs={} if several else {**_image_attrs(images[0]), **attrs})}
+    for image in images:
+        node = node_of(image.name) if several else ""
+        if node:
+            groups[node] = xr.Dataset(attrs={**_image_attrs(image), **attrs})
+        for level in image.meant:
+            key = level.mag.name if level.mag is not None and not level.problem else ""
+            name = f"{node}/{key}" if key and f"{node}/{key}" not in groups else f"{node}{node_of(level.key)}"
+            groups[name] = without(_level_or_problem(image, level), drop_variables)
+    return groups
+
+
+def _image_attrs(image: Image) -> dict[str, Any]:
+    attrs: dict[str, Any] = {"layer": image.name, "data_format": image.format}
+    if image.category is not None:
+        attrs["category"] = image.category
+    if image.voxel_size_nm is not None:
+        attrs["voxel_size_nm"] = image.voxel_size_nm
     return attrs
 
 
-def _level_or_problem(layer: LeveledLayer, level: Level) -> xr.Dataset:
-    if level.volume is None:
+def _level_or_problem(layer: Image, level: Level) -> xr.Dataset:
+    if level.problem:
         return xr.Dataset(attrs={"key": level.key, "problem": level.problem})
     volume = level.open()
     return open_variables(layer, volume, volume.box)

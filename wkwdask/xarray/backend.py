@@ -12,25 +12,25 @@ import xarray as xr
 
 import wkwdask.xarray.accessor  # noqa: F401  # registers .wkw
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.keyed_layer import mag_or_key
 from wkwdask.formats.opening import open_stored
 from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed, open_precomputed_layer
 from wkwdask.formats.webknossos.dataset import locate, read_datasource
 from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.wkw.volume import HEADER_NAME
+from wkwdask.model.image import mag_or_key
 from wkwdask.store.local import is_remote, local_path
-from wkwdask.xarray.arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend
+from wkwdask.xarray.arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend, image_groups
 from wkwdask.xarray.variables import node_of, open_part, open_variables, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from wkwdask.api.options import MagLike
-    from wkwdask.formats.opening import AnyLayer
-    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
 
 __all__ = ["N5Backend", "NgffBackend", "PrecomputedBackend", "WkwBackend"]
 
@@ -110,23 +110,12 @@ class PrecomputedBackend(GroupsBackend):
     ) -> dict[str, xr.Dataset]:
         """Open a volume as groups, one for each scale: named by its mag, else by its key. One that cannot be opened says why as ``problem``."""
         layer = open_precomputed_layer(self.named(filename_or_obj))
-        attrs: dict[str, Any] = {"layer": layer.name, "category": layer.category, "data_format": "neuroglancerPrecomputed"}
-        if layer.voxel_size_nm is not None:
-            attrs["voxel_size_nm"] = layer.voxel_size_nm
-        groups = {"/": xr.Dataset(attrs=attrs)}
-        for scale in layer.info.scales:
-            if layer.key in (None, scale.key):
-                mag = layer.mag_of(scale)
-                name = node_of(scale.key) if mag is None or f"/{mag.name}" in groups else f"/{mag.name}"
-                volume = layer.open_scale(scale)
-                groups[name] = without(open_variables(layer, volume, volume.box), drop_variables)
-        groups.update({node_of(odd.key): xr.Dataset(attrs={"key": odd.key, "problem": odd.problem}) for odd in layer.info.odd if layer.key in (None, odd.key)})
-        return groups
+        return image_groups([layer], {"data_format": "neuroglancerPrecomputed"}, drop_variables)
 
 
-def _open_or_explain(layer: Layer, mag: Mag) -> xr.Dataset:
+def _open_or_explain(layer: Image, mag: Mag) -> xr.Dataset:
     try:
-        opened: AnyLayer = arrays_of(layer) if is_arrays_layer(layer) else layer
+        opened: Image = arrays_of(layer) if is_arrays_layer(layer) else layer
         volume = opened.volume(mag)
     except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
         return xr.Dataset(attrs={"mag": mag.name, "problem": str(error)})
@@ -134,7 +123,7 @@ def _open_or_explain(layer: Layer, mag: Mag) -> xr.Dataset:
 
 
 def _dataset_attrs(located: Located) -> dict[str, Any]:
-    sources = [layer.datasource for layer in located.layers if layer.datasource is not None]
+    sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
     if not sources:
         return {}
     attrs: dict[str, Any] = {"name": sources[0].name}
@@ -143,13 +132,13 @@ def _dataset_attrs(located: Located) -> dict[str, Any]:
     return attrs
 
 
-def _layer_attrs(layer: Layer) -> dict[str, Any]:
-    if layer.record is None:
+def _layer_attrs(layer: Image) -> dict[str, Any]:
+    if layer.container.record is None:
         return {"layer": layer.name}
-    box = layer.record.bounding_box
+    box = layer.container.record.bounding_box
     return {
         "layer": layer.name,
-        "category": layer.record.category,
-        "data_format": layer.record.data_format,
+        "category": layer.container.record.category,
+        "data_format": layer.container.record.data_format,
         "bounding_box": (*box.topleft, *box.size),
     }

@@ -11,18 +11,15 @@ from xarray.backends import BackendArray
 from xarray.core import indexing
 
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.leveled import LeveledLayer
-from wkwdask.formats.opening import key_without_mag, voxel_size_of
-from wkwdask.formats.precomputed.layer import PREFIX
 from wkwdask.formats.webknossos.dataset import check_inside
-from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.bounding_box import BoundingBox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wkwdask.formats.opening import AnyLayer, StoredVolume
     from wkwdask.graphs.read import BoxReader
+    from wkwdask.model.image import Image
+    from wkwdask.model.volume import StoredVolume
 
 
 _LONGEST = 1 << 27  # voxels along an axis that have coordinates
@@ -47,17 +44,17 @@ class WkwArray(BackendArray):
         return await asyncio.to_thread(self.__getitem__, key)
 
 
-def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> xr.Dataset:
+def open_variables(layer: Image, volume: StoredVolume, box: BoundingBox) -> xr.Dataset:
     """Make the variable and the coordinates of a box of one mag."""
     from wkwdask.graphs.read import box_reader
 
     one_channel = volume.num_channels == 1
     reader = box_reader(volume, box, box.topleft, "xyz" if one_channel else "cxyz", 0 if one_channel else None)
-    voxel_size = voxel_size_of(layer, volume)
+    voxel_size = layer.voxel_size_of(volume)
     coordinates = {axis: _coordinate(volume.name, n, axis, box, voxel_size) for n, axis in enumerate("xyz")}
     if not one_channel:
         coordinates["c"] = xr.Variable(("c",), np.arange(volume.num_channels), {"long_name": "channel"})
-    key = key_without_mag(layer, volume)
+    key = layer.key_without_mag(volume)
     attrs: dict[str, Any] = {"mag": box.mag.name} if key is None else {"key": key}
     if voxel_size is not None:
         attrs["voxel_size_nm"] = voxel_size
@@ -68,14 +65,14 @@ def open_variables(layer: AnyLayer, volume: StoredVolume, box: BoundingBox) -> x
     chunks = _preferred_chunks(reader)
     encoding = {
         "preferred_chunks": dict(zip(reader.axes, chunks, strict=True)),
-        "source": volume.name if isinstance(volume, WkwVolume) else layer.source if isinstance(layer, LeveledLayer) else f"{PREFIX}{layer.folder}",
+        "source": volume.name if layer.container is not None else f"{layer.format}://{layer.folder}",
     }
     variable = xr.Variable(tuple(reader.axes), indexing.LazilyIndexedArray(WkwArray(reader)), attrs, encoding)
     dataset_attrs = {key: attrs[key] for key in ("mag", "key", "voxel_size_nm") if key in attrs}
     return xr.Dataset({name: variable}, coords=coordinates, attrs=dataset_attrs)
 
 
-def open_part(layer: AnyLayer, volume: StoredVolume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
+def open_part(layer: Image, volume: StoredVolume, bounding_box: BoundingBox | str | Sequence[Any] | None) -> xr.Dataset:
     """Make the variable and the coordinates of one mag, or of the part of it that a user names."""
     box = volume.box
     if bounding_box is not None:

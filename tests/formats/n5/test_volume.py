@@ -150,7 +150,7 @@ def test_layers_of_a_container(container):
     assert levels_of(container / "volumes" / "em") == [("s0", Mag(1, 1, 1), (4.0, 4.0, 40.0)), ("s1", Mag(2, 2, 2), (8.0, 8.0, 80.0))]
     np.testing.assert_array_equal(wkwdask.read(container, layer="seg")[0], ARRAY)
     np.testing.assert_array_equal(wkwdask.read(container, layer="volumes/em", mag=2)[0], ARRAY[::2, ::2, ::2])
-    with pytest.raises(ValueError, match=r"holds several layers: choose one with layer=: seg, volumes/em"):
+    with pytest.raises(ValueError, match=r"several layers: name one with layer=: seg, volumes/em"):
         wkwdask.open(container)
     with pytest.raises(MissingError, match="no layer 'em'; there are seg, volumes/em"):
         wkwdask.open(container, layer="em")

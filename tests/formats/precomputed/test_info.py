@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedE
 from wkwdask.formats.precomputed.choose_sharding import sharding_for
 from wkwdask.formats.precomputed.info import Scale, default_key, parse_info
 from wkwdask.formats.precomputed.info_edits import format_info, new_document, provenance_document, with_processing, with_scales, without_scale
-from wkwdask.formats.precomputed.scale_choice import find_scale, mags_of
+from wkwdask.formats.precomputed.layer import VolumeSource
+from wkwdask.formats.precomputed.scale_choice import mags_of
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.formats.precomputed.writable import check_encoding, check_writable, is_lossy
 from wkwdask.geometry.mag import Mag
@@ -105,6 +107,10 @@ WRONG_SCALES = [
 ]
 
 
+def _image(info):
+    return VolumeSource(SimpleNamespace(url="v", path_of=str, is_local=False), info).image()
+
+
 @pytest.mark.parametrize(("entry", "message"), WRONG_SCALES)
 def test_a_wrong_scale_leaves_the_others_alone(entry, message):
     text = json.dumps({**DOCUMENT, "scales": [{**ENTRY, **entry}, {**ENTRY, "key": "sound"}]})
@@ -113,19 +119,19 @@ def test_a_wrong_scale_leaves_the_others_alone(entry, message):
     (odd,) = info.odd
     assert odd.problem.startswith(f"v/info: {message}")
     with pytest.raises(CorruptError, match=r"^v/info: scales\["):
-        find_scale(info, "v", index=0)
-    assert find_scale(info, "v", index=1).key == "sound"
-    assert find_scale(info, "v") is info.scales[0]
+        _image(info).levels[1].open()
+    assert _image(info).levels[0].key == "sound"
+    assert _image(info).find().details is info.scales[0]
 
 
 def test_an_encoding_that_is_not_implemented():
     info = parse_info(json.dumps({**DOCUMENT, "scales": [{**ENTRY, "encoding": "crackle"}, {**ENTRY, "key": "b", "resolution": [16, 16, 40]}]}), "v/info")
     with pytest.raises(UnsupportedError, match=r'v/info: scales\[0\].encoding: expected one of .*, found "crackle"'):
-        find_scale(info, "v", key="8_8_40")
+        _image(info).volume("8_8_40")
     assert mags_of(info) == (Mag(2, 2, 1),)  # mags count from the first scale of the file, whether it can be used or not
     with pytest.raises(UnsupportedError):
-        find_scale(info, "v", mag=1)
-    assert find_scale(info, "v", mag="2-2-1").key == "b"
+        _image(info).volume(1)
+    assert _image(info).find("2-2-1").key == "b"
 
 
 def test_all_problems_at_once():
@@ -193,18 +199,18 @@ def test_mags():
     resolutions = ([11.24, 11.24, 28], [22.48, 22.479, 28], [44.96, 44.96, 56], [33.72, 33.72, 28], [5.62, 5.62, 28], [1e-300, 1, 1], [11.24, 11.24, 28.2])
     info = _parsed({"scales": [{**ENTRY, "key": str(n), "resolution": resolution} for n, resolution in enumerate(resolutions)]})
     assert mags_of(info) == (Mag(1, 1, 1), Mag(2, 2, 1), Mag(4, 4, 2), None, None, None, None)
-    assert find_scale(info, "v", mag="4-4-2").key == "2"
-    assert find_scale(info, "v", key="3").index == 3
+    assert _image(info).find("4-4-2").key == "2"
+    assert _image(info).find("3").details.index == 3
     assert mags_of(_parsed({"scales": []})) == ()
 
 
 def test_a_scale_that_is_not_there():
-    with pytest.raises(MissingError, match=r"v: no scale with mag 2; there are '8_8_40' \(mag 1\)"):
-        find_scale(_parsed(), "v", mag=2)
-    with pytest.raises(MissingError, match="v: no scale with key b and index 4"):
-        find_scale(_parsed(), "v", key="b", index=4)
+    with pytest.raises(MissingError, match=r"v: no mag or scale 2; there are '8_8_40' \(mag 1\)"):
+        _image(_parsed()).find(2)
+    with pytest.raises(MissingError, match="v: no mag or scale b; there are"):
+        _image(_parsed()).find("b")
     with pytest.raises(MissingError, match="v: no scale at all; there are none"):
-        find_scale(_parsed({"scales": []}), "v")
+        _image(_parsed({"scales": []})).find()
 
 
 def test_several_chunk_sizes():

@@ -289,11 +289,11 @@ def test_scales(tmp_path):
     for url, options in ((tmp_path, {}), (tmp_path, {"mag": "2-2-1"}), (tmp_path / "b", {}), (tmp_path, {"mag": "b"})):  # the finest with files
         np.testing.assert_array_equal(wkwdask.read(url, **options), array)
     assert wkwdask.open(tmp_path, mag="c").shape == (1, 14, 14, 8)
-    with pytest.raises(MissingError, match=r"no scale with key d; there are 'a' \(mag 1\), 'b' \(mag 2-2-1\), 'c'"):
+    with pytest.raises(MissingError, match=r"no mag or scale d; there are 'a' \(mag 1\), 'b' \(mag 2-2-1\), 'c'"):
         wkwdask.open(tmp_path, mag="d")
-    with pytest.raises(MissingError, match="no scale with mag 4"):
+    with pytest.raises(MissingError, match="no mag or scale 4"):
         wkwdask.open(tmp_path, mag=4)
-    with pytest.raises(ValueError, match="not 1; give the volume's folder"):
+    with pytest.raises(ValueError, match="is the scale 'b', not 1; give the folder above it"):
         wkwdask.open(tmp_path / "b", mag=1)
 
 

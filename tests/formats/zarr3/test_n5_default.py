@@ -16,7 +16,7 @@ import wkwdask
 from wkwdask.errors import CorruptError, TruncatedError
 from wkwdask.formats.n5.attributes import DTYPES
 from wkwdask.formats.n5.compression import make_compression
-from wkwdask.formats.n5.layer import open_n5_layer
+from wkwdask.formats.n5.layer import find_n5_layers
 from wkwdask.formats.n5.zarr_codecs import zarr_codec
 from wkwdask.formats.n5.zarr_document import array_document
 
@@ -73,7 +73,7 @@ def test_writing(tmp_path_factory, data):
     array[part] = expected[part] = expected[part] // 2  # reads, changes and writes blocks
     np.testing.assert_array_equal(zarr.open_array(folder, mode="r")[...], expected)
     (folder / "attributes.json").write_text(json.dumps(n5_dataset(expected, chunks, compression).to_json()))
-    volume = open_n5_layer(folder).volume()
+    volume = find_n5_layers(folder)[0].volume()
     out = np.empty((1, *volume.box.size), dtype)
     volume.read_into(out, (0, 0, 0))
     np.testing.assert_array_equal(out.reshape(shape), expected)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.blocked import look
-from wkwdask.formats.leveled import Level, LeveledLayer
+from wkwdask.formats.leveled import array_image, array_level
 from wkwdask.formats.n5.attributes import FILE_NAME, is_dataset, parse_dataset
 from wkwdask.formats.n5.placement import axis_names, level_attributes, level_names, level_number, listed_factors, place_levels
 from wkwdask.formats.n5.volume import N5Volume, read_attributes
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.geometry.bounding_box import MAG_1
+from wkwdask.model.image import Image, Level
 from wkwdask.store.local import is_remote, local_path
 from wkwdask.store.store import open_store, trusting
 from wkwdask.store.url_name import UrlName
@@ -53,7 +54,7 @@ def is_n5(url: object) -> bool:
     return (is_level or "n5" in document or bool(level_names(document)) or path.endswith(".n5")) and not holds_wkw(path)
 
 
-def find_n5_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
+def find_n5_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     """Find what an N5 container, group or dataset holds."""
     location = location_of(url)
     store = open_store(location)
@@ -84,25 +85,7 @@ def open_n5_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] |
     return N5Volume(trusting(store, FILE_NAME), "", dataset, letters, opened=look(store.path_of(FILE_NAME)) if store.is_local else None)
 
 
-def open_n5_layer(url: str | os.PathLike[str], name: str | None = None) -> LeveledLayer:
-    """Open the one layer that is meant; errors as for :func:`find_n5_layers`, and for several layers without a name."""
-    return choose(find_n5_layers(url), name, location_of(url))
-
-
-def choose(layers: Sequence[LeveledLayer], name: str | None, source: str) -> LeveledLayer:
-    """Pick one of several layers."""
-    known = ", ".join(layer.name for layer in layers)
-    if name is not None:
-        found = next((layer for layer in layers if layer.name in (name, name.strip("/"))), None)
-        if found is None:
-            raise MissingError(f"{source}: no layer {name!r}; there are {known or 'none'}")
-        return found
-    if len(layers) != 1:
-        raise ValueError(f"{source}: holds several layers: choose one with layer=: {known}")
-    return layers[0]
-
-
-def _of_dataset(store: Store, location: str, document: dict[str, Any]) -> LeveledLayer:
+def _of_dataset(store: Store, location: str, document: dict[str, Any]) -> Image:
     """Make the layer of a dataset, which may be one of the levels of the group above it."""
     folder, _, name = location.rpartition("/")
     if level_number(name) is not None and folder and not folder.endswith(":/"):
@@ -114,7 +97,7 @@ def _of_dataset(store: Store, location: str, document: dict[str, Any]) -> Levele
     return _layer(store, [("", dataset)], {}, {}, name)
 
 
-def _group_layer(store: Store, group: dict[str, Any], name: str) -> LeveledLayer | None:
+def _group_layer(store: Store, group: dict[str, Any], name: str) -> Image | None:
     """Make the layer of a group that has levels, None where it has none."""
     found: list[tuple[str, N5Dataset]] = []
     odd: dict[str, FormatError | UnsupportedError] = {}
@@ -154,7 +137,7 @@ def _folders(folder: str) -> list[str]:
     return [name for _, name in sorted((number, name) for number, name in numbers if number is not None)]
 
 
-def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, Any], odd: dict[str, FormatError | UnsupportedError], name: str) -> LeveledLayer:
+def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, Any], odd: dict[str, FormatError | UnsupportedError], name: str) -> Image:
     attributes = {**_inherited(store), **group}
     described = [(key, dataset, level_attributes(dataset.document, attributes, key)) for key, dataset in found]
     levels = []
@@ -166,11 +149,11 @@ def _layer(store: Store, found: list[tuple[str, N5Dataset]], group: dict[str, An
         volume = N5Volume(
             trusting(store, f"{key}/{FILE_NAME}" if key else FILE_NAME), key, dataset, placed.axes, placed.mag or MAG_1, placed.lengths_nm, opened
         )
-        levels.append(Level(key, volume, placed.mag, placed.offset))
+        levels.append(array_level(key, volume, placed.mag, placed.offset))
     if not levels:
         raise next(iter(odd.values()))
-    levels += [Level(key, None, problem=str(error), error=type(error)) for key, error in odd.items()]
-    return LeveledLayer(FORMAT, store.url, name, tuple(levels), "" if found[0][0] == "" else None)
+    levels += [Level(key, f"{store.url}/{key}", problem=str(error), error=type(error)) for key, error in odd.items()]
+    return array_image(FORMAT, store.url, name, levels, "" if found[0][0] == "" else None)
 
 
 def _inherited(store: Store) -> dict[str, Any]:
@@ -195,7 +178,7 @@ def _inherited(store: Store) -> dict[str, Any]:
     return merged
 
 
-def _walk(root: str) -> Iterator[LeveledLayer]:
+def _walk(root: str) -> Iterator[Image]:
     """Go through the layers of a local container; one that is broken is left out, unless all are."""
     waiting, looked_at, problems, count = [("", 0)], 0, [], 0
     while waiting:

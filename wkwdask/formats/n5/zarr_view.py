@@ -24,7 +24,8 @@ from wkwdask.store.store import open_store
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from wkwdask.formats.leveled import LeveledLayer
+    from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.image import Image, Level
     from wkwdask.store.store import Store
 
 Documents = dict[str, dict[str, Any]]
@@ -40,14 +41,12 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
     odd: dict[str, Exception] = {}
     for layer in _layers(url, root if store.is_local else None):
         inside = layer.folder[len(root) :].strip("/") if layer.folder.startswith(root) else None
-        for level in layer.levels:
-            volume = level.volume
-            if layer.key not in (None, level.key):
-                continue
+        for level in layer.meant:
             key = "" if inside is None else "/".join(filter(None, (inside, level.key)))
-            if not isinstance(volume, N5Volume):
+            if level.problem:
                 odd[key] = level.error(level.problem)
                 continue
+            volume = _stored(level)[0]
             mode = _mode_of_all(volume) if form != CODEC else 0
             documents[_named(key)] = array_document(volume.dataset, volume.record, form, _axis_names(volume), mode)
         if inside is not None and any(level.key for level in layer.levels):
@@ -68,7 +67,7 @@ def zarr_documents(url: str | os.PathLike[str], form: str = CODEC) -> Documents:
     return dict(sorted(documents.items()))
 
 
-def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[LeveledLayer, ...]:
+def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
     """Find layers; none where the datasets of a local folder are there, and of kinds that are no layers, since Zarr has arrays with any axes."""
     try:
         return find_n5_layers(url)
@@ -120,19 +119,25 @@ def _axis_names(volume: N5Volume) -> list[str]:
     return [letter if letter != "-" else f"dim_{n}" for n, letter in enumerate(volume.axes)]
 
 
-def _image(layer: LeveledLayer) -> dict[str, Any] | None:
+def _image(layer: Image) -> dict[str, Any] | None:
     """Describe a group as an OME-NGFF image, None where it has other than spatial axes: those must come first there, and last in N5."""
-    arrays = [(level, level.volume) for level in layer.levels if isinstance(level.volume, N5Volume)]
-    axes = {volume.axes for _, volume in arrays}
+    arrays = [(level, *_stored(level)) for level in layer.levels if not level.problem]
+    axes = {volume.axes for _, volume, _ in arrays}
     if len(axes) != 1 or any(not set(letters) <= set("xyz") or len(letters) < 2 for letters in axes):
         return None
-    is_measured = all(volume.lengths_nm is not None for _, volume in arrays)
-    lengths = [volume.lengths_nm if is_measured and volume.lengths_nm else lengths_in(volume.mag, (1.0, 1.0, 1.0)) for _, volume in arrays]
+    is_measured = all(volume.lengths_nm is not None for _, volume, _ in arrays)
+    lengths = [volume.lengths_nm if is_measured and volume.lengths_nm else lengths_in(volume.mag, (1.0, 1.0, 1.0)) for _, volume, _ in arrays]
     levels = []
-    for (level, _), (a, b, c) in zip(arrays, lengths, strict=True):
-        x, y, z = (n * length + (length - first) / 2 for n, length, first in zip(level.offset, (a, b, c), lengths[0], strict=True))
+    for (level, _, offset), (a, b, c) in zip(arrays, lengths, strict=True):
+        x, y, z = (n * length + (length - first) / 2 for n, length, first in zip(offset, (a, b, c), lengths[0], strict=True))
         levels.append(NgffLevel(level.key, (a, b, c), (x, y, z)))
     return multiscale(layer.name.rpartition("/")[2], levels, axes.pop(), "nanometer" if is_measured else None)
+
+
+def _stored(level: Level) -> tuple[N5Volume, Vec3]:
+    """Open the dataset of a level, and say at which absolute voxel it starts."""
+    volume: Any = level.open()
+    return volume.volume, volume.shift
 
 
 def _mode_of_all(volume: N5Volume) -> int:

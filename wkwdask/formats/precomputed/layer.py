@@ -6,31 +6,31 @@ import json
 import os
 import posixpath
 from dataclasses import dataclass
-from functools import cached_property
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from wkwdask.errors import CorruptError, FormatError, MissingError, ReplacedError, UnsupportedError
-from wkwdask.formats.keyed_layer import KeyedLayer, folders_by_mag, mag_or_key
+from wkwdask.errors import CorruptError, FormatError, ReplacedError, UnsupportedError
 from wkwdask.formats.precomputed.chunk import ChunkCodec
-from wkwdask.formats.precomputed.info import FILE_NAME, TYPE, Scale
+from wkwdask.formats.precomputed.info import FILE_NAME, TYPE
 from wkwdask.formats.precomputed.info_file import look, read_info
 from wkwdask.formats.precomputed.pending import check_published
-from wkwdask.formats.precomputed.scale_choice import base_resolution, find_scale, mags_of
+from wkwdask.formats.precomputed.scale_choice import base_resolution, mag_of_odd, mags_of
 from wkwdask.formats.precomputed.volume import PrecomputedVolume
 from wkwdask.formats.webknossos.datasource import FILE_NAME as DATASOURCE_NAME
 from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import vec3
+from wkwdask.model.image import Image, Level
 from wkwdask.model.translated import TranslatedVolume
 from wkwdask.store.local import is_remote, local_path
 from wkwdask.store.store import open_store, trusting
 from wkwdask.store.url_name import UrlName
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
-    from wkwdask.formats.precomputed.info import Lengths, VolumeInfo
-    from wkwdask.geometry.mag import Vec3
+    from wkwdask.formats.precomputed.info import Scale, VolumeInfo
+    from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.store.store import Store
 
 PREFIX = "precomputed://"
@@ -44,66 +44,34 @@ AbsoluteVolume = TranslatedVolume[PrecomputedVolume]
 """A scale in absolute voxels: moved to where ``info`` says that it is."""
 
 
-@dataclass(frozen=True)
-class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
-    """A whole volume: what its ``info`` says, and its scales by their mags."""
+@dataclass(frozen=True, slots=True)
+class VolumeSource:
+    """What a whole volume is opened from: the details of its image."""
 
     store: Store
     """Its folder."""
     info: VolumeInfo
     """What ``info`` says."""
-    key: str | None = None
-    """The one scale that is meant, where the path is that of one."""
     chunk_size: Vec3 | None = None
     """Which of several chunk sizes is read; None for the first of each scale."""
 
-    @property
-    def folder(self) -> str:
-        """Its folder or URL."""
-        return self.store.url
+    def image(self, key: str | None = None) -> Image:
+        """Make the image; ``key`` is that of the one scale that is meant."""
+        folder = self.store.url
+        category = "segmentation" if self.info.type == "segmentation" else "color"
+        name = folder.rstrip("/").rpartition("/")[2]
+        return Image("precomputed", folder, name, self.levels, key, category, base_resolution(self.info), "scale", None, self)
 
-    @property
-    def name(self) -> str:
-        """The last part of its folder or URL."""
-        return self.folder.rstrip("/").rpartition("/")[2]
+    def levels(self) -> Iterator[Level]:
+        """List the scales, in the order of ``info`` and those last that cannot be used."""
+        for scale, mag in zip(self.info.scales, mags_of(self.info), strict=True):
+            yield Level(scale.key, self.store.path_of(scale.key), partial(self.open_scale, scale, mag), mag, scale.resolution, details=scale)
+        for odd in self.info.odd:
+            error = UnsupportedError if odd.is_unsupported else CorruptError
+            yield Level(odd.key, self.store.path_of(odd.key), None, mag_of_odd(self.info, odd), odd.resolution, odd.problem, error, odd)
 
-    @property
-    def category(self) -> str:
-        """``"color"`` or ``"segmentation"``."""
-        return "segmentation" if self.info.type == "segmentation" else "color"
-
-    @property
-    def voxel_size_nm(self) -> Lengths | None:
-        """Edge lengths of a voxel of mag 1 [nm]: those of the first scale."""
-        return base_resolution(self.info)
-
-    @cached_property
-    def mags(self) -> dict[Mag, str]:
-        """The folder of every mag, finest first; of scales of the same mag the first one counts, and those without one are left out."""
-        return folders_by_mag((mag, self.store.path_of(scale.key)) for scale, mag in zip(self.info.scales, mags_of(self.info), strict=True))
-
-    def mag_of(self, scale: Scale) -> Mag | None:
-        """Give the mag of a scale, None where it has none."""
-        return dict(zip((one.index for one in self.info.scales), mags_of(self.info), strict=True)).get(scale.index)
-
-    def find(self, asked: Mag | str | int | None) -> Scale:
-        """Find the scale that a user names by its mag, or else by its key."""
-        if asked is None:
-            return find_scale(self.info, self.folder, key=self.key)
-        mag = mag_or_key(asked)
-        try:
-            found = find_scale(self.info, self.folder, mag=mag) if isinstance(mag, Mag) else find_scale(self.info, self.folder, key=mag)
-        except MissingError:
-            if not isinstance(mag, Mag) or not isinstance(asked, str):
-                raise
-            found = find_scale(self.info, self.folder, key=asked)
-        if self.key not in (None, found.key):
-            raise ValueError(f"{self.store.path_of(str(self.key))} is the scale {self.key!r}, not {asked}; give the volume's folder to choose a scale")
-        return found
-
-    def open_scale(self, scale: Scale) -> AbsoluteVolume:
+    def open_scale(self, scale: Scale, mag: Mag | None) -> AbsoluteVolume:
         """Open one of the scales of ``info``, in absolute voxels."""
-        its_mag = self.mag_of(scale) or MAG_1
         try:
             ChunkCodec.of(self.info, scale)
         except CorruptError as error:
@@ -111,24 +79,16 @@ class PrecomputedLayer(KeyedLayer[Scale, AbsoluteVolume]):
         if self.chunk_size is not None:
             scale = scale.with_chunk_size(self.chunk_size)
         opened = look(self.store, scale.key) if self.store.is_local else None
-        volume = PrecomputedVolume(self.store, self.info.dtype, self.info.num_channels, scale, its_mag, opened)
+        volume = PrecomputedVolume(self.store, self.info.dtype, self.info.num_channels, scale, mag or MAG_1, opened)
         if opened is not None:
-            check_published(self.folder, volume.folder, self.info)
+            check_published(self.store.url, volume.folder, self.info)
             if not volume.is_listed_in(opened):
                 raise ReplacedError(f"{volume.folder}: {FILE_NAME} describes another scale since it was read; open it anew")
         return TranslatedVolume(volume, volume.origin)
 
 
-def open_precomputed(
-    url: str | os.PathLike[str], mag: Mag | str | int | None = None, key: str | None = None, chunk_size: Sequence[int] | None = None
-) -> AbsoluteVolume:
-    """Open one scale of a precomputed volume, in absolute voxels."""
-    layer = open_precomputed_layer(url, chunk_size)
-    return layer.volume(mag) if key is None else layer.open_scale(find_scale(layer.info, layer.folder, key=key))
-
-
-def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> PrecomputedLayer:
-    """Open a whole precomputed volume; errors as for :func:`open_precomputed`."""
+def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int] | None = None) -> Image:
+    """Open a whole precomputed volume."""
     location = location_of(url)
     key = None
     store: Store = open_store(location)
@@ -137,9 +97,10 @@ def open_precomputed_layer(url: str | os.PathLike[str], chunk_size: Sequence[int
         if above is not None:
             store, key = open_store(above[0]), above[1]
     store, info = _followed(store)
-    if key is not None:
-        find_scale(info, store.url, key=key)
-    return PrecomputedLayer(store, info, key, None if chunk_size is None else vec3(chunk_size, "chunk_size"))
+    image = VolumeSource(store, info, None if chunk_size is None else vec3(chunk_size, "chunk_size")).image(key)
+    if key is not None and not image.meant[0].opener:
+        image.meant[0].open()  # says why it cannot be used
+    return image
 
 
 def _followed(store: Store) -> tuple[Store, VolumeInfo]:

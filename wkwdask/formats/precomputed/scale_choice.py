@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from wkwdask.errors import MissingError
 from wkwdask.geometry.mag import Mag
 
 if TYPE_CHECKING:
@@ -30,25 +29,10 @@ def mags_of(info: VolumeInfo) -> tuple[Mag | None, ...]:
     return tuple(None if base is None else _mag(scale.resolution, base) for scale in info.scales)
 
 
-def find_scale(info: VolumeInfo, source: str, *, mag: Mag | str | int | None = None, key: str | None = None, index: int | None = None) -> Scale:
-    """Find one scale."""
-    for scale, its_mag in zip(info.scales, mags_of(info), strict=True):
-        if (mag is None or (its_mag is not None and its_mag == Mag.parse(mag))) and key in (None, scale.key) and index in (None, scale.index):
-            return scale
+def mag_of_odd(info: VolumeInfo, odd: OddScale) -> Mag | None:
+    """Give the mag of a scale that cannot be used, None where it has none."""
     base = base_resolution(info)
-    for odd in info.odd:
-        its_mag = None if base is None or odd.resolution is None else _mag(odd.resolution, base)
-        if (mag is None or (its_mag is not None and its_mag == Mag.parse(mag))) and key in (None, odd.key) and index in (None, odd.index):
-            odd.refuse()
-    wanted = " and ".join(f"{name} {value!s}" for name, value in (("mag", mag), ("key", key), ("index", index)) if value is not None)
-    raise MissingError(f"{source}: no scale {'with ' + wanted if wanted else 'at all'}; there are {describe_scales(info)}")
-
-
-def describe_scales(info: VolumeInfo) -> str:
-    """List the scales of a volume for an error."""
-    usable = [(scale.index, f"{scale.key!r}" + (f" (mag {mag})" if mag else "")) for scale, mag in zip(info.scales, mags_of(info), strict=True)]
-    odd = [(scale.index, f"{scale.key!r} (cannot be used)") for scale in info.odd]
-    return ", ".join(text for _, text in sorted(usable + odd)) or "none"
+    return None if base is None or odd.resolution is None else _mag(odd.resolution, base)
 
 
 def base_resolution(info: VolumeInfo) -> Lengths | None:

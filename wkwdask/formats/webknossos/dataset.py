@@ -9,19 +9,20 @@ import contextlib
 import errno
 import os
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from wkwdask.errors import BoundsError, FormatError, MissingError, UnsupportedError
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, OddLayer, format_datasource, parse_datasource
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.image import Image, Level
 from wkwdask.store.json_edit import update_json
 from wkwdask.store.local import is_remote, local_path
 from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from wkwdask.geometry.bounding_box import BoundingBox
 
@@ -61,83 +62,86 @@ def check_datasource_writable(folder: str) -> None:
         raise PermissionError(errno.EACCES, f"the dataset's {FILE_NAME} could not be updated", changed)
 
 
-@dataclass(frozen=True)
-class Layer:
-    """A layer on disk: a folder of mags, with or without a record in a JSON."""
+@dataclass(frozen=True, slots=True)
+class DatasetLayer:
+    """What a dataset knows of a layer: the container of its image."""
 
-    folder: str
-    """The layer's folder."""
-    name: str
-    """Name of the layer."""
     dataset_folder: str | None = None
     """Where ``datasource-properties.json`` is, None where there is none."""
     datasource: DataSource | None = None
     """What it says."""
+    record: LayerRecord | None = None
+    """What it says about this layer, None where it does not know it."""
     allow_external: bool = False
     """Whether what lies outside of the dataset may be written and deleted through its paths and links."""
 
-    @cached_property
-    def record(self) -> LayerRecord | None:
-        """What the JSON says about this layer, None where it does not know it."""
-        return self.datasource.layer(self.name) if self.datasource is not None else None
 
-    @property
-    def category(self) -> str | None:
-        """``"color"`` or ``"segmentation"``, None where no JSON says it."""
-        return None if self.record is None else self.record.category
+def make_layer(folder: str, name: str, dataset_folder: str | None = None, datasource: DataSource | None = None, *, allow_external: bool = False) -> Image:
+    """Make the image of a layer on disk: a folder of mags, with or without a record in a JSON."""
+    return _image(folder, name, DatasetLayer(dataset_folder, datasource, None if datasource is None else datasource.layer(name), allow_external))
 
-    @property
-    def voxel_size_nm(self) -> tuple[float, float, float] | None:
-        """Edge lengths of a voxel of mag 1 [nm], None where no JSON says it."""
-        return None if self.datasource is None else self.datasource.voxel_size_nm
 
-    @cached_property
-    def mags(self) -> dict[Mag, str]:
-        """The folder of every mag, finest first: those of the JSON, else the subfolders that hold a mag."""
-        if self.record is not None:
-            return {entry.mag: self._listed_folder(entry.mag, entry.path) for entry in self.record.mags}
-        found = {}
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                with contextlib.suppress(ValueError):
-                    mag = Mag.parse(entry.name)
-                    if os.path.isfile(f"{entry.path}/{HEADER_NAME}"):
-                        found[mag] = entry.path
-        return {mag: found[mag] for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors))}
+def listed_layer(dataset_folder: str, datasource: DataSource, record: LayerRecord, folder: str | None = None) -> Image:
+    """Make the image of a layer that a JSON lists; mags without a path are in the folder of its name."""
+    return _image(folder or f"{dataset_folder}/{record.name}", record.name, DatasetLayer(dataset_folder, datasource, record))
 
-    def _listed_folder(self, mag: Mag, path: str | None) -> str:
-        """Find the folder of a mag that the JSON lists: by its path, else by convention, where both forms of the name are in use."""
-        if path is not None:
-            # A remote mag keeps its URL, and is refused when it is opened: it must not hide the local ones.
-            return path if is_remote(path) else local_path(path if "://" in path else os.path.join(str(self.dataset_folder), path))
-        for name in (mag.name, mag.long_name):
-            if os.path.isdir(f"{self.folder}/{name}"):
-                return f"{self.folder}/{name}"
-        return f"{self.folder}/{mag.name}"
 
-    def volume(self, mag: Mag, box: BoundingBox | None = None) -> WkwVolume:
-        """Open one mag."""
-        folder = self.mags.get(mag)
-        if folder is None:
-            raise MissingError(f"{self.folder}: no mag {mag}; there are {', '.join(m.name for m in self.mags) or 'none'}")
-        if self.record is not None and self.record.data_format != "wkw":
-            raise UnsupportedError(f"{self.folder}: the layer is stored as {self.record.data_format}, only wkw can be opened")
-        if is_remote(folder):
-            raise UnsupportedError(f"{self.dataset_folder}/{FILE_NAME}: mag {mag} of layer {self.name} is at {folder}: only local paths can be opened")
-        if box is None and self.record is not None:
-            box = self.record.bounding_box
-        return WkwVolume.open(local_path(folder), box, mag)
+def _image(folder: str, name: str, layer: DatasetLayer) -> Image:
+    record = layer.record
+    stored, category = ("wkw", None) if record is None else (record.data_format, record.category)
+    voxel_size = None if layer.datasource is None else layer.datasource.voxel_size_nm
+    return Image(stored, folder, name, partial(_levels, folder, name, layer), None, category, voxel_size, "mag", layer)
 
-    def finest_mag(self) -> Mag:
-        """Find the finest mag that has files; a JSON may list more."""
-        for mag in self.mags:
-            try:
-                volume = self.volume(mag)
-            except MissingError:
-                continue
-            if volume.has_shards():
-                return mag
-        raise MissingError(f"{self.folder}: no mag of layer {self.name} has data files (mags: {', '.join(m.name for m in self.mags) or 'none'})")
+
+def _levels(layer_folder: str, name: str, layer: DatasetLayer) -> Iterator[Level]:
+    """List the mags: those of the JSON, else the subfolders that hold a mag."""
+    if layer.record is not None:
+        for entry in layer.record.mags:
+            yield _level(layer_folder, name, layer, entry.mag, _listed_folder(layer_folder, layer.dataset_folder, entry.mag, entry.path))
+        return
+    found = {}
+    with os.scandir(layer_folder) as entries:
+        for one in entries:
+            with contextlib.suppress(ValueError):
+                mag = Mag.parse(one.name)
+                if os.path.isfile(f"{one.path}/{HEADER_NAME}"):
+                    found[mag] = one.path
+    for mag in sorted(found, key=lambda mag: (mag.maximum, mag.factors)):
+        yield _level(layer_folder, name, layer, mag, found[mag])
+
+
+def _level(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> Level:
+    return Level(mag.name, folder, partial(_open_mag, layer_folder, name, layer, mag, folder), mag)
+
+
+def _listed_folder(layer_folder: str, dataset_folder: str | None, mag: Mag, path: str | None) -> str:
+    """Find the folder of a mag that the JSON lists: by its path, else by convention, where both forms of the name are in use."""
+    if path is not None:
+        # A remote mag keeps its URL, and is refused when it is opened: it must not hide the local ones.
+        return path if is_remote(path) else local_path(path if "://" in path else os.path.join(str(dataset_folder), path))
+    for name in (mag.name, mag.long_name):
+        if os.path.isdir(f"{layer_folder}/{name}"):
+            return f"{layer_folder}/{name}"
+    return f"{layer_folder}/{mag.name}"
+
+
+def _open_mag(layer_folder: str, name: str, layer: DatasetLayer, mag: Mag, folder: str) -> WkwVolume:
+    record = layer.record
+    if record is not None and record.data_format != "wkw":
+        raise UnsupportedError(f"{layer_folder}: the layer is stored as {record.data_format}, only wkw can be opened")
+    if is_remote(folder):
+        raise UnsupportedError(f"{layer.dataset_folder}/{FILE_NAME}: mag {mag} of layer {name} is at {folder}: only local paths can be opened")
+    return WkwVolume.open(local_path(folder), None if record is None else record.bounding_box, mag)
+
+
+def wkw_volume(layer: Image, mag: Mag | None = None) -> WkwVolume:
+    """Open a mag of a layer in WKW, by default the finest one with files."""
+    return cast("WkwVolume", layer.volume(mag))
+
+
+def with_mags(layer: Image, folders: dict[Mag, str]) -> Image:
+    """Give a layer that has other mags than its JSON lists."""
+    return replace(layer, listing=lambda: [_level(layer.folder, layer.name, layer.container, mag, folder) for mag, folder in folders.items()])
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,7 @@ class Located:
 
     path: str
     """The path."""
-    layers: tuple[Layer, ...]
+    layers: tuple[Image, ...]
     """The layers that it can mean."""
     mag: Mag | None = None
     """The mag, where the path is that of one."""
@@ -166,23 +170,20 @@ def dataset_above(layer_folder: str) -> str | None:
     return folder if os.path.isfile(f"{folder}/{FILE_NAME}") else None
 
 
-def with_external(layer: Layer) -> Layer:
+def with_external(layer: Image) -> Image:
     """Give a layer that may be written where it lies outside of its dataset."""
-    changed = replace(layer, allow_external=True)
-    if "mags" in layer.__dict__:
-        changed.__dict__["mags"] = layer.mags
-    return changed
+    return replace(layer, container=replace(layer.container, allow_external=True))
 
 
 def _located(path: str) -> Located:
     datasource = read_datasource(path)
     if datasource is not None and (datasource.layers or datasource.odd):
-        layers = tuple(Layer(f"{path}/{record.name}", record.name, path, datasource) for record in datasource.layers)
+        layers = tuple(listed_layer(path, datasource, record) for record in datasource.layers)
         return Located(path, layers, odd=datasource.odd)
     if os.path.isfile(f"{path}/{HEADER_NAME}"):
         return _locate_mag(path)
     layer = _layer_above(path)
-    if layer.record is not None or (os.path.isdir(path) and layer.mags):
+    if layer.container.record is not None or (os.path.isdir(path) and layer.mags):
         return Located(path, (layer,))
     if datasource is not None:
         return Located(path, ())
@@ -202,47 +203,44 @@ def _locate_mag(path: str) -> Located:
         if datasource is None:
             continue
         for record in datasource.layers:
-            layer = Layer(f"{folder}/{record.name}", record.name, folder, datasource)
+            layer = listed_layer(folder, datasource, record)
             for listed, listed_folder in layer.mags.items():
                 if listed_folder == path or os.path.realpath(listed_folder) == os.path.realpath(path):
                     return Located(path, (layer,), listed)
     layer = _layer_above(parent)
     mag = mag or Mag(1, 1, 1)
-    if layer.record is not None and mag not in layer.mags and mag.name == os.path.basename(path):
+    if layer.container.record is not None and mag not in layer.mags and mag.name == os.path.basename(path):
         return Located(path, (_with_mag(layer, mag, path),), mag)
-    return Located(path, (_with_mag(Layer(parent, os.path.basename(parent)), mag, path),), mag)
+    return Located(path, (_with_mag(make_layer(parent, os.path.basename(parent)), mag, path),), mag)
 
 
-def _with_mag(layer: Layer, mag: Mag, folder: str) -> Layer:
+def _with_mag(layer: Image, mag: Mag, folder: str) -> Image:
     """Give a layer that also has a mag which its JSON does not list."""
-    known = dict(layer.mags) if layer.record is not None else {}
-    changed = Layer(layer.folder, layer.name, layer.dataset_folder, layer.datasource)
-    changed.__dict__["mags"] = {**known, mag: folder}
-    return changed
+    return with_mags(layer, {**(layer.mags if layer.container.record is not None else {}), mag: folder})
 
 
-def _layer_above(path: str) -> Layer:
+def _layer_above(path: str) -> Image:
     """Give a layer's folder the record of the JSON in or above it, where one knows a layer of that name."""
     for folder in (path, os.path.dirname(path)):
         datasource = read_datasource(folder)
         found = layer_in(folder, datasource, path) if datasource is not None else None
         if found is not None:
             return found
-    return Layer(path, os.path.basename(path))
+    return make_layer(path, os.path.basename(path))
 
 
-def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> Layer | None:
+def layer_in(dataset_folder: str, datasource: DataSource, layer_folder: str) -> Image | None:
     """Find the layer whose mags lie in a folder: by the paths in the JSON, since layers can be renamed, else by the folder's name."""
     real = os.path.realpath(layer_folder)
     for record in datasource.layers:
-        layer = Layer(f"{dataset_folder}/{record.name}", record.name, dataset_folder, datasource)  # mags without a path are in the folder of that name
+        layer = listed_layer(dataset_folder, datasource, record)
         if any(os.path.realpath(os.path.dirname(folder)) == real for folder in layer.mags.values() if not is_remote(folder)):
-            return Layer(layer_folder, record.name, dataset_folder, datasource)
+            return listed_layer(dataset_folder, datasource, record, layer_folder)
     record_of_name = datasource.layer(os.path.basename(layer_folder))
-    return None if record_of_name is None else Layer(layer_folder, record_of_name.name, dataset_folder, datasource)
+    return None if record_of_name is None else listed_layer(dataset_folder, datasource, record_of_name, layer_folder)
 
 
-def choose_layer(located: Located, layer: str | None) -> Layer:
+def choose_layer(located: Located, layer: str | None) -> Image:
     """Pick the one layer that is meant."""
     names = ", ".join([*(candidate.name for candidate in located.layers), *(odd.name for odd in located.odd)])
     if layer is None:
@@ -252,7 +250,7 @@ def choose_layer(located: Located, layer: str | None) -> Layer:
             raise MissingError(f"{located.path}: the dataset has no layers")
         raise ValueError(f"{located.path}: several layers: name one with layer=: {names}")
     for candidate in located.layers:
-        if candidate.name == layer:
+        if candidate.name in (layer, layer.strip("/")):
             return candidate
     for odd in located.odd:
         if odd.name == layer:
@@ -265,14 +263,14 @@ def open_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Mag 
     return _open(url, layer, mag)[0]
 
 
-def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[WkwVolume, Layer, Located]:
+def _open(url: str | os.PathLike[str], layer: str | None, mag: Mag | None) -> tuple[WkwVolume, Image, Located]:
     located = locate(url)
     chosen = choose_layer(located, layer)
     if located.mag is not None:
         if mag is not None and mag != located.mag:
             raise ValueError(f"{located.path} is mag {located.mag}, not mag {mag}; give the layer's folder to choose a mag")
         mag = located.mag
-    return chosen.volume(mag if mag is not None else chosen.finest_mag()), chosen, located
+    return wkw_volume(chosen, mag), chosen, located
 
 
 def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None:
@@ -281,10 +279,10 @@ def check_inside(volume_name: str, box: BoundingBox, asked: BoundingBox) -> None
         raise BoundsError(f"{volume_name}: box {asked} reaches outside {box}")
 
 
-def is_readable(layer: Layer, mag: Mag) -> bool:
+def is_readable(layer: Image, mag: Mag) -> bool:
     """Tell whether a mag can be opened and has files."""
     with contextlib.suppress(MissingError, FormatError, UnsupportedError):
-        return layer.volume(mag).has_shards()
+        return wkw_volume(layer, mag).has_shards()
     return False
 
 
@@ -309,7 +307,7 @@ def recent_volume(url: str | os.PathLike[str], layer: str | None = None, mag: Ma
     volume, chosen, located = _open(url, layer, mag)
     if located.mag is not None or mag is not None:  # else the finest mag with files is meant, and another one may become that
         layer_folder = located.path if located.mag is None else os.path.dirname(located.path)
-        folders = [layer_folder, os.path.dirname(layer_folder), chosen.dataset_folder or layer_folder]
+        folders = [layer_folder, os.path.dirname(layer_folder), chosen.container.dataset_folder or layer_folder]
         records = [f"{volume.folder}/{HEADER_NAME}", *(f"{folder}/{FILE_NAME}" for folder in dict.fromkeys(folders))]
         _volumes.put(key, _Recent(volume, records, [_stamp(record) for record in records]))
     return volume

@@ -9,14 +9,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, FormatError, MissingError, UnsupportedError
-from wkwdask.formats.leveled import Level, LeveledLayer
+from wkwdask.formats.leveled import array_image, array_level
 from wkwdask.formats.n5.attributes import is_whole
 from wkwdask.formats.n5.layer import open_n5_volume
-from wkwdask.formats.webknossos.dataset import Layer, Located, layer_in, read_datasource
+from wkwdask.formats.webknossos.dataset import Located, layer_in, read_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.zarr.layer import open_zarr_volume
 from wkwdask.formats.zarr.ngff import axes_of
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.image import Image, Level
 from wkwdask.model.levels import lengths_in
 from wkwdask.store.local import is_remote, local_path
 
@@ -50,27 +51,26 @@ def listed_arrays(url: object) -> Located | None:
     return None
 
 
-def is_arrays_layer(layer: Layer) -> bool:
+def is_arrays_layer(layer: Image) -> bool:
     """Tell whether the JSON says that a layer is stored as Zarr or N5."""
-    return layer.record is not None and layer.record.data_format in FORMATS
+    return layer.container is not None and layer.container.record is not None and layer.container.record.data_format in FORMATS
 
 
-def arrays_of(layer: Layer, only: Mag | None = None) -> LeveledLayer:
+def arrays_of(layer: Image, only: Mag | None = None) -> Image:
     """Open a layer that is stored as Zarr or N5."""
-    record = layer.record
-    assert record is not None
+    record: LayerRecord = layer.container.record
     stored, levels = FORMATS[record.data_format], []
     for mag, folder in layer.mags.items():
         size = None if layer.voxel_size_nm is None else lengths_in(mag, layer.voxel_size_nm)
-        source = f"{layer.dataset_folder}/{FILE_NAME}: layer {layer.name}, mag {mag}"
+        source = f"{layer.container.dataset_folder}/{FILE_NAME}: layer {layer.name}, mag {mag}"
         item = _entry_of(record, mag)
         try:
             volume = _opened(folder, stored, partial(_axes, record, item, source))
             volume = replace(volume, mag=mag, lengths_nm=size, channels=_channels(record, item, volume.num_channels, source))
-            levels.append(Level(mag.name, volume.cropped(_part(volume.extent, record.bounding_box, mag)), mag))
+            levels.append(array_level(mag.name, volume.cropped(_part(volume.extent, record.bounding_box, mag)), mag))
         except (FormatError, MissingError, ModuleNotFoundError, UnsupportedError) as error:
-            levels.append(Level(mag.name, None, mag, problem=str(error), error=type(error)))
-    return LeveledLayer(stored, layer.folder, layer.name, tuple(levels), None if only is None else only.name, record.category)
+            levels.append(Level(mag.name, folder, mag=mag, problem=str(error), error=type(error)))
+    return array_image(stored, layer.folder, layer.name, levels, None if only is None else only.name, record.category)
 
 
 def _entry_of(record: LayerRecord, mag: Mag) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError, WkwDaskError
-from wkwdask.formats.webknossos.dataset import Layer, elsewhere, locate, read_datasource
+from wkwdask.formats.webknossos.dataset import elsewhere, locate, read_datasource, wkw_volume
 from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.formats.wkw.volume import WkwVolume, file_path, list_files
 from wkwdask.model.voxel_type import element_class
@@ -15,6 +15,7 @@ from wkwdask.model.voxel_type import element_class
 if TYPE_CHECKING:
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class DatasetSummary:
 def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
     """Look at a dataset, layer or mag; only headers are read, but all files are counted."""
     located = locate(url)
-    sources = [layer.datasource for layer in located.layers if layer.datasource is not None]
+    sources = [layer.container.datasource for layer in located.layers if layer.container.datasource is not None]
     if not sources and located.odd:
         sources = [source for source in (read_datasource(located.path),) if source is not None]
     layers = tuple(_summarize_layer(layer, located.mag) for layer in located.layers)
@@ -106,8 +107,8 @@ def summarize(url: str | os.PathLike[str]) -> DatasetSummary:
     return DatasetSummary(located.path, sources[0].voxel_size_nm, layers, sources[0].voxel_size, sources[0].unit)
 
 
-def _summarize_layer(layer: Layer, only: Mag | None) -> LayerSummary:
-    record = layer.record
+def _summarize_layer(layer: Image, only: Mag | None) -> LayerSummary:
+    record = layer.container.record
     try:
         folders = layer.mags
     except UnsupportedError:
@@ -121,12 +122,12 @@ def _summarize_layer(layer: Layer, only: Mag | None) -> LayerSummary:
     return LayerSummary(layer.name, "", "wkw", element_class(opened.dtype, opened.num_channels), opened.num_channels, None, mags)
 
 
-def _summarize_mag(layer: Layer, mag: Mag, folder: str) -> MagSummary:
+def _summarize_mag(layer: Image, mag: Mag, folder: str) -> MagSummary:
     if is_arrays_layer(layer):
         return _summarize_array(layer, mag, folder)
     files = nbytes = 0
     try:
-        volume = layer.volume(mag)
+        volume = wkw_volume(layer, mag)
         for index in list_files(folder):
             files += 1
             nbytes += os.stat(file_path(folder, index)).st_size
@@ -139,20 +140,20 @@ def _summarize_mag(layer: Layer, mag: Mag, folder: str) -> MagSummary:
     )  # fmt: skip
 
 
-def _summarize_array(layer: Layer, mag: Mag, folder: str) -> MagSummary:
+def _summarize_array(layer: Image, mag: Mag, folder: str) -> MagSummary:
     """Look at a mag that is stored as Zarr or N5, which has no blocks of one length."""
     try:
         volume = arrays_of(layer).volume(mag)
-        found = volume.volume.files
+        found = volume.volume.files  # type: ignore[attr-defined]
         files, nbytes = (0, 0) if found is None else found.count()
     except (WkwDaskError, ModuleNotFoundError, OSError) as error:
         return MagSummary(mag, folder, problem=str(error), elsewhere=_elsewhere(layer, folder))
-    stored = "" if layer.record is None else layer.record.data_format
+    stored = "" if layer.container.record is None else layer.container.record.data_format
     return MagSummary(mag, folder, volume.box, volume.dtype.name, stored, files=files, nbytes=nbytes, elsewhere=_elsewhere(layer, folder))
 
 
-def _elsewhere(layer: Layer, folder: str) -> str | None:
-    return None if layer.dataset_folder is None else elsewhere(layer.dataset_folder, folder)
+def _elsewhere(layer: Image, folder: str) -> str | None:
+    return None if layer.container.dataset_folder is None else elsewhere(layer.container.dataset_folder, folder)
 
 
 def _box_json(box: BoundingBox | None) -> list[int] | None:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, Any
@@ -233,6 +233,19 @@ class WkwVolume:
         if count_cells(self.box, self.shard_shape) > _MOST_TRIED:
             return next(self.shards(), None) is not None
         return any(self.shard_exists(index) for index in self._likely_shards(self.box))
+
+    def cropped(self, box: BoundingBox) -> WkwVolume:
+        """Give a part of the mag."""
+        return replace(self, box=box)
+
+    def is_current(self) -> bool:
+        """Tell whether the mag has not been replaced since it was opened."""
+        now = WkwVolume.open(self.folder, self.box, self.box.mag)
+        return (now.header, now.state[1]) == (self.header, self.state[1])
+
+    def is_unchanged(self) -> bool:
+        """Tell whether ``header.wkw`` is the one that was read; what the JSON says is not looked at."""
+        return self.is_current()
 
     def _likely_shards(self, box: BoundingBox) -> Iterator[Vec3]:
         """Go through the files that a box touches and whose folders are there."""

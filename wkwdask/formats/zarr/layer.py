@@ -12,13 +12,14 @@ import numpy as np
 from wkwdask.errors import CorruptError, MissingError, UnsupportedError, WkwDaskError
 from wkwdask.formats.block_files import Naming
 from wkwdask.formats.blocked import look
-from wkwdask.formats.leveled import Level, LeveledLayer
+from wkwdask.formats.leveled import array_image, array_level
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.formats.zarr.ngff import NgffImage, axes_of, check_version, parse_image, place_levels
 from wkwdask.formats.zarr.volume import ZarrVolume
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.extras import need
+from wkwdask.model.image import Image, Level
 from wkwdask.model.levels import Lengths, mag_of
 from wkwdask.model.parsing import reading, reason_of
 from wkwdask.store.local import is_remote, local_path
@@ -72,7 +73,7 @@ def is_level(path: str | os.PathLike[str]) -> bool:
     return above is not None and any(level.key == name for level in above.levels)
 
 
-def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[LeveledLayer, ...]:
+def find_zarr_layers(url: str | os.PathLike[str]) -> tuple[Image, ...]:
     """Find what a Zarr array or group holds."""
     location = location_of(url)
     open_store(location)  # names the driver that is not installed
@@ -105,7 +106,7 @@ def _open(location: str) -> Any:
         raise CorruptError(f"{location}: not readable as Zarr array or group: {error or type(error).__name__}") from error
 
 
-def _image_above(location: str) -> LeveledLayer | None:
+def _image_above(location: str) -> Image | None:
     """Open the image that an array is a level of, None where there is none."""
     folder = location.rpartition("/")[0]
     if is_remote(location) or not any(os.path.isfile(f"{folder}/{name}") for name in _RECORDS):
@@ -118,14 +119,14 @@ def _image_above(location: str) -> LeveledLayer | None:
     return None if image is None else _of_image(group, image, folder, os.path.basename(folder))
 
 
-def _of_group(group: Any, location: str, name: str, depth: int) -> Iterator[LeveledLayer]:
+def _of_group(group: Any, location: str, name: str, depth: int) -> Iterator[Image]:
     """Go through the layers of a group."""
     try:
         image = parse_image(dict(group.attrs), location)
     except UnsupportedError as error:
         if not depth:
             raise
-        yield LeveledLayer(FORMAT, location, name, (Level("", None, problem=str(error), error=UnsupportedError),))
+        yield array_image(FORMAT, location, name, [Level("", location, problem=str(error), error=UnsupportedError)])
         return
     if image is not None:
         yield _of_image(group, image, location, name)
@@ -136,11 +137,11 @@ def _of_group(group: Any, location: str, name: str, depth: int) -> Iterator[Leve
             with reading(place, "Zarr array or group"):
                 layers = tuple(_of_member(item, place, below, depth))
         except WkwDaskError as error:  # it leaves the others alone
-            layers = (LeveledLayer(FORMAT, place, below, (Level("", None, problem=str(error), error=type(error)),)),)
+            layers = (array_image(FORMAT, place, below, [Level("", place, problem=str(error), error=type(error))]),)
         yield from layers
 
 
-def _of_member(item: Any, location: str, name: str, depth: int) -> Iterator[LeveledLayer]:
+def _of_member(item: Any, location: str, name: str, depth: int) -> Iterator[Image]:
     if isinstance(item, CorruptError):
         raise item
     if hasattr(item, "shape"):
@@ -169,7 +170,7 @@ def members_of(group: Any, location: str) -> list[tuple[str, Any]]:
     return found
 
 
-def _of_image(group: Any, image: NgffImage, location: str, name: str) -> LeveledLayer:
+def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Image:
     """Make the layer of an image; an array that cannot be used leaves the others alone."""
     arrays: list[tuple[Any, str]] = []
     kept, odd = [], []
@@ -179,13 +180,17 @@ def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Leveled
             arrays.append((item, axes_of(item.shape, image.axes or names_of(item) or "tczyx"[-item.ndim :], f"{location}/{level.path}")))
             kept.append(level)
         except (KeyError, FileNotFoundError):
-            odd.append(Level(level.path, None, problem=f"{location}/{level.path}: not found, though the image lists it", error=MissingError))
+            odd.append(
+                Level(level.path, f"{location}/{level.path}", problem=f"{location}/{level.path}: not found, though the image lists it", error=MissingError)
+            )
         except UnsupportedError as error:
-            odd.append(Level(level.path, None, problem=str(error), error=UnsupportedError))
+            odd.append(Level(level.path, f"{location}/{level.path}", problem=str(error), error=UnsupportedError))
         except (ModuleNotFoundError, OSError):
             raise
         except Exception as error:  # what zarr-python raises of metadata that it does not take, and of paths out of the group
-            odd.append(Level(level.path, None, problem=f"{location}/{level.path}: not readable as array: {reason_of(error)}", error=CorruptError))
+            odd.append(
+                Level(level.path, f"{location}/{level.path}", problem=f"{location}/{level.path}: not readable as array: {reason_of(error)}", error=CorruptError)
+            )
     used = NgffImage(image.axes, image.units, tuple(kept), image.is_labels)
     places = place_levels(used, [letters for _, letters in arrays], [item.shape for item, _ in arrays]) if kept else []
     base = _written_here(dict(arrays[0][0].attrs))[1] if arrays else MAG_1
@@ -193,7 +198,7 @@ def _of_image(group: Any, image: NgffImage, location: str, name: str) -> Leveled
         _level(item, letters, f"{location}/{level.path}", level.path, _times(place.mag, base), place.lengths_nm, place.offset)
         for level, (item, letters), place in zip(kept, arrays, places, strict=True)
     ]
-    return LeveledLayer(FORMAT, location, name, (*levels, *odd), category="segmentation" if image.is_labels else None)
+    return array_image(FORMAT, location, name, [*levels, *odd], category="segmentation" if image.is_labels else None)
 
 
 def _times(mag: Mag | None, base: Mag) -> Mag | None:
@@ -201,12 +206,12 @@ def _times(mag: Mag | None, base: Mag) -> Mag | None:
     return None if mag is None else mag_of([float(a * b) for a, b in zip(mag.factors, base.factors, strict=True)])
 
 
-def _of_array(item: Any, location: str, name: str) -> LeveledLayer:
+def _of_array(item: Any, location: str, name: str) -> Image:
     """Make the layer of one array, with what its attributes say of its place."""
     attributes = dict(item.attrs)
     letters = axes_of(item.shape, names_of(item) or (), location)
     lengths, mag, offset = _written_here(attributes)
-    return LeveledLayer(FORMAT, location, name, (_level(item, letters, location, "", mag, lengths, offset),), "")
+    return array_image(FORMAT, location, name, [_level(item, letters, location, "", mag, lengths, offset)], "")
 
 
 def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str] | None], str]) -> ZarrVolume:
@@ -218,8 +223,7 @@ def open_zarr_volume(location: str, axes: Callable[[Sequence[int], Sequence[str]
         check_version({} if item is None else dict(item.attrs), location)
         raise MissingError(f"{location}: no Zarr array here")
     level = _level(item, axes(item.shape, names_of(item)), location, "", MAG_1, None, (0, 0, 0))
-    volume = level.open().volume
-    assert isinstance(volume, ZarrVolume)
+    volume: ZarrVolume = level.open().volume  # type: ignore[attr-defined]
     return volume
 
 
@@ -250,13 +254,13 @@ def _level(item: Any, letters: str, location: str, key: str, mag: Mag | None, le
     """Describe an array that is open."""
     dtype = np.dtype(item.dtype)
     if dtype.kind not in _KINDS:
-        return Level(key, None, mag, problem=f"{location}: holds {dtype}, expected whole or real numbers", error=UnsupportedError)
+        return Level(key, location, mag=mag, problem=f"{location}: holds {dtype}, expected whole or real numbers", error=UnsupportedError)
     if max(item.shape, default=0) > _LARGEST:
-        return Level(key, None, mag, problem=f"{location}: shape: expected lengths of at most 2^53, found {tuple(item.shape)}", error=UnsupportedError)
+        return Level(key, location, mag=mag, problem=f"{location}: shape: expected lengths of at most 2^53, found {tuple(item.shape)}", error=UnsupportedError)
     try:
         chunks, shards = tuple(item.chunks), item.shards
     except NotImplementedError as error:
-        return Level(key, None, mag, problem=f"{location}: {error}", error=UnsupportedError)
+        return Level(key, location, mag=mag, problem=f"{location}: {error}", error=UnsupportedError)
     version = item.metadata.zarr_format
     record = "zarr.json" if version == 3 else ".zarray"
     opened = None if is_remote(location) else look(f"{location}/{record}")
@@ -265,7 +269,7 @@ def _level(item: Any, letters: str, location: str, key: str, mag: Mag | None, le
         location, record, tuple(item.shape), dtype.str, tuple(max(1, n) for n in chunks), files, letters, _naming(item), mag or MAG_1,
         lengths_nm, opened,
     )  # fmt: skip
-    return Level(key, volume, mag, offset)
+    return array_level(key, volume, mag, offset)
 
 
 def _naming(item: Any) -> Naming | None:

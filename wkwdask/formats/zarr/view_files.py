@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError, UnsupportedError
+from wkwdask.formats.webknossos.dataset import wkw_volume
 from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_document, group_document, wkw_codecs
 from wkwdask.formats.zarr.marks import MARK, is_view
 from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
@@ -21,10 +22,11 @@ from wkwdask.store.local import fsync_folder, is_remote, publish_bytes, remove_f
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.formats.zarr.ngff_image import Level
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
 
 LABELS = "labels"
 
@@ -41,7 +43,7 @@ class ViewPlan:
 
 def plan_view(located: Located, layer: str | None, *, allow_external: bool) -> ViewPlan:
     """Say what the view of a dataset, layer or mag consists of."""
-    is_dataset = located.mag is None and any(one.dataset_folder == located.path for one in located.layers)
+    is_dataset = located.mag is None and any(one.container.dataset_folder == located.path for one in located.layers)
     if is_dataset and is_view(f"{located.path}/{FILE_NAME}"):
         layer = None  # the group of the dataset says of all layers what they are
     layers = [one for one in located.layers if layer in (None, one.name)]
@@ -77,14 +79,14 @@ def _root(plan: ViewPlan, folder: str) -> dict[str, Any]:
     return {**group_document({MARK: 1}), "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": inside}}
 
 
-def _volumes(layer: Layer, mag: Mag | None) -> dict[Mag, WkwVolume]:
+def _volumes(layer: Image, mag: Mag | None) -> dict[Mag, WkwVolume]:
     """Open the mags of a layer that have voxels."""
     found = {}
     for one in layer.mags if mag is None else (mag,):
         if is_remote(layer.mags[one]):
             raise UnsupportedError(f"{layer.folder}: mag {one} is at {layer.mags[one]}; files can be put beside local ones only")
         with contextlib.suppress(MissingError):
-            volume = layer.volume(one)
+            volume = wkw_volume(layer, one)
             if not volume.box.is_empty:
                 found[one] = volume
     if not found:
@@ -99,11 +101,11 @@ def _array(volume: WkwVolume, mag: Mag) -> dict[str, Any]:
     return array_document(volume.box.bottomright, header.num_channels, header.dtype, volume.shard_shape, codecs, attributes, {"name": "wkw"})
 
 
-def _levels(layer: Layer, volumes: dict[Mag, WkwVolume]) -> list[Level]:
+def _levels(layer: Image, volumes: dict[Mag, WkwVolume]) -> list[Level]:
     return [level_of(os.path.basename(volume.folder), mag, (0, 0, 0), layer.voxel_size_nm) for mag, volume in volumes.items()]
 
 
-def _image(layer: Layer, volumes: dict[Mag, WkwVolume], *, is_label: bool = False) -> dict[str, Any]:
+def _image(layer: Image, volumes: dict[Mag, WkwVolume], *, is_label: bool = False) -> dict[str, Any]:
     first = next(iter(volumes.values()))
     unit = None if layer.voxel_size_nm is None else "nanometer"
     image = multiscale(layer.name, _levels(layer, volumes), letters_of(first.num_channels), unit)
@@ -111,7 +113,7 @@ def _image(layer: Layer, volumes: dict[Mag, WkwVolume], *, is_label: bool = Fals
     return image_attributes(image, version="0.5", is_label=is_label or layer.category == "segmentation", rgb=rgb)
 
 
-def _group_folder(layer: Layer, volumes: dict[Mag, WkwVolume]) -> str:
+def _group_folder(layer: Image, volumes: dict[Mag, WkwVolume]) -> str:
     """Name the folder that holds all mags of a layer."""
     folders = {os.path.dirname(volume.folder) for volume in volumes.values()}
     if len(folders) != 1:
@@ -122,15 +124,15 @@ def _group_folder(layer: Layer, volumes: dict[Mag, WkwVolume]) -> str:
     return folders.pop()
 
 
-def _check_inside(layer: Layer, folder: str, *, allow_external: bool) -> None:
+def _check_inside(layer: Image, folder: str, *, allow_external: bool) -> None:
     """Refuse to write where links lead out of the dataset."""
-    root = os.path.realpath(layer.dataset_folder or layer.folder)
+    root = os.path.realpath(layer.container.dataset_folder or layer.folder)
     real = os.path.realpath(folder)
     if not allow_external and os.path.commonpath([root, real]) != root:
         raise UnsupportedError(f"{folder}: lies outside of {root}, at {real}; allow_external=True writes there too")
 
 
-def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Layer], mags: Iterable[Mag]) -> None:
+def _add_labels(plan: ViewPlan, image_folder: str, labels: list[Image], mags: Iterable[Mag]) -> None:
     """Add the segmentations to an image, by links to their arrays."""
     folder = f"{image_folder}/{LABELS}"
     plan.documents[folder] = group_document({**label_attributes([one.name for one in labels], "0.5"), MARK: 1})

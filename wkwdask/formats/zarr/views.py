@@ -17,9 +17,9 @@ from wkwdask.model.translated import in_frame
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from wkwdask.formats.opening import AnyLayer, StoredVolume
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.volume import Volume
+    from wkwdask.model.image import Image
+    from wkwdask.model.volume import StoredVolume, Volume
 
 _CHUNK_NBYTES = 1 << 20
 _LABELS = "labels"
@@ -76,7 +76,7 @@ class VirtualGroup:
         """Add a group."""
         self.documents[_joined(path, FILE_NAME)] = format_document(group_document(attributes))
 
-    def add_image(self, path: str, layer: AnyLayer, chunk_shape: Vec3 | None, mags: Iterable[Mag], *, is_label: bool) -> None:
+    def add_image(self, path: str, layer: Image, chunk_shape: Vec3 | None, mags: Iterable[Mag], *, is_label: bool) -> None:
         """Add a layer as an image of some of its mags."""
         levels, num_channels, rgb = [], 1, None
         for one in mags:
@@ -114,7 +114,7 @@ def _chunk_shape(volume: StoredVolume) -> Vec3:
         shape[axis] *= 2
 
 
-def view_of(layers: Sequence[AnyLayer], mag: Mag | None, chunk_shape: Vec3 | None, *, as_root: bool) -> VirtualGroup:
+def view_of(layers: Sequence[Image], mag: Mag | None, chunk_shape: Vec3 | None, *, as_root: bool) -> VirtualGroup:
     """See layers as a tree of images."""
     group = VirtualGroup()
     if as_root:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import MissingError, ReplacedError, ResumeError, UnsupportedError
 from wkwdask.formats.precomputed.files import num_files
@@ -84,17 +84,17 @@ def lay_out_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOpti
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
     layer = open_precomputed_layer(url)
     try:
-        source = layer.volume(options.finest)
+        source: Any = layer.volume(options.finest)
     except ReplacedError:  # perhaps a job was killed while a scale appeared
-        for scale in layer.info.scales:
-            finish_what_was_left(layer.folder, layer.store.path_of(scale.key), "build_pyramid")
+        for level in layer.levels:
+            finish_what_was_left(layer.folder, level.folder, "build_pyramid")
         layer = open_precomputed_layer(url)
         source = layer.volume(options.finest)
     finest = source.volume.scale
     place = volume_place(layer.folder)
     if not os.path.isdir(source.name):  # an empty one is a scale of zeros
         raise MissingError(f"{source.name}: not found: the scale has no files")
-    volume = VolumeType(layer.info.type, source.dtype, source.num_channels)
+    volume = VolumeType(layer.details.info.type, source.dtype, source.num_channels)
     method = choose_method(options, volume.kind)
     mags = choose_mags(source, options, layer.voxel_size_nm)
     scales = _ladder(place, finest, source.box.mag, mags, options.scale, volume)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wkwdask.errors import FormatError, MissingError, UnsupportedError
 from wkwdask.formats.precomputed.file_check import PrecomputedCheck, ScaleListing, list_scale
 from wkwdask.formats.precomputed.info import FILE_NAME, VolumeInfo
-from wkwdask.formats.precomputed.layer import PrecomputedLayer, location_of, open_precomputed_layer
+from wkwdask.formats.precomputed.layer import location_of, open_precomputed_layer
 from wkwdask.formats.wkw.file_check import Findings
 from wkwdask.model.faults import Fault
 from wkwdask.runs.job import FlatJob, Result, Task
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from wkwdask.formats.precomputed.info import Scale
+    from wkwdask.formats.precomputed.layer import VolumeSource
     from wkwdask.formats.precomputed.volume import PrecomputedVolume
     from wkwdask.geometry.mag import Mag, Vec3
+    from wkwdask.model.image import Image
 
 _GROUP_NBYTES = 256 << 20  # voxels of the chunks of one task
 _LARGEST_GROUP = 4096
@@ -79,25 +81,24 @@ class ScaleVerification(Verification):
             self._faults.append(Fault("info.broken", path, str(error).removeprefix(f"{path}: ")))
             return
         self.path = layer.folder
-        if not layer.store.is_local:
+        if not layer.details.store.is_local:
             raise UnsupportedError(f"{self.path}: files of a remote volume cannot be listed, so that it cannot be verified; verify a local copy")
         self._stage(layer, mags)
 
-    def _stage(self, layer: PrecomputedLayer, mags: Sequence[Mag] | None) -> None:
+    def _stage(self, layer: Image, mags: Sequence[Mag] | None) -> None:
         if layer.key is None and mags is None:
-            self._faults += _info_faults(layer.info, f"{self.path}/{FILE_NAME}")
+            self._faults += _info_faults(layer.details.info, f"{self.path}/{FILE_NAME}")
         unknown = [mag for mag in mags or () if mag not in layer.mags]
         if unknown:
             raise MissingError(f"{self.path}: no mag {unknown[0]}; there are {', '.join(map(str, layer.mags)) or 'none'}")
-        for scale in layer.info.scales:
-            if layer.key in (None, scale.key) and (mags is None or layer.mag_of(scale) in mags):
-                self._look_at(layer, scale)
+        for level in layer.meant:
+            if not level.problem and (mags is None or level.mag in mags):
+                self._look_at(layer.details, level.details, level.mag)
 
-    def _look_at(self, layer: PrecomputedLayer, scale: Scale) -> None:
+    def _look_at(self, source: VolumeSource, scale: Scale, mag: Mag | None) -> None:
         """List the files of a scale, in each of its chunk sizes."""
         sizes = scale.chunk_sizes or (scale.chunk_size,)
-        volumes = [replace(layer, chunk_size=size).open_scale(scale).volume for size in sizes]
-        mag = layer.mag_of(scale)
+        volumes = [replace(source, chunk_size=size).open_scale(scale, mag).volume for size in sizes]
         for number, volume in enumerate(volumes):
             listing = list_scale(volume, [other for other in volumes if other is not volume])
             if not number:

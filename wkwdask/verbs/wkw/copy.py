@@ -13,8 +13,9 @@ from wkwdask.verbs.wkw.rechunk import find_moves
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
     from wkwdask.verbs.wkw.rechunk import Move
 
 _NAMED = 5
@@ -38,17 +39,17 @@ def find_copies(
 def _other_voxel_sizes(moves: Sequence[Move]) -> Iterator[str]:
     """Name datasets that layers come into, and whose voxels are of another size."""
     for folder in {os.path.dirname(os.path.dirname(str(move.folder))) for move in moves}:
-        there, here = read_datasource(folder), moves[0].layer.datasource
+        there, here = read_datasource(folder), moves[0].layer.container.datasource
         if there is not None and here is not None and None not in (there.voxel_size_nm, here.voxel_size_nm) and there.voxel_size_nm != here.voxel_size_nm:
             yield f"voxels of {folder} are {there.voxel_size_nm} nm, those that were copied {here.voxel_size_nm} nm"
 
 
-def data_format(layer: Layer) -> str:
+def data_format(layer: Image) -> str:
     """Say how a layer is stored."""
-    return "wkw" if layer.record is None else layer.record.data_format
+    return "wkw" if layer.container.record is None else layer.container.record.data_format
 
 
-def _left_behind(located: Located, taken: Sequence[Layer], names: Sequence[str] | None) -> Iterator[str]:
+def _left_behind(located: Located, taken: Sequence[Image], names: Sequence[str] | None) -> Iterator[str]:
     """Name layers of other formats, mags at other places, and whatever else is in the folders."""
     for layer in located.layers:
         if data_format(layer) != "wkw":

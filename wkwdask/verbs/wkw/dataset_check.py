@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import CorruptError, FormatError, LockedError, MissingError
-from wkwdask.formats.webknossos.dataset import Layer, dataset_above, locate, read_datasource
+from wkwdask.formats.webknossos.dataset import dataset_above, listed_layer, locate, make_layer, read_datasource, with_mags
 from wkwdask.formats.webknossos.datasource import FILE_NAME, DataSource, LayerRecord, cube_lengths
 from wkwdask.formats.wkw.check import check_mag_header
 from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
+
+    from wkwdask.model.image import Image
 
 UNREADABLE_LOCK = "a lock that cannot be read"
 _SAMPLED_HEADERS = 200
@@ -120,7 +122,7 @@ def is_inside(scope: Scope, path: str) -> bool:
     return dataset is None or os.path.realpath(path).startswith(f"{os.path.realpath(dataset)}/")
 
 
-def _find(path: str, faults: list[Fault]) -> tuple[list[Layer], str | None, DataSource | None, Mag | None]:
+def _find(path: str, faults: list[Fault]) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
     """Find the layers that a path means, with or without a JSON; a mag where it is one."""
     if not os.path.isdir(path):
         raise MissingError(f"{path}: no such folder")
@@ -131,7 +133,7 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Layer], str | None, Data
         return _layers_in(path, None), path, None, None
     if datasource is not None:
         faults += [Fault("json.broken", f"{path}/{FILE_NAME}", odd.problem.removeprefix(f"{path}/{FILE_NAME}: ")) for odd in datasource.odd]
-        known = [Layer(f"{path}/{record.name}", record.name, path, datasource) for record in datasource.layers]
+        known = [listed_layer(path, datasource, record) for record in datasource.layers]
         places = {os.path.realpath(layer.folder) for layer in known}
         places |= {os.path.realpath(os.path.dirname(folder)) for layer in known for folder in layer.mags.values() if not is_remote(folder)}
         fresh = [layer for layer in _layers_in(path, datasource) if os.path.realpath(layer.folder) not in places]
@@ -151,26 +153,23 @@ def _find(path: str, faults: list[Fault]) -> tuple[list[Layer], str | None, Data
             return inside, path, None, None
     located = locate(path)
     (layer,) = located.layers
-    return [layer], layer.dataset_folder, layer.datasource, None
+    return [layer], layer.container.dataset_folder, layer.container.datasource, None
 
 
-def _find_mag(path: str) -> tuple[list[Layer], str | None, DataSource | None, Mag | None]:
+def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Mag | None]:
     if os.path.isfile(f"{path}/{HEADER_NAME}"):
         located = locate(path)
         (layer,), mag = located.layers, located.mag or MAG_1
-        return [layer], layer.dataset_folder, layer.datasource, mag
+        return [layer], layer.container.dataset_folder, layer.container.datasource, mag
     parent = os.path.dirname(path)
     for dataset in (parent, os.path.dirname(parent)):  # the same as locate() does where there is a header.wkw
         datasource = read_datasource(dataset)
-        for record in () if datasource is None else datasource.layers:
-            layer = Layer(f"{dataset}/{record.name}", record.name, dataset, datasource)
+        for layer in () if datasource is None else [listed_layer(dataset, datasource, record) for record in datasource.layers]:
             for mag, folder in layer.mags.items():
                 if os.path.realpath(folder) == os.path.realpath(path):
                     return [layer], dataset, datasource, mag
     mag = {folder: mag for mag, folder in _mag_folders(parent)}.get(path, MAG_1)
-    bare = Layer(parent, os.path.basename(parent))
-    bare.__dict__["mags"] = {mag: path}
-    return [bare], None, None, mag
+    return [with_mags(make_layer(parent, os.path.basename(parent)), {mag: path})], None, None, mag
 
 
 def looks_like_mag(folder: str) -> bool:
@@ -194,21 +193,21 @@ def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:
             yield mag, entry.path
 
 
-def _layers_in(path: str, datasource: DataSource | None) -> list[Layer]:
+def _layers_in(path: str, datasource: DataSource | None) -> list[Image]:
     """List the folders of a dataset that hold mags."""
     with os.scandir(path) as entries:
         folders = sorted(entry.path for entry in entries if not entry.name.startswith(".") and entry.is_dir())
     odd = set() if datasource is None else {layer.name for layer in datasource.odd}
     names = {folder: os.path.basename(folder) for folder in folders if any(True for _ in _mag_folders(folder))}
-    return [Layer(folder, name, path, None if name in odd else datasource) for folder, name in names.items()]
+    return [make_layer(folder, name, path, None if name in odd else datasource) for folder, name in names.items()]
 
 
-def _look_at_layer(layer: Layer, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
-    record = layer.record
+def _look_at_layer(layer: Image, only: Sequence[Mag] | None, faults: list[Fault]) -> LayerScope:
+    record = layer.container.record
     if record is not None and record.data_format != "wkw":
         faults.append(Fault("layer.format", layer.folder, record.data_format))
         return LayerScope(layer.name, layer.folder, record, ())
-    listed = dict(layer.mags) if record is not None or "mags" in layer.__dict__ else {}
+    listed = layer.mags
     there = list(_mag_folders(layer.folder))
     if only is None and os.path.isdir(layer.folder):
         faults += _leftovers(layer.folder, is_layer=True)
@@ -231,8 +230,8 @@ def _look_at_layer(layer: Layer, only: Sequence[Mag] | None, faults: list[Fault]
             scopes.append(_look_at_mag(layer, mag, folders[mag], faults))
     if only is None:
         faults += _gaps(layer, [scope.mag for scope in scopes])
-    if record is not None and layer.datasource is not None:
-        faults += _check_record(f"{layer.dataset_folder}/{FILE_NAME}", layer.datasource, record, scopes)
+    if record is not None and layer.container.datasource is not None:
+        faults += _check_record(f"{layer.container.dataset_folder}/{FILE_NAME}", layer.container.datasource, record, scopes)
     return LayerScope(layer.name, layer.folder, record, tuple(scopes))
 
 
@@ -244,13 +243,13 @@ def _twice(there: list[tuple[Mag, str]]) -> Iterator[Fault]:
             yield Fault("mag.twice", folders[1], f"mag {mag.name} is also at {folders[0]}", "one folder")
 
 
-def _gaps(layer: Layer, mags: Sequence[Mag]) -> Iterator[Fault]:
+def _gaps(layer: Image, mags: Sequence[Mag]) -> Iterator[Fault]:
     for finer, coarser in itertools.pairwise(mags):
         if coarser.maximum > 2 * finer.maximum:
             yield Fault("mag.gap", layer.folder, f"mag {coarser.name} comes after mag {finer.name}", "steps of 2")
 
 
-def _look_at_mag(layer: Layer, mag: Mag, folder: str, faults: list[Fault]) -> MagScope:
+def _look_at_mag(layer: Image, mag: Mag, folder: str, faults: list[Fault]) -> MagScope:
     listing = list_mag(folder)
     faults += listing.faults
     header = check_header(folder, listing, faults)
@@ -263,8 +262,8 @@ def _look_at_mag(layer: Layer, mag: Mag, folder: str, faults: list[Fault]) -> Ma
         faults.append(Fault("record.broken", f"{folder}/{RECORD_NAME}", str(error).removeprefix(f"{folder}/{RECORD_NAME}: ")))
     if record is not None:
         faults += _lost(folder, listing, record)
-    box = layer.record.bounding_box.in_mag(mag) if layer.record is not None else None
-    return MagScope(layer.name, mag, folder, box, layer.record.category if layer.record is not None else "", header, listing, record)
+    box = layer.container.record.bounding_box.in_mag(mag) if layer.container.record is not None else None
+    return MagScope(layer.name, mag, folder, box, layer.container.record.category if layer.container.record is not None else "", header, listing, record)
 
 
 def _lost(folder: str, listing: Listing, record: npt.NDArray[np.int64]) -> Iterator[Fault]:

@@ -11,7 +11,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, LockedError, MissingError, UnsupportedError
-from wkwdask.formats.webknossos.dataset import Layer, read_datasource, update_datasource
+from wkwdask.formats.webknossos.dataset import make_layer, read_datasource, update_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME, is_folder_name, layer_entry
 from wkwdask.formats.webknossos.datasource_edits import path_holders, with_entry, with_explicit_paths, with_new_name, with_paths
 from wkwdask.runs.job_records import JobState, job_states
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.webknossos.datasource import DataSource
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
 
 
 def datasource_of(dataset: str) -> DataSource:
@@ -33,17 +34,17 @@ def datasource_of(dataset: str) -> DataSource:
     return datasource
 
 
-def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) -> Layer:
+def stored_layer(dataset: str, name: str, datasource: DataSource | None = None) -> Image:
     """Find a layer of a dataset."""
     datasource = datasource_of(dataset) if datasource is None else datasource
     if datasource.layer(name) is None:
         names = [layer.name for layer in datasource.layers] + [layer.name for layer in datasource.odd]
         raise MissingError(f"{dataset}: no layer {name!r}; there are {', '.join(names) or 'none'}")
-    return Layer(f"{dataset}/{name}", name, dataset, datasource)
+    return make_layer(f"{dataset}/{name}", name, dataset, datasource)
 
 
 @contextlib.contextmanager
-def kept_idle(layer: Layer) -> Iterator[None]:
+def kept_idle(layer: Image) -> Iterator[None]:
     """Keep jobs from starting in a layer; a job that works or can resume there would not find it again."""
     _check_idle(layer)
     with contextlib.ExitStack() as guards:
@@ -54,12 +55,12 @@ def kept_idle(layer: Layer) -> Iterator[None]:
         yield
 
 
-def _folders_of(layer: Layer) -> list[str]:
+def _folders_of(layer: Image) -> list[str]:
     """List the folders in which jobs on a layer work."""
     return sorted({layer.folder} | {os.path.dirname(folder) for folder in layer.mags.values() if not is_remote(folder)})
 
 
-def _check_idle(layer: Layer) -> None:
+def _check_idle(layer: Image) -> None:
     for folder in _folders_of(layer):
         for root, state in job_states(folder) if os.path.isdir(folder) else ():
             if state is not JobState.DEAD:
@@ -150,9 +151,9 @@ def _mover(dataset: str, old: str, new: str) -> Callable[[str], str]:
 # ----------------------------------------------------------------------------- what is in other places
 
 
-def reference_entry(source: Layer, dataset: str, name: str, *, relative: bool) -> dict[str, Any]:
+def reference_entry(source: Image, dataset: str, name: str, *, relative: bool) -> dict[str, Any]:
     """Make the entry of a layer whose mags and attachments stay in another dataset."""
-    if source.record is None or source.dataset_folder is None:
+    if source.container.record is None or source.container.dataset_folder is None:
         raise UnsupportedError(f"{source.folder}: no {FILE_NAME} describes this layer; only layers of a dataset can be listed in another one")
 
     def seen_from_here(folder: str) -> str:
@@ -161,13 +162,13 @@ def reference_entry(source: Layer, dataset: str, name: str, *, relative: bool) -
         real = os.path.realpath(folder)
         return os.path.relpath(real, os.path.realpath(dataset)) if relative else real
 
-    document = {"dataLayers": [copy.deepcopy(source.record.entry)]}
+    document = {"dataLayers": [copy.deepcopy(source.container.record.entry)]}
     paths: dict[Mag, str] = {mag: seen_from_here(folder) for mag, folder in source.mags.items()}
     entry = layer_entry(with_explicit_paths(document, source.name, paths), source.name)
     attachments = {"attachments": entry.get("attachments")}
     for holder in path_holders(attachments):
         path = holder["path"]
-        holder["path"] = path if is_remote(path) else seen_from_here(os.path.join(source.dataset_folder, path.removeprefix("file://")))
+        holder["path"] = path if is_remote(path) else seen_from_here(os.path.join(source.container.dataset_folder, path.removeprefix("file://")))
     return {**entry, "name": name}
 
 

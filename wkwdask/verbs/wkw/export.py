@@ -40,9 +40,9 @@ from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, source_token
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from wkwdask.formats.opening import StoredVolume
     from wkwdask.formats.pictures.exported import Output
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.volume import StoredVolume
 
     VoxelSize = tuple[float, float, float]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
-from wkwdask.formats.webknossos.dataset import choose_layer, locate
+from wkwdask.formats.webknossos.dataset import choose_layer, locate, wkw_volume
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
@@ -25,11 +25,10 @@ from wkwdask.verbs.wkw.write import check_level, new_header
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from wkwdask.formats.opening import StoredVolume
-    from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.model.volume import Volume
+    from wkwdask.model.image import Image
+    from wkwdask.model.volume import StoredVolume, Volume
 
 # Files of single blocks are what WEBKNOSSOS exports of annotations. As many new ones would cost far more than their voxels; much larger ones, where
 # labels are scattered, hold little but zeros.
@@ -66,16 +65,16 @@ def open_source(
     layer_name: str | None,
     mag: Mag | None,
     option: str,
-    default: Callable[[Layer], Mag | None] = lambda _: None,
+    default: Callable[[Image], Mag | None] = lambda _: None,
     *,
     allow_external: bool = False,
-) -> tuple[Layer, WkwVolume]:
+) -> tuple[Image, WkwVolume]:
     """Open the mag that others are made from."""
     located = locate(url, allow_external=allow_external)
     if mag is not None and located.mag not in (None, mag):
         raise ValueError(f"{os.fspath(url)}: is mag {located.mag}, but {option}= says {mag}")
     layer = choose_layer(located, layer_name)
-    source = layer.volume(mag or located.mag or default(layer) or layer.finest_mag())
+    source = wkw_volume(layer, mag or located.mag or default(layer))
     if not source.has_shards():
         raise MissingError(f"{source.folder}: the mag has no data files")
     return layer, source
@@ -109,9 +108,7 @@ def check_not_replaced(source: StoredVolume) -> None:
 
 def is_current(source: StoredVolume) -> bool:
     """Tell whether a source that was read is still the one that is there."""
-    if isinstance(source, WkwVolume):
-        return source_token(WkwVolume.open(source.folder, source.box, source.box.mag)) == source_token(source)
-    return source.volume.is_current()
+    return source.is_current()
 
 
 def stored_nbytes(source: WkwVolume) -> tuple[int, int]:
@@ -126,19 +123,19 @@ def stored_nbytes(source: WkwVolume) -> tuple[int, int]:
     return files, nbytes * files // max(1, sampled)
 
 
-def aligned_mags(layer: Layer, align_with: str | bool) -> list[Mag]:
+def aligned_mags(layer: Image, align_with: str | bool) -> list[Mag]:
     """List the mags of the layers that a ladder follows."""
     if align_with is False:
         return []
-    layers = [] if layer.datasource is None else [other for other in layer.datasource.layers if other.name != layer.name]
+    layers = [] if layer.container.datasource is None else [other for other in layer.container.datasource.layers if other.name != layer.name]
     if align_with is not True:
         layers = [other for other in layers if other.name == align_with]
         if not layers:
-            raise MissingError(f"{layer.dataset_folder or layer.folder}: no other layer {align_with!r} to align with")
+            raise MissingError(f"{layer.container.dataset_folder or layer.folder}: no other layer {align_with!r} to align with")
     return [entry.mag for other in layers for entry in other.mags]
 
 
-def mag_folder(layer: Layer, mag: Mag) -> str:
+def mag_folder(layer: Image, mag: Mag) -> str:
     """Say where a mag goes or is: where the JSON has it, else in the layer's folder."""
     folder = layer.mags.get(mag, f"{layer.folder}/{mag.name}")
     check_inside_dataset(layer, folder)
@@ -157,17 +154,17 @@ def header_like(source: WkwVolume, options: NewMagsOptions, box: BoundingBox, la
     return new_header(before.dtype, before.num_channels, block_len, options.file_len, block_type, box, largest, any_length=is_as_before)
 
 
-def edit_of(layer: Layer, mags: Sequence[Mag], folders: Sequence[str], headers: Sequence[WkwHeader]) -> LayerEdit | None:
+def edit_of(layer: Image, mags: Sequence[Mag], folders: Sequence[str], headers: Sequence[WkwHeader]) -> LayerEdit | None:
     """Say what the JSON is to list once the mags are there, None without a JSON."""
     check_one_ladder(layer.folder, layer.mags, mags)
-    dataset = layer.dataset_folder
-    if dataset is None or layer.record is None:
+    dataset = layer.container.dataset_folder
+    if dataset is None or layer.container.record is None:
         return None
     listed = tuple((mag, json_path(layer, mag, folder), header.file_len_vx) for mag, folder, header in zip(mags, folders, headers, strict=True))
     return LayerEdit(dataset, layer.name, listed, is_listed=True)
 
 
-def check_apart(layer: Layer, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
+def check_apart(layer: Image, source: WkwVolume, mags: Sequence[Mag], folders: Sequence[str]) -> None:
     """Refuse a JSON by which a new mag would take the place of other data."""
     known = {source.folder: source.box.mag} | {folder: mag for mag, folder in layer.mags.items() if mag not in mags}
     others = [os.path.realpath(folder) for folder in known if not is_remote(folder)]

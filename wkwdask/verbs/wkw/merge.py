@@ -11,7 +11,7 @@ import numpy as np
 
 from wkwdask.errors import UnsupportedError
 from wkwdask.formats.webknossos.annotation import check_not_missing, open_annotation
-from wkwdask.formats.webknossos.dataset import choose_layer, locate
+from wkwdask.formats.webknossos.dataset import choose_layer, locate, wkw_volume
 from wkwdask.formats.webknossos.datasource import format_segment_id, largest_segment_id
 from wkwdask.formats.wkw.merged import MergedVolume
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.webknossos.annotation import AnnotationMag
-    from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
     from wkwdask.verbs.rechunk import Rechunk
     from wkwdask.verbs.wkw.places import Place
     from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions
@@ -75,7 +75,7 @@ def find_merge(
     """Find the mag and the annotations that a user means, read all of their blocks once, and choose ids."""
     located = locate(base)
     if layer is None and len(located.layers) > 1:
-        labels = [one.name for one in located.layers if one.record is not None and one.record.category == "segmentation"]
+        labels = [one.name for one in located.layers if one.container.record is not None and one.container.record.category == "segmentation"]
         layer = labels[0] if len(labels) == 1 else None
     chosen = choose_layer(located, layer)
     found_layers = [open_annotation(url, chosen.name, volume_layer) for url in annotations]
@@ -91,7 +91,7 @@ def find_merge(
 
 
 def _with_ids(move: Move, annotations: Sequence[AnnotationMag], empty: Sequence[str], relabel: bool | int) -> Merge:
-    source = move.layer.volume(move.mag)
+    source = wkw_volume(move.layer, move.mag)
     for annotation in annotations:
         _check_type(annotation, source)
     scans = [_scan(annotation, source) for annotation in annotations]
@@ -118,7 +118,7 @@ def _about(empty: Sequence[str]) -> tuple[str, ...]:
 
 def lay_out_merge(merge: Merge, options: RechunkOptions, existing: str, workers: int) -> Rechunk:
     """Check and lay out the merge."""
-    move, source = merge.move, merge.move.layer.volume(merge.move.mag)
+    move, source = merge.move, wkw_volume(merge.move.layer, merge.move.mag)
     header = header_of(source, options)
     place = place_of(str(move.folder), allow_external=options.allow_external)
     folder, edit = place.folder, _edit(move, place, merge.box, header, merge.largest)
@@ -161,12 +161,12 @@ def _nonzero_outside(voxels: Any, block: BoundingBox, box: BoundingBox) -> Bound
     return BoundingBox.from_corners((places.min(axis=0) + block.topleft).tolist(), (places.max(axis=0) + 1 + block.topleft).tolist(), box.mag)
 
 
-def _largest_known(layer: Layer, relabel: bool | int) -> int | None:
+def _largest_known(layer: Image, relabel: bool | int) -> int | None:
     if relabel is not True and relabel is not False:
         if not isinstance(relabel, int) or relabel < 0:
             raise ValueError(f"relabel is True, False or the largest id of the base, a whole number from 0 on; got {relabel!r}")
         return relabel
-    return None if layer.record is None else largest_segment_id(layer.record.attributes)
+    return None if layer.container.record is None else largest_segment_id(layer.container.record.attributes)
 
 
 def _check_known(annotation: AnnotationMag, source: WkwVolume, known: int) -> None:
@@ -199,14 +199,14 @@ def _relabelled(annotations: Sequence[AnnotationMag], scans: Sequence[_Scan], kn
 
 def _edit(move: Move, place: Place, box: BoundingBox, header: WkwHeader, largest: int | None) -> LayerEdit | None:
     """Say what the JSON is to list: a new layer is like that of the base, and the largest id is brought up to date."""
-    record = move.layer.record
+    record = move.layer.container.record
     edit = edit_for(place, header, box, "segmentation" if record is None else record.category)
     if edit is None:
         return None
     attributes = {} if record is None else dict(record.attributes)
     if largest is not None:
         attributes["largestSegmentId"] = format_segment_id(largest)
-    before = place.layer.record
+    before = place.layer.container.record
     if edit.new_layer is None and before is not None:
         edit = replace(edit, new_layer=(before.category, before.bounding_box, before.element_class, before.num_channels))
     if edit.new_layer is not None and record is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.errors import ExistsError, UnsupportedError
 from wkwdask.formats.replaceable import is_taken
-from wkwdask.formats.webknossos.dataset import Layer, dataset_above, elsewhere, layer_in, read_datasource, with_external
+from wkwdask.formats.webknossos.dataset import dataset_above, elsewhere, layer_in, listed_layer, make_layer, read_datasource, with_external
 from wkwdask.formats.webknossos.datasource import FILE_NAME, check_layer_name, format_datasource, new_document, parse_datasource
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
 from wkwdask.formats.webknossos.layer_views import type_text
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.image import Image
     from wkwdask.store.locks import ShardBox
 
 
@@ -36,7 +37,7 @@ class Place:
     """The mag's folder."""
     mag: Mag
     """The mag."""
-    layer: Layer
+    layer: Image
     """The layer, with its record where a JSON is above the mag."""
     named: str = ""
     """The folder as a user names it, where links lead to another one."""
@@ -48,7 +49,7 @@ class Place:
 
     def coarser_mags(self) -> tuple[Mag, ...]:
         """List the mags that could have been made from this one."""
-        mags = self.layer.mags if self.layer.record is not None else ()
+        mags = self.layer.mags if self.layer.container.record is not None else ()
         finer = self.mag.factors
         return tuple(mag for mag in mags if mag != self.mag and all(a % b == 0 for a, b in zip(mag.factors, finer, strict=True)))
 
@@ -64,20 +65,20 @@ def place_of(url: str | os.PathLike[str], *, allow_external: bool = False) -> Pl
         for dataset, example in ((folder, f"{folder}/LAYER/1"), (layer_folder, f"{folder}/1")):
             if read_datasource(dataset) is not None:
                 raise ValueError(f"{folder}: name the mag's folder, such as {example}") from None
-        layer = Layer(layer_folder, layer_name, allow_external=allow_external)
+        layer = make_layer(layer_folder, layer_name, allow_external=allow_external)
         check_inside_dataset(layer, folder)
         return Place(real_folder(layer, folder), Mag(1, 1, 1), layer)
     datasource = read_datasource(dataset_folder)
     if datasource is None:
-        return Place(folder, mag, Layer(layer_folder, layer_name, allow_external=allow_external))
-    layer = layer_in(dataset_folder, datasource, layer_folder) or Layer(layer_folder, layer_name, dataset_folder, datasource)
-    if layer.record is not None and layer.record.data_format != "wkw":
-        what = f"layer {layer.name} is stored as {layer.record.data_format}, and all mags of a layer are stored in one way"
+        return Place(folder, mag, make_layer(layer_folder, layer_name, allow_external=allow_external))
+    layer = layer_in(dataset_folder, datasource, layer_folder) or make_layer(layer_folder, layer_name, dataset_folder, datasource)
+    if layer.container.record is not None and layer.container.record.data_format != "wkw":
+        what = f"layer {layer.name} is stored as {layer.container.record.data_format}, and all mags of a layer are stored in one way"
         raise UnsupportedError(f"{folder}: {what}: write WKW to another layer")
     if allow_external:
         layer = with_external(layer)
     check_inside_dataset(layer, folder)
-    listed = layer.mags.get(mag) if layer.record is not None else None
+    listed = layer.mags.get(mag) if layer.container.record is not None else None
     if listed is not None and (is_remote(listed) or (is_taken(listed) and os.path.realpath(listed) != os.path.realpath(folder))):
         raise ExistsError(f"{folder}: mag {mag} of layer {layer.name} is at {listed}; write to that folder")
     real = real_folder(layer, folder)
@@ -89,7 +90,8 @@ def in_new_dataset(place: Place, voxel_size_nm: tuple[float, float, float]) -> P
     layer = place.layer
     dataset = os.path.dirname(layer.folder)
     text = format_datasource(new_document(os.path.basename(dataset), voxel_size_nm))
-    layer = replace(layer, dataset_folder=dataset, datasource=parse_datasource(text, f"{dataset}/{FILE_NAME}"))
+    datasource = parse_datasource(text, f"{dataset}/{FILE_NAME}")
+    layer = make_layer(layer.folder, layer.name, dataset, datasource, allow_external=layer.container.allow_external)
     check_inside_dataset(layer, place.folder)
     return replace(place, layer=layer)
 
@@ -117,7 +119,7 @@ def _is_made_by_jobs(layer_folder: str) -> bool:
 def dataset_of_lengths(place: Place, lengths_nm: tuple[float, float, float], *, is_room: bool) -> tuple[float, float, float] | None:
     """Give the voxel size of the dataset that an array with coordinates makes, None where it makes none."""
     size = ratio_of(lengths_nm, place.mag.factors)
-    datasource = place.layer.datasource
+    datasource = place.layer.container.datasource
     if datasource is not None:
         known = datasource.voxel_size_nm
         if known is not None and not same_lengths(size, known):
@@ -146,12 +148,12 @@ def voxel_size_of_new(place: Place, found: Lengths | None, given: Lengths | None
     return size
 
 
-def other_layers_with(layer: Layer, folder: str) -> list[str]:
+def other_layers_with(layer: Image, folder: str) -> list[str]:
     """Name the other layers of a dataset that list the mag in a folder."""
-    if layer.datasource is None:
+    if layer.container.datasource is None:
         return []
     real = os.path.realpath(folder)
-    others = [Layer(f"{layer.dataset_folder}/{record.name}", record.name, layer.dataset_folder, layer.datasource) for record in layer.datasource.layers]
+    others = [listed_layer(layer.container.dataset_folder, layer.container.datasource, record) for record in layer.container.datasource.layers]
     return [
         other.name
         for other in others
@@ -159,19 +161,19 @@ def other_layers_with(layer: Layer, folder: str) -> list[str]:
     ]
 
 
-def check_inside_dataset(layer: Layer, folder: str) -> None:
+def check_inside_dataset(layer: Image, folder: str) -> None:
     """Refuse to write where a dataset's paths leave it, unless that is allowed: what is there may belong to somebody else."""
     real = outside_of(layer, folder)
-    if real is not None and not layer.allow_external:
+    if real is not None and not layer.container.allow_external:
         raise UnsupportedError(
             f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, which is read but not written through; "
             "allow_external=True writes there, or name the folder that it is in"
         )
 
 
-def check_files_inside(layer: Layer, folder: str, shards: ShardBox | None = None) -> None:
+def check_files_inside(layer: Image, folder: str, shards: ShardBox | None = None) -> None:
     """Refuse to change files of a mag that is there where folders in it are links that leave the dataset, unless that is allowed."""
-    if layer.allow_external or dataset_of(layer) is None:
+    if layer.container.allow_external or dataset_of(layer) is None:
         return
     for z, z_folder in numbered(folder, "z"):
         if shards is not None and not shards.low[2] <= z < shards.high[2]:
@@ -182,23 +184,23 @@ def check_files_inside(layer: Layer, folder: str, shards: ShardBox | None = None
                 check_inside_dataset(layer, path)
 
 
-def dataset_of(layer: Layer) -> str | None:
+def dataset_of(layer: Image) -> str | None:
     """Name the dataset in whose folder a layer is, whether its JSON lists the layer or not; None where there is no JSON."""
-    return layer.dataset_folder if layer.dataset_folder is not None else dataset_above(layer.folder)
+    return layer.container.dataset_folder if layer.container.dataset_folder is not None else dataset_above(layer.folder)
 
 
-def outside_of(layer: Layer, folder: str) -> str | None:
+def outside_of(layer: Image, folder: str) -> str | None:
     """Say where a mag really is, None where that is inside of the dataset, which need not list it."""
     above = dataset_of(layer)
     return None if above is None else elsewhere(above, local_path(folder))
 
 
-def real_folder(layer: Layer, folder: str) -> str:
+def real_folder(layer: Image, folder: str) -> str:
     """Give the folder in which a mag is written: where links lead to outside of the dataset, else the one that has its name."""
     return outside_of(layer, folder) or folder
 
 
-def parent_of(layer: Layer, folders: Sequence[str]) -> str:
+def parent_of(layer: Image, folders: Sequence[str]) -> str:
     """Give the folder in which a job on some mags of a layer works: one from which they can be moved to their places."""
     if all(outside_of(layer, folder) is None for folder in folders):
         return layer.folder
@@ -209,10 +211,11 @@ def parent_of(layer: Layer, folders: Sequence[str]) -> str:
     return parents[0]
 
 
-def json_path(layer: Layer, mag: Mag, folder: str) -> str:
+def json_path(layer: Image, mag: Mag, folder: str) -> str:
     """Say how the JSON names the folder of a mag: as it does already, else relative to the dataset, else by where it is."""
-    dataset = str(layer.dataset_folder)
-    listed = next((entry.path for entry in layer.record.mags if entry.mag == mag and entry.path), None) if layer.record is not None else None
+    dataset = str(layer.container.dataset_folder)
+    record = layer.container.record
+    listed: str | None = next((entry.path for entry in record.mags if entry.mag == mag and entry.path), None) if record is not None else None
     if listed is not None and os.path.realpath(layer.mags[mag]) == os.path.realpath(folder):
         return listed
     named = f"{dataset}/{layer.name}/{os.path.basename(folder)}"
@@ -228,19 +231,19 @@ def default_category(header: WkwHeader) -> str:
 def edit_for(place: Place, header: WkwHeader, box: BoundingBox, category: str | None, *, keeps_name: bool = False) -> LayerEdit | None:
     """Decide what the JSON is to say once a mag is there."""
     layer = place.layer
-    if layer.dataset_folder is None:
+    if layer.container.dataset_folder is None:
         return None
-    check_one_ladder(layer.folder, [] if layer.record is None else [entry.mag for entry in layer.record.mags], [place.mag])
-    named = f"./{os.path.relpath(place.named, layer.dataset_folder)}" if place.named else json_path(layer, place.mag, place.folder)
+    check_one_ladder(layer.folder, [] if layer.container.record is None else [entry.mag for entry in layer.container.record.mags], [place.mag])
+    named = f"./{os.path.relpath(place.named, layer.container.dataset_folder)}" if place.named else json_path(layer, place.mag, place.folder)
     mags = ((place.mag, named, header.file_len_vx),)
     own_box = box.in_mag(Mag(1, 1, 1))
     elements = element_class(header.dtype, header.num_channels)
-    record = layer.record
+    record = layer.container.record
     if record is None:
         if not keeps_name:
             check_layer_name(layer.name)
-        return LayerEdit(layer.dataset_folder, layer.name, mags, (category or default_category(header), own_box, elements, header.num_channels))
-    listed = LayerEdit(layer.dataset_folder, layer.name, mags, is_listed=True)
+        return LayerEdit(layer.container.dataset_folder, layer.name, mags, (category or default_category(header), own_box, elements, header.num_channels))
+    listed = LayerEdit(layer.container.dataset_folder, layer.name, mags, is_listed=True)
     stays = [entry.mag for entry in record.mags if entry.mag != place.mag]
     if not stays:
         return replace(listed, new_layer=(record.category, own_box, elements, header.num_channels))

@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-    from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.model.image import Image
     from wkwdask.runs.report import Report
 
 _METHOD_OF_CATEGORY = {"color": "median", "segmentation": "mode"}
@@ -132,27 +132,27 @@ def _described(header: WkwHeader, headers: Sequence[WkwHeader], level: int) -> s
     return f"{compression}, blocks of {header.block_len}^3 and files of {' then '.join(lengths)} voxels"
 
 
-def choose_mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]:
+def choose_mags(layer: Image, source: WkwVolume, options: PyramidOptions) -> list[Mag]:
     """Choose the mags of a pyramid."""
     finest = source.box.mag
     if options.mags is not None:
         if options.coarsest is not None or options.sampling is not None or options.align_with is not True:
             raise ValueError("mags= lists the mags; coarsest=, sampling= and align_with= choose them: give one or the other")
         return listed_mags(options.mags, finest, "finest")
-    box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(Mag(1, 1, 1))
-    voxel_size = layer.datasource.voxel_size_nm if layer.datasource is not None else None
+    box = layer.container.record.bounding_box if layer.container.record is not None else source.box.in_mag(Mag(1, 1, 1))
+    voxel_size = layer.container.datasource.voxel_size_nm if layer.container.datasource is not None else None
     sampling = options.sampling or ("constant_z" if source.box.size[2] == 1 else "anisotropic")  # a single section stays one
     coarsest = options.coarsest if options.coarsest is not None else default_coarsest(box)
     return mag_ladder(finest, coarsest, voxel_size, sampling, aligned_mags(layer, options.align_with))
 
 
-def choose_method(layer: Layer, options: PyramidOptions) -> str:
+def choose_method(layer: Image, options: PyramidOptions) -> str:
     """Choose how a window becomes a voxel."""
     method = options.method
     if method == "default":
-        if layer.record is None:
+        if layer.container.record is None:
             raise ValueError(
                 f"{layer.folder}: no datasource-properties.json says what kind of layer this is; give method= (median or mean for images, mode for labels)"
             )
-        method = _METHOD_OF_CATEGORY[layer.record.category]
+        method = _METHOD_OF_CATEGORY[layer.container.record.category]
     return check_method(method, ignore_zero=options.ignore_zero)

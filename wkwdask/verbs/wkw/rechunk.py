@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, MissingError
 from wkwdask.formats.replaceable import check_targets, is_taken
-from wkwdask.formats.webknossos.dataset import choose_layer, locate, read_datasource, update_datasource
+from wkwdask.formats.webknossos.dataset import choose_layer, locate, read_datasource, update_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource_edits import with_name
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
@@ -33,12 +33,13 @@ from wkwdask.verbs.wkw.write import check_level, new_header, staged_target, stor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
     from wkwdask.formats.wkw.splice import Stored
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.image import Image
     from wkwdask.plans.regions import RegionGrid
     from wkwdask.verbs.wkw.places import Place
 
@@ -72,7 +73,7 @@ class RechunkOptions:
 class Move:
     """One mag, and where it goes."""
 
-    layer: Layer
+    layer: Image
     """Its layer."""
     mag: Mag
     """The mag."""
@@ -103,13 +104,13 @@ def find_moves(
     return moves
 
 
-def _chosen_layers(located: Located, names: Sequence[str] | None) -> list[Layer]:
+def _chosen_layers(located: Located, names: Sequence[str] | None) -> list[Image]:
     if names is None and located.odd:
         located.odd[0].refuse()
     return list(located.layers) if names is None else [choose_layer(located, name) for name in names]
 
 
-def _chosen_mags(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> list[Mag]:
+def _chosen_mags(located: Located, layer: Image, mags: Sequence[Mag] | None) -> list[Mag]:
     there = [located.mag] if located.mag is not None else [mag for mag, folder in layer.mags.items() if not is_remote(folder)]
     missing = [mag for mag in mags or () if mag not in there]
     if missing:
@@ -117,11 +118,11 @@ def _chosen_mags(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> 
     return there if mags is None else [mag for mag in there if mag in mags]
 
 
-def _place_in(root: str, located: Located, layer: Layer, mag: Mag) -> str:
+def _place_in(root: str, located: Located, layer: Image, mag: Mag) -> str:
     if located.mag is not None:
         _check_name(root, located, mag)
         return root
-    return f"{root}/{mag.name}" if layer.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
+    return f"{root}/{mag.name}" if layer.container.dataset_folder != located.path else f"{root}/{layer.name}/{mag.name}"
 
 
 def _check_name(folder: str, located: Located, mag: Mag) -> None:
@@ -156,7 +157,7 @@ def lay_out_rechunk(move: Move, options: RechunkOptions, existing: str, workers:
         check_inside_dataset(move.layer, listed)
         real = real_folder(move.layer, listed)
         parent = parent_of(move.layer, [real])
-        finish_what_was_left(parent, real, options.command, move.layer.dataset_folder)  # before the source is looked at: it may be replaced here
+        finish_what_was_left(parent, real, options.command, move.layer.container.dataset_folder)  # before the source is looked at: it may be replaced here
     shown = _source_of(move, options)
     source = replace(_with_all_files(shown), folder=real) if in_place else shown
     volume = _translated(source, options.translate)
@@ -221,7 +222,7 @@ def _shows_no_more(edit: LayerEdit | None, box: BoundingBox) -> bool:
 
 
 def _source_of(move: Move, options: RechunkOptions) -> WkwVolume:
-    source = move.layer.volume(move.mag)
+    source = wkw_volume(move.layer, move.mag)
     if options.box is None:
         return source
     box = options.box.in_mag(move.mag).intersection(source.box)
@@ -279,9 +280,9 @@ def _check_target(folder: str, source: str, existing: str) -> None:
         check_targets([folder], existing)
 
 
-def _check_listed_once(layer: Layer, source: WkwVolume, header: WkwHeader) -> None:
+def _check_listed_once(layer: Image, source: WkwVolume, header: WkwHeader) -> None:
     """Refuse to change, in place, the files of a mag that another layer lists too: its record would be wrong."""
-    if layer.datasource is None or (header.block_len, header.file_len) == (source.header.block_len, source.header.file_len):
+    if layer.container.datasource is None or (header.block_len, header.file_len) == (source.header.block_len, source.header.file_len):
         return
     for other in other_layers_with(layer, source.folder):
         raise ValueError(f"{source.folder}: layer {other} lists this mag too, and says how long its files are; store it anew in another place")
@@ -315,14 +316,14 @@ def header_of(source: WkwVolume, options: RechunkOptions, box: BoundingBox | Non
 
 def _edit_elsewhere(move: Move, place: Place, box: BoundingBox, header: WkwHeader, options: RechunkOptions) -> LayerEdit | None:
     """Say what the JSON above another place is to list; a new layer gets what its old one said about itself."""
-    record = move.layer.record
+    record = move.layer.container.record
     edit = edit_for(place, header, box, None if record is None else record.category, keeps_name=place.layer.name == move.layer.name)
     if edit is None or edit.new_layer is None or record is None:
         return edit
     category, _, elements, channels = edit.new_layer
     taken = record.bounding_box if options.box is None else record.bounding_box.intersection(options.box)
     wanted = moved(taken, options.translate)  # the box of a coarse mag may be larger
-    before = place.layer.record
+    before = place.layer.container.record
     if before is not None and any(entry.mag != move.mag for entry in before.mags):
         wanted = before.bounding_box.union(wanted)
     return replace(edit, new_layer=(category, wanted, elements, channels), attributes=record.attributes)

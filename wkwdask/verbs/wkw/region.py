@@ -114,16 +114,15 @@ def lay_out_region(
     draft = stage_array(f"{_COMMAND} {region} of {volume.folder}", parent, volume.folder, settings, existing, content, shards)
     parts = f"{draft.staged(region.mag.long_name)}.parts"
     target = WkwTarget(volume.folder, parts, volume.header, DEFAULT_LEVEL if level is None else level, region, is_living=True, merges=True)
-    nbytes = region.volume * volume.header.voxel_nbytes
+    nbytes, dataset = region.volume * volume.header.voxel_nbytes, layer.container.dataset_folder
     return StagedRegion(
         draft.owner, parent, (target,), draft.folders, nbytes, None, draft.settings, existing, goes_on_by_itself=False, not_compared=content.not_compared,
-        region=shards, segmentation=(layer.dataset_folder, layer.name) if layer.dataset_folder is not None and layer.category == "segmentation" else None,
-        dataset=layer.dataset_folder,
+        region=shards, segmentation=(dataset, layer.name) if dataset is not None and layer.category == "segmentation" else None, dataset=dataset,
     )  # fmt: skip
 
 
 def _has_box(url: str | os.PathLike[str]) -> bool:
-    return choose_layer(locate(url), None).record is not None
+    return choose_layer(locate(url), None).container.record is not None
 
 
 def _check_fits(volume: WkwVolume, region: BoundingBox, content: Content, *, has_box: bool) -> None:

@@ -29,15 +29,16 @@ from wkwdask.verbs.wkw.places import dataset_of, other_layers_with, outside_of, 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
 
-    from wkwdask.formats.webknossos.dataset import Layer, Located
+    from wkwdask.formats.webknossos.dataset import Located
     from wkwdask.geometry.mag import Mag
+    from wkwdask.model.image import Image
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
     """Mags of one layer that can be removed."""
 
-    layer: Layer
+    layer: Image
     """The layer."""
     mags: tuple[Mag, ...]
     """The mags."""
@@ -53,7 +54,7 @@ class Removal:
     def start(self) -> JobFolder:
         """Lock the mags and take them out of sight; what is left is to delete them."""
         owner = Owner.this_process(f"{REMOVAL}{self.layer.folder}")
-        folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [self.layer.dataset_folder])])
+        folder = JobFolder(self.parent, owner, self.folders, datasets=[*filter(None, [self.layer.container.dataset_folder])])
         folder.start("overwrite", settings_of("rm", mags=",".join(map(str, self.mags))))
         try:
             folder.remove(self._edit())
@@ -63,9 +64,9 @@ class Removal:
         return folder
 
     def _edit(self) -> MagRemoval | None:
-        if self.layer.dataset_folder is None or self.layer.record is None:
+        if self.layer.container.dataset_folder is None or self.layer.container.record is None:
             return None
-        return MagRemoval(self.layer.dataset_folder, self.layer.name, self.mags)
+        return MagRemoval(self.layer.container.dataset_folder, self.layer.name, self.mags)
 
     def clear(self) -> None:
         """Remove the layer's folder if nothing is in it, and links that lead nowhere now."""
@@ -198,14 +199,14 @@ def _unfinished(folder: str, *, allow_external: bool) -> tuple[list[str], list[s
     return find_removals(folder, [around]) if allow_external else ([], [])
 
 
-def _chosen(located: Located, layers: Sequence[str] | None) -> list[Layer]:
+def _chosen(located: Located, layers: Sequence[str] | None) -> list[Image]:
     if layers is not None:
         return [choose_layer(located, name) for name in layers]
     wkw = [layer for layer in located.layers if data_format(layer) == "wkw"]
     return wkw or list(located.layers)
 
 
-def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterator[Removal]:
+def _stage(located: Located, layer: Image, mags: Sequence[Mag] | None) -> Iterator[Removal]:
     """Group the mags of a layer by the folders that they are in, most often one."""
     if data_format(layer) != "wkw":
         raise UnsupportedError(f"{layer.folder}: the layer is stored as {data_format(layer)}, only mags of wkw are removed")
@@ -228,14 +229,14 @@ def _stage(located: Located, layer: Layer, mags: Sequence[Mag] | None) -> Iterat
         yield Removal(layer, tuple(here), parent, tuple(here.values()), is_whole, tuple(links))
 
 
-def _check_removable(layer: Layer, folder: str) -> None:
-    for changed in (os.path.dirname(folder), layer.dataset_folder or os.path.dirname(folder)):
+def _check_removable(layer: Image, folder: str) -> None:
+    for changed in (os.path.dirname(folder), layer.container.dataset_folder or os.path.dirname(folder)):
         if os.path.isdir(changed) and not os.access(changed, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), changed)
-    if layer.dataset_folder is not None:
-        check_datasource_writable(layer.dataset_folder)
+    if layer.container.dataset_folder is not None:
+        check_datasource_writable(layer.container.dataset_folder)
     real = outside_of(layer, folder)
-    if real is not None and not layer.allow_external:
+    if real is not None and not layer.container.allow_external:
         raise UnsupportedError(
             f"{folder}: lies outside the dataset {dataset_of(layer)}, at {real}, and may belong to somebody else; wkwdask dataset remove-layer takes the "
             "layer off the JSON and leaves its files, allow_external=True deletes them there"

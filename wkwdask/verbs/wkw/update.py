@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import BoundsError, LockedError, MissingError, ResumeError
 from wkwdask.formats.record_paths import job_root
+from wkwdask.formats.webknossos.dataset import wkw_volume
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
@@ -33,8 +34,8 @@ from wkwdask.verbs.wkw.pyramid import choose_mags, choose_method
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.formats.wkw.volume import WkwVolume
+    from wkwdask.model.image import Image
     from wkwdask.verbs.wkw.pyramid import PyramidOptions
 
 
@@ -141,7 +142,7 @@ def lay_out_update(
     for mag in mags:
         finer, method, ignore_zero = _how_made(layer, source, mag, living[-1].target.box.mag if living else source.box.mag, options, trusts_records)
         if finer not in volumes:
-            volumes[finer] = layer.volume(finer)
+            volumes[finer] = wkw_volume(layer, finer)
         folder = mag_folder(layer, mag)
         check_files_inside(layer, folder)
         header, record, settings = read_header(folder), read_record(folder), _settings(folder)
@@ -155,7 +156,7 @@ def lay_out_update(
         living.append(LivingMag(target, volumes[finer], method, ignore_zero, record, _old_box(settings, finer)))
         volumes[mag] = target.as_volume()
     job = UpdateJob(living, by_content=by_content, box=box)
-    hold = JobFolder(parent, owner, [mag.target.folder for mag in living], datasets=[*filter(None, [layer.dataset_folder])])
+    hold = JobFolder(parent, owner, [mag.target.folder for mag in living], datasets=[*filter(None, [layer.container.dataset_folder])])
     again = partial(lay_out_update, url, layer_name, options, by_content=by_content, box=box, owner=owner)
     return Update(source, hold, tuple(living), job, again)
 
@@ -183,7 +184,7 @@ def _ladder(settings: dict[str, Any]) -> list[Mag]:
         return []
 
 
-def _made_from(layer: Layer, mag: Mag, finest: Mag) -> Mag | None:
+def _made_from(layer: Image, mag: Mag, finest: Mag) -> Mag | None:
     """Give the mag that a mag was made from, None where that does not lead back to the finest one."""
     ladder = _ladder(_settings(mag_folder(layer, mag)))
     if mag not in ladder[1:]:
@@ -194,7 +195,7 @@ def _made_from(layer: Layer, mag: Mag, finest: Mag) -> Mag | None:
     return finer if finer == finest or _made_from(layer, finer, finest) is not None else None
 
 
-def _how_made(layer: Layer, source: WkwVolume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
+def _how_made(layer: Image, source: WkwVolume, mag: Mag, before: Mag, options: PyramidOptions, trusts_records: bool) -> tuple[Mag, str, bool]:
     """Tell from which mag and how a mag was made: as its provenance says, or as the user does who names a mag without any."""
     folder = mag_folder(layer, mag)
     settings = _settings(folder)
@@ -213,7 +214,7 @@ def _how_made(layer: Layer, source: WkwVolume, mag: Mag, before: Mag, options: P
     return finer, method, ignore_zero
 
 
-def _mags(layer: Layer, source: WkwVolume, options: PyramidOptions) -> list[Mag]:
+def _mags(layer: Image, source: WkwVolume, options: PyramidOptions) -> list[Mag]:
     """Choose the mags: those that are asked for, else all that were built from the finest one."""
     finest = source.box.mag
     if options.mags is not None or options.coarsest is not None:

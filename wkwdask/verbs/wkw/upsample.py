@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Generator
 
-    from wkwdask.formats.webknossos.dataset import Layer
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
+    from wkwdask.model.image import Image
 
 _COMMAND = "upsample"
 
@@ -104,7 +104,7 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
     """Check and lay out the making of finer mags, or find the interrupted job that is to go on."""
     level = options.chosen_level()
     layer, source = open_source(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
-    box = layer.record.bounding_box if layer.record is not None else source.box.in_mag(MAG_1)
+    box = layer.container.record.bounding_box if layer.container.record is not None else source.box.in_mag(MAG_1)
     mags = _choose_mags(layer, source.box.mag, box, options, existing)
     folders = tuple(mag_folder(layer, mag) for mag in mags)
     check_apart(layer, source, mags, folders)
@@ -130,14 +130,14 @@ def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, option
     return Upsample(source, plans, staged)
 
 
-def _earlier_source(layer: Layer) -> Mag | None:
+def _earlier_source(layer: Image) -> Mag | None:
     """Find the mag that mags of the layer were upsampled from: a repeated call means it again, and not what it made."""
     settings = [read_provenance(folder).get("settings", {}) for folder in layer.mags.values() if not is_remote(folder)]
     sources = {before["source"] for before in settings if before.get("command") == _COMMAND}
     return Mag.parse(sources.pop()) if len(sources) == 1 else None
 
 
-def _choose_mags(layer: Layer, source: Mag, box: BoundingBox, options: UpsampleOptions, existing: str) -> list[Mag]:
+def _choose_mags(layer: Image, source: Mag, box: BoundingBox, options: UpsampleOptions, existing: str) -> list[Mag]:
     """Choose the mags to make, finest first."""
     if options.mags is not None:
         if options.finest is not None:
@@ -151,11 +151,11 @@ def _choose_mags(layer: Layer, source: Mag, box: BoundingBox, options: UpsampleO
     return [mag for mag in _ladder(layer, finest, source, box) if not _is_there(layer, mag, source, existing)]
 
 
-def _ladder(layer: Layer, finest: Mag, source: Mag, box: BoundingBox) -> list[Mag]:
+def _ladder(layer: Image, finest: Mag, source: Mag, box: BoundingBox) -> list[Mag]:
     """List the mags of WEBKNOSSOS's ladder from the finest up to the source, without that."""
     if finest == source:
         return []
-    voxel_size = layer.datasource.voxel_size_nm if layer.datasource is not None else None
+    voxel_size = layer.container.datasource.voxel_size_nm if layer.container.datasource is not None else None
     sampling = "constant_z" if box.size[2] == 1 and finest.z == source.z else "anisotropic"  # a single section stays one
     try:
         above = mag_ladder(finest, source, voxel_size, sampling, aligned_mags(layer, True))
@@ -164,7 +164,7 @@ def _ladder(layer: Layer, finest: Mag, source: Mag, box: BoundingBox) -> list[Ma
     return [finest, *(mag for mag in above if mag.maximum < source.maximum and _divides(mag, source))]
 
 
-def _is_there(layer: Layer, mag: Mag, source: Mag, existing: str) -> bool:
+def _is_there(layer: Image, mag: Mag, source: Mag, existing: str) -> bool:
     """Tell whether a mag is to be left alone: it has data, and is not one that this job made from the same source and may go on with or replace."""
     if existing != "error":
         settings = read_provenance(mag_folder(layer, mag)).get("settings", {})
