@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from file_events import counting
 from support.datasets import FILE_NAME
-from support.inside import impatient, limited, opening_locks, without_exchange
+from support.inside import impatient, limited, without_exchange
 from support.locks import dead_process, far_process, lock_path, put_lock, this_process
 
 import wkwdask
@@ -458,26 +458,18 @@ def test_a_lock_that_was_made_though_the_answer_was_lost(dataset, monkeypatch):
 def test_no_space_for_a_lock(dataset, monkeypatch, hard_links):
     """Nothing is left that keeps others waiting."""
 
-    class Full:
-        def __init__(self, file):
-            self.file = file
+    written, pwrite = [], os.pwrite
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            self.file.close()
-
-        def write(self, data):
+    def full(fd, data, offset):
+        written.append(fd)
+        if len(written) > (0 if hard_links else 1):
             raise OSError(28, "No space left on device")
+        return pwrite(fd, data, offset)
 
-    def opened(path, mode):
-        file = open(path, mode)  # noqa: SIM115
-        return Full(file) if mode == ("xb" if hard_links else "wb") else file
-
+    monkeypatch.setattr(os, "pwrite", full)
     if not hard_links:
         monkeypatch.setattr(os, "link", _refuse)
-    with opening_locks(opened), pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match="No space left"):
         dataset.set_voxel_size((1, 2, 3))
     assert not [name for name in os.listdir(dataset.path) if name.startswith(".")]
 

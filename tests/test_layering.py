@@ -158,7 +158,7 @@ def test_all_floors_were_seen():
 BROKEN = [
     # file, source, what is found
     ("geometry/x.py", "from wkwdask.model.voxel_type import by_dtype", "geometry imports model"),
-    ("geometry/x.py", "import wkwdask.store.local", "geometry imports store"),
+    ("geometry/x.py", "import wkwdask.store.files", "geometry imports store"),
     ("geometry/x.py", "from wkwdask import errors", "geometry imports errors"),  # the same floor, another folder
     ("formats/wkw/x.py", "from wkwdask.graphs.read import read", "formats imports graphs"),
     ("formats/wkw/x.py", "def f():\n    from wkwdask.runs import job", "formats imports runs"),  # inside a function

@@ -56,11 +56,11 @@ def test_what_it_is_not_for(tmp_path):
         wkwdask.verify(tmp_path, mags=[2])
     with pytest.raises(ValueError, match="are for WKW"):
         wkwdask.verify(tmp_path, pyramid=True)
-    import fsspec
+    from support.shelf import empty_shelf
 
-    fsspec.filesystem("memory").pipe("/verified/info", (tmp_path / "info").read_bytes())
+    empty_shelf().pipe("/verified/info", (tmp_path / "info").read_bytes())
     with pytest.raises(UnsupportedError, match="cannot be listed"):
-        wkwdask.verify("precomputed://memory://verified")
+        wkwdask.verify("precomputed://shelf://verified")
     assert run_here("verify", tmp_path).returncode == 0
 
 

@@ -32,7 +32,7 @@ from wkwdask.plans import pyramid as plans
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs import job as jobs
 from wkwdask.runs import job_folder, journal
-from wkwdask.store import local
+from wkwdask.store import files
 from wkwdask.store.owner import Owner
 from wkwdask.verbs import foreign_import
 from wkwdask.verbs.wkw import rechunk as wkw_rechunk
@@ -431,7 +431,7 @@ def run_until(step, job, folder, exchange, report):
             os.kill(os.getpid(), signal.SIGKILL)
 
     if not exchange:
-        local.exchange = lambda first, second: False
+        files.exchange = lambda first, second: False
     sys.addaudithook(count)
     with dask.config.set(scheduler="synchronous"):
         job(folder)

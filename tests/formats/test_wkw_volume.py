@@ -203,14 +203,14 @@ def test_a_file_that_may_not_be_opened(mag, monkeypatch):
 
 def test_a_folder_that_may_not_be_entered(mag, monkeypatch):
     path = str(mag / "z0" / "y0" / "x1.wkw")
-    before = os.lstat
+    before = os.stat
 
     def refuse(name, *args, **options):
         if name == path:
             raise PermissionError(13, "Permission denied", name)
         return before(name, *args, **options)
 
-    monkeypatch.setattr(os, "lstat", refuse)
+    monkeypatch.setattr(os, "stat", refuse)
     with pytest.raises(PermissionError, match=r"x1\.wkw"):
         read(mag)
 

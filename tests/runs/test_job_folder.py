@@ -31,7 +31,7 @@ from wkwdask.runs import job_folder
 from wkwdask.runs.job_folder import JobFolder, NewMag
 from wkwdask.runs.job_records import UnfinishedJob, find_unfinished
 from wkwdask.runs.journal import read_journal
-from wkwdask.store import local, owner
+from wkwdask.store import files, owner
 from wkwdask.store.locks import lock_holder
 from wkwdask.store.owner import Owner
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
@@ -110,7 +110,7 @@ def test_nothing_stale_stays(layer, monkeypatch, exchange):
     (layer / "1" / "z7" / "y0").mkdir(parents=True)
     (layer / "1" / "z7" / "y0" / "x5.wkw").write_text("old")
     if not exchange:
-        monkeypatch.setattr(local, "exchange", lambda first, second: False)
+        monkeypatch.setattr(files, "exchange", lambda first, second: False)
     job = start(layer, existing="overwrite")
     put_mag(f"{job.root}/1-1-1")
     assert text(layer / "1") == "old"
@@ -264,17 +264,17 @@ def killed_while_publishing(layer, monkeypatch, renames, owner=None, names=("1",
     class Killed(BaseException):
         pass
 
-    done = 0
+    real, done = files.publish_folder, 0
 
     def counted(staged, target):
         nonlocal done
         if done == renames:
             raise Killed
         done += 1
-        local.publish_folder(staged, target)
+        real(staged, target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_folder, "publish_folder", counted)
+        patch.setattr(files, "publish_folder", counted)
         with pytest.raises(Killed):
             job.publish([NewMag(name, str(layer / name)) for name in names], edit(layer), {"settings": SETTINGS, "report": {"answer": 42}})
     return job
@@ -317,8 +317,8 @@ def test_a_job_on_another_mag_finishes_it_too(layer, monkeypatch):
 
 def test_two_renames_interrupted_between(tmp_path, monkeypatch):
     """Without RENAME_EXCHANGE the old content is parked; the call can be made again wherever it stopped."""
-    monkeypatch.setattr(local, "exchange", lambda first, second: False)
-    rename = os.rename
+    monkeypatch.setattr(files, "exchange", lambda first, second: False)
+    rename = os.replace
     for stop_after in range(3):
         staged, target = tmp_path / f"staged{stop_after}", tmp_path / f"target{stop_after}"
         put_mag(staged, "new")
@@ -333,13 +333,13 @@ def test_two_renames_interrupted_between(tmp_path, monkeypatch):
             rename(first, second)
 
         with monkeypatch.context() as patch:
-            patch.setattr(os, "rename", counted)
+            patch.setattr(os, "replace", counted)
             with pytest.raises(KeyboardInterrupt):
-                local.publish_folder(str(staged), str(target))
+                files.publish_folder(str(staged), str(target))
         if stop_after == 2:  # the new content is in place: this is what a job knows by its provenance, and does not ask again
             assert text(target) == "new"
             continue
-        local.publish_folder(str(staged), str(target))
+        files.publish_folder(str(staged), str(target))
         assert text(target) == "new"
         assert text(staged) == "old"
         assert not os.path.lexists(f"{staged}.old")
@@ -383,8 +383,8 @@ def test_temporary_files_of_killed_workers_are_not_published(layer):
         begun = target.open_part((0, 0, 0), part)
         begun.append(voxels, (0, 0, 0))
         begun._output.close()
-        assert any(name.endswith(local.TEMPORARY_SUFFIX) for _, _, names in os.walk(job.root) for name in names)
-        os.close(begun._output.file._fd)
+        assert any(name.endswith(files.TEMPORARY_SUFFIX) for _, _, names in os.walk(job.root) for name in names)
+        begun._output.file._output.close()
     again = target.open_part((0, 0, 0), None)
     again.append(voxels, (0, 0, 0))
     again.close()
@@ -566,7 +566,7 @@ def fake_death(monkeypatch, write):
 
     dead = dead_owner()
     with monkeypatch.context() as patch:
-        patch.setattr(job_folder, "publish_folder", die)
+        patch.setattr(files, "publish_folder", die)
         patch.setattr(job_folder, "finish", lambda root: die())
         patch.setattr(JobFolder, "discard", lambda self: None)
         patch.setattr(JobFolder, "leave", lambda self: False)
@@ -640,7 +640,7 @@ def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existi
     job = start(layer, names=("1", "2"), existing=existing)
     for name in ("1-1-1", "2-2-2"):
         put_mag(f"{job.root}/{name}")
-    real, calls = job_folder.publish_folder, []
+    real, calls = files.publish_folder, []
 
     def interrupted(staged, target):
         calls.append(target)
@@ -648,7 +648,7 @@ def test_an_interruption_while_publishing_is_finished(layer, monkeypatch, existi
             raise KeyboardInterrupt
         real(staged, target)
 
-    monkeypatch.setattr(job_folder, "publish_folder", interrupted)
+    monkeypatch.setattr(files, "publish_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
         job.publish([NewMag("1-1-1", str(layer / "1")), NewMag("2-2-2", str(layer / "2"))], None, {})
     assert [text(layer / name) for name in ("1", "2")] == ["new", "new"]
@@ -660,7 +660,7 @@ def test_an_interruption_while_the_folder_is_removed(layer, monkeypatch, is_gone
     """Ctrl-C when all is done, and what said so is on its way out, or all of the folder is."""
     job = start(layer)
     put_mag(f"{job.root}/1-1-1")
-    real, calls = job_folder.remove_tree, []
+    real, calls = files.remove_tree, []
 
     def interrupted(folder):
         calls.append(folder)
@@ -671,7 +671,7 @@ def test_an_interruption_while_the_folder_is_removed(layer, monkeypatch, is_gone
             raise KeyboardInterrupt
         real(folder)
 
-    monkeypatch.setattr(job_folder, "remove_tree", interrupted)
+    monkeypatch.setattr(files, "remove_tree", interrupted)
     with pytest.raises(KeyboardInterrupt):
         job.publish([NewMag("1-1-1", str(layer / "1"))], None, {})
     assert text(layer / "1") == "new"
@@ -687,7 +687,7 @@ def test_publishing_that_fails_is_finished_by_the_next_job(layer, monkeypatch):
         raise OSError(28, "No space left on device", target)
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_folder, "publish_folder", fails)
+        patch.setattr(files, "publish_folder", fails)
         with pytest.raises(OSError, match="No space left"):
             job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"})
     job.discard()
@@ -779,16 +779,15 @@ def test_a_job_that_is_just_ending_is_left_to_itself(layer, monkeypatch):
     """Its plan is gone before its folder: another job that starts in that moment must not take it for dead."""
     job = start(layer)
     put_mag(f"{job.root}/1-1-1")
-    real, others = job_folder.fsync_folder, []
+    real, others = files.fsync_folder, []
 
     def with_another_job(folder):
-        if folder == job.root and not others:
-            assert not Path(folder, "plan.json").exists()
+        if folder == job.root and not others and not Path(folder, "plan.json").exists():
             others.append(start(layer, names=("2",)))
             assert Path(folder).exists()
         real(folder)
 
-    monkeypatch.setattr(job_folder, "fsync_folder", with_another_job)
+    monkeypatch.setattr(files, "fsync_folder", with_another_job)
     job.publish([NewMag("1-1-1", str(layer / "1"))], None, {"settings": SETTINGS, "report": "the report"})
     assert text(layer / "1") == "new"
     others[0].discard()

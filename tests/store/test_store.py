@@ -6,12 +6,12 @@ import gzip
 import pickle
 import sys
 
-import fsspec
 import numpy as np
 import pytest
 from precomputed_volumes import labels, write_volume
 from range_server import range_server
 from support.inside import limited
+from support.shelf import empty_shelf
 
 import wkwdask
 from wkwdask import Sharding
@@ -30,11 +30,8 @@ def _limited(pauses=(0.0, 0.0)):
 @pytest.fixture
 def memory():
     """An empty file system in memory."""
-    fs = fsspec.filesystem("memory")
-    fs.store.clear()
-    fs.pseudo_dirs[:] = [""]
-    yield fs
-    fs.store.clear()
+    yield empty_shelf()
+    empty_shelf()
 
 
 def test_a_driver_that_is_missing(monkeypatch):
@@ -145,7 +142,7 @@ def test_remote_absent_shards_and_endings(memory, tmp_path):
         for path in (tmp_path / name).rglob("*"):
             if path.is_file():
                 memory.pipe(f"/{name}/{path.relative_to(tmp_path / name)}", path.read_bytes())
-        found = wkwdask.read(f"precomputed://memory://{name}")
+        found = wkwdask.read(f"precomputed://shelf://{name}")
         np.testing.assert_array_equal(found, ARRAY)
     for path in list(memory.store):
         if path.startswith("/a/4_4_40/"):
@@ -153,10 +150,10 @@ def test_remote_absent_shards_and_endings(memory, tmp_path):
     for path in list(memory.store):
         if path.endswith(".gz"):
             memory.pipe(path, gzip.compress(memory.store[path].getvalue()))
-    np.testing.assert_array_equal(wkwdask.read("precomputed://memory://a"), ARRAY)
+    np.testing.assert_array_equal(wkwdask.read("precomputed://shelf://a"), ARRAY)
 
 
 def test_redirect_to_a_local_path_is_not_followed(memory):
     memory.pipe("/v/info", b'{"redirect": "/etc"}')
     with pytest.raises(UnsupportedError, match="redirects from a remote place to the local path /etc"):
-        wkwdask.open("precomputed://memory://v")
+        wkwdask.open("precomputed://shelf://v")

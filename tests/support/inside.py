@@ -12,10 +12,9 @@ from wkwdask.ids import id_map, id_source, wkw_components
 from wkwdask.model.faults import KINDS as KINDS_OF_FAULTS  # noqa: F401  tests look whether each is found somewhere
 from wkwdask.plans import apply, chunks, components, pyramid, shards, slabs, upsample
 from wkwdask.runs import job as jobs
-from wkwdask.store import local, locks, store
+from wkwdask.store import files, locks, store
 from wkwdask.verbs import remove, update
 from wkwdask.verbs import write as write_jobs
-from wkwdask.verbs.wkw import dataset_edit
 from wkwdask.verbs.wkw import mags as wkw_mags
 from wkwdask.viewer import cards, slices
 
@@ -57,13 +56,13 @@ def limited(**limits):
 
 def exchanging(change):
     """Let the step that swaps two names be made another one."""
-    return mock.patch.object(dataset_edit, "exchange", change(dataset_edit.exchange))
+    return mock.patch.object(files, "exchange", change(files.exchange))
 
 
 @contextlib.contextmanager
 def without_exchange():
     """Be a file system that cannot swap two names in one step."""
-    with mock.patch.object(local, "exchange", return_value=False), mock.patch.object(dataset_edit, "exchange", return_value=False):
+    with mock.patch.object(files, "exchange", return_value=False):
         yield
 
 
@@ -106,8 +105,3 @@ def workers_of(number):
 def impatient():
     """Let nobody wait for a lock."""
     return mock.patch.dict(locks.locked_file.__wrapped__.__kwdefaults__, patience_seconds=0.05)
-
-
-def opening_locks(opened):
-    """Let files of locks be opened by a function of the test."""
-    return mock.patch.object(locks, "open", opened, create=True)

@@ -11,7 +11,7 @@ from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.kernels.window.reduce import METHODS
-from wkwdask.store.local import local_path
+from wkwdask.store.paths import local_path
 from wkwdask.verbs.diff import Diff, lay_out_diff
 from wkwdask.verbs.manifest import Hashes, ManifestReport
 from wkwdask.verbs.others.precomputed_verify import ScaleVerification

@@ -24,7 +24,7 @@ from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.units import length_nm
 from wkwdask.runs.report import Report, merge_reports
-from wkwdask.store.local import local_path
+from wkwdask.store.paths import local_path
 from wkwdask.verbs.foreign_import import SourceOptions
 from wkwdask.verbs.others.n5_write import N5Encoding
 from wkwdask.verbs.others.zarr_places import is_zarr_image

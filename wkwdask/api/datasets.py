@@ -28,7 +28,7 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.coordinates import same_lengths
 from wkwdask.model.units import length_nm
 from wkwdask.model.voxel_type import element_class
-from wkwdask.store.local import local_path
+from wkwdask.store.paths import local_path
 from wkwdask.verbs.wkw.dataset_edit import datasource_of, kept_idle, list_layer, reference_entry, rename_layer, stored_layer
 from wkwdask.verbs.wkw.places import default_category
 

@@ -19,7 +19,7 @@ from wkwdask.model.image import mag_or_key
 from wkwdask.model.levels import lengths_in
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import finish_what_was_left
-from wkwdask.store.local import is_remote
+from wkwdask.store.paths import is_remote
 from wkwdask.verbs.others.precomputed_copy import ScaleCopy, lay_out_copy
 from wkwdask.verbs.others.precomputed_pyramid import ScalePyramid, ScalePyramidOptions, lay_out_scale_pyramid
 from wkwdask.verbs.others.precomputed_scales import ScaleOptions, source_settings, stored_like

@@ -13,7 +13,7 @@ from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES
 from wkwdask.formats.precomputed.layer import is_precomputed
 from wkwdask.formats.webknossos.dataset_arrays import listed_arrays
 from wkwdask.formats.zarr.layer import is_image, is_level, is_named_zarr, is_plain_zarr
-from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,8 +26,8 @@ from wkwdask.kernels.arrays.extremes import is_zero
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import RunTable
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.store.local import NewFile, count_files, make_folders_below, publish_bytes, remove_tree
-from wkwdask.store.new_files import NewFiles
+from wkwdask.store import files
+from wkwdask.store.new_files import NewFile, NewFiles, publish_bytes
 from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class PartFileWriter:
         self._stats = Stats(target.mag)
 
     def _open_file(self) -> NewFile:
-        make_folders_below(self._target.parts_folder, os.path.dirname(self._path))
+        files.make_folders_below(self._target.parts_folder, os.path.dirname(self._path))
         return NewFile(self._path, self._target.parts_folder, flush=False)
 
     @property
@@ -165,11 +165,8 @@ class ShardWriter:
         codes, sizes, starts = np.array(self._chunks, np.int64).T
         file = self._output.pieces.close()
         try:
-            fd = file.open_written()
-            try:
-                self._target.write_shard(self._shard, [Unordered(fd, RunTable(codes.astype(np.uint64), sizes, starts), self._path)])
-            finally:
-                os.close(fd)
+            with file.open_written() as written:
+                self._target.write_shard(self._shard, [Unordered(written, RunTable(codes.astype(np.uint64), sizes, starts))])
         finally:
             file.discard()
 
@@ -210,7 +207,7 @@ class ChunkFilesWriter:
     def _store(self, path: str, data: bytes) -> None:
         folder = os.path.dirname(path)
         if folder not in self._made:
-            make_folders_below(self._target.folder, folder)
+            files.make_folders_below(self._target.folder, folder)
             self._made.add(folder)
         self._files.write(path, data)
 
@@ -390,7 +387,7 @@ class ChunkedTarget(ABC):
             return True
         xs, ys, zs = self._cells_of(receipt.shard, receipt.box)
         paths = (self.chunk_path((x, y, z)) for z in zs for y in ys for x in xs)
-        return count_files(paths) == (receipt.files, receipt.nbytes)
+        return files.count_files(paths) == (receipt.files, receipt.nbytes)
 
     def remove_parts(self, shard: Vec3) -> None:
         """Do nothing: parts are files that stay."""
@@ -474,7 +471,7 @@ class ShardableTarget(ChunkedTarget):
     def remove_parts(self, shard: Vec3) -> None:
         """Remove the part files of a shard that was joined."""
         if not self._has_files_of_chunks:
-            remove_tree(self._parts_of(shard))
+            files.remove_tree(self._parts_of(shard))
 
     def join_shard(self, shard: Vec3, parts: Sequence[Receipt]) -> Receipt:
         """Join part files into one shard, without decoding a chunk, and publish it; chunks that are files of their own are there already."""

@@ -16,8 +16,8 @@ from wkwdask.formats.webknossos.dataset import Located, choose_layer, locate
 from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer, listed_arrays
 from wkwdask.formats.zarr.layer import find_zarr_layers, is_named_zarr, is_zarr
 from wkwdask.geometry.mag import Mag
-from wkwdask.store.local import is_remote, local_path
 from wkwdask.store.lru import Lru
+from wkwdask.store.paths import is_remote, local_path
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:

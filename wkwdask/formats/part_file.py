@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import zlib
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from wkwdask.model.run import FOOTER_NBYTES, RunTable, format_run_tail, parse_run_tail, run_tail_nbytes
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from wkwdask.store.pieces import Pieces
@@ -27,21 +27,13 @@ class PartFile:
     """An open part file."""
 
     def __init__(self, path: str) -> None:
-        self._fd = -1
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self.path = path
-        nbytes = os.fstat(self._fd).st_size
-        footer = os.pread(self._fd, FOOTER_NBYTES, max(0, nbytes - FOOTER_NBYTES))
-        tail = run_tail_nbytes(footer, nbytes, path)
-        self.table: RunTable = parse_run_tail(os.pread(self._fd, tail, nbytes - tail), path)
-
-    def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        self._file = file = files.open_file(path)
+        tail = run_tail_nbytes(file.read_some(FOOTER_NBYTES, max(0, file.nbytes - FOOTER_NBYTES)), file.nbytes, path)
+        self.table: RunTable = parse_run_tail(file.read_some(tail, file.nbytes - tail), path)
 
     def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
         """Append bytes of the payload to a new file."""
-        output.copy(self._fd, offset, nbytes, self.path)
+        output.copy(self._file, offset, nbytes)
 
 
 def close_part(output: Pieces, table: RunTable, checksum: int) -> tuple[int, int]:
@@ -55,8 +47,7 @@ def close_part(output: Pieces, table: RunTable, checksum: int) -> tuple[int, int
 def is_whole_part(path: str, nbytes: int, checksum: int) -> bool:
     """Tell whether a part file is there and has all its bytes."""
     try:
-        with open(path, "rb") as part:
-            data = part.read()
+        data = files.read_bytes(path)
     except FileNotFoundError:
         return False
     return len(data) == nbytes and zlib.crc32(data) == checksum

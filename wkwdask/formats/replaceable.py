@@ -10,7 +10,7 @@ from wkwdask.formats.n5.folder import is_n5_dataset, n5_record
 from wkwdask.formats.precomputed.folder import is_scale, scale_file, scale_stray
 from wkwdask.formats.wkw.volume import HEADER_NAME, is_mag, what_else
 from wkwdask.formats.zarr.folder import array_record, array_stray, is_array
-from wkwdask.store.local import inherit_permissions
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -62,10 +62,10 @@ def inherit_tree_permissions(staged: str, old: str) -> None:
     if all(_is_alike(a, b) for a, b in ((folder, fresh_folder), (file, fresh_file))):
         return
     for path, _, names in os.walk(staged):
-        inherit_permissions(path, folder)
+        files.inherit_permissions(path, folder)
         if file is not None:
             for name in names:
-                inherit_permissions(f"{path}/{name}", file)
+                files.inherit_permissions(f"{path}/{name}", file)
 
 
 def _example_file(folder: str) -> str | None:

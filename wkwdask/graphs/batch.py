@@ -27,7 +27,7 @@ from wkwdask.runs.job_folder import can_be_handed_over, hand_over
 from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.journaled import JournaledJob, entry_of, keys_of
 from wkwdask.runs.shares import Share, write_shares
-from wkwdask.store.local import publish_bytes
+from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.slurm import SlurmJob, cancel_jobs, cluster_name, max_array_size, options_in, release_job, submit_job
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ A region has one file: compressed tables and planes of its bricks, then an index
 
 from __future__ import annotations
 
-import os
 import zlib
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,7 +14,9 @@ import lz4.block
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.store.local import NewFile, make_folders_below, pread_into, publish_bytes
+from wkwdask.store import files
+from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +55,7 @@ class BrickFaces:
 
 def write_faces(folder: str, region: Vec3, bricks: Iterable[BrickFaces], sources: int) -> None:
     """Store what the bricks of a region leave; doing it again changes nothing."""
-    make_folders_below(os.path.dirname(folder), folder)
+    files.make_folders_below(dirname(folder), folder)
     file = NewFile(faces_path(folder, region))
     rows, offset = [], 0
     try:
@@ -86,23 +87,23 @@ class FacesFile:
     def __init__(self, path: str) -> None:
         self.path = path
         with self._open() as file:
-            nbytes = os.fstat(file.fileno()).st_size
-            footer = self._read(file.fileno(), nbytes - _FOOTER * 8, _FOOTER * 8).view(np.int64) if nbytes >= _FOOTER * 8 else np.zeros(_FOOTER, np.int64)
+            nbytes = file.nbytes
+            footer = self._read(file, nbytes - _FOOTER * 8, _FOOTER * 8).view(np.int64) if nbytes >= _FOOTER * 8 else np.zeros(_FOOTER, np.int64)
             num_bricks, self.sources, checksum, magic = footer.tolist()
             begin = nbytes - (_FOOTER + num_bricks * _COLUMNS) * 8
             if magic != _MAGIC or begin < 0:
                 raise CorruptError(f"{path}: {nbytes} bytes do not end as a file of faces does")
-            index = self._read(file.fileno(), begin, num_bricks * _COLUMNS * 8)
+            index = self._read(file, begin, num_bricks * _COLUMNS * 8)
         if zlib.crc32(index.tobytes()) != checksum:
             raise CorruptError(f"{path}: the index at byte {begin} is damaged")
         self._rows = index.view(np.int64).reshape(num_bricks, _COLUMNS)
 
-    def _open(self) -> Any:
-        return open(self.path, "rb")
+    def _open(self) -> files.OpenFile:
+        return files.open_file(self.path)
 
-    def _read(self, fd: int, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
+    def _read(self, file: files.OpenFile, offset: int, nbytes: int) -> npt.NDArray[np.uint8]:
         data = np.empty(nbytes, np.uint8)
-        pread_into(fd, data, offset, self.path)
+        file.read_into(data, offset)
         return data
 
     @property
@@ -137,7 +138,7 @@ class FacesFile:
         if not nbytes:
             return np.zeros((0, 0), dtype)
         with self._open() as file:
-            data = self._read(file.fileno(), offset, nbytes)
+            data = self._read(file, offset, nbytes)
         try:
             return np.frombuffer(lz4.block.decompress(data), dtype).reshape(height, width)
         except (lz4.block.LZ4BlockError, ValueError) as error:
@@ -182,7 +183,7 @@ class BrickTable:
 
 def load_table(path: str) -> BrickTable:
     """Read the table of all bricks; a process keeps the last ones."""
-    status = os.stat(path)
+    status = files.stat(path)
     return _loaded(path, status.st_mtime_ns, status.st_ino)
 
 
@@ -206,8 +207,8 @@ def read_pairs(folder: str, region: Vec3) -> npt.NDArray[np.int64]:
     """Read the pairs of a region, shape (n, 2)."""
     path = pairs_path(folder, region)
     data = np.fromfile(path, np.int64)
-    if os.path.getsize(path) % 16 != 8 or zlib.crc32(data[:-1].tobytes()) != data[-1]:
-        raise CorruptError(f"{path}: {os.path.getsize(path)} bytes are not the pairs that were set aside, and their checksum")
+    if files.getsize(path) % 16 != 8 or zlib.crc32(data[:-1].tobytes()) != data[-1]:
+        raise CorruptError(f"{path}: {files.getsize(path)} bytes are not the pairs that were set aside, and their checksum")
     return data[:-1].reshape(-1, 2)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from wkwdask.errors import CorruptError, FormatError, IncompleteWriteError
 from wkwdask.model.parsing import reading
 from wkwdask.store.json_record import read_record
-from wkwdask.store.local import NewFile, publish_bytes
+from wkwdask.store.new_files import NewFile, publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -21,7 +21,8 @@ from wkwdask.ids.table_file import SUFFIXES as TABLE_SUFFIXES
 from wkwdask.ids.table_file import table_path, write_table
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
-from wkwdask.store.local import local_path, publish_bytes
+from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

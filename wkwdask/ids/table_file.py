@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import ExistsError, MissingError
 from wkwdask.model.extras import need
-from wkwdask.store.local import NewFile, local_path
+from wkwdask.store.new_files import NewFile
+from wkwdask.store.paths import local_path
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -21,7 +21,7 @@ from wkwdask.plans.components import plan_components
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
-from wkwdask.store.local import publish_bytes
+from wkwdask.store.new_files import publish_bytes
 from wkwdask.verbs.apply import ApplyJob
 from wkwdask.verbs.wkw.apply import ApplyOptions, header_for
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, open_source, presence, source_token

@@ -20,7 +20,8 @@ from wkwdask.plans.apply import plan_bricks
 from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
-from wkwdask.store.local import local_path, make_folders_below
+from wkwdask.store import files
+from wkwdask.store.paths import local_path
 from wkwdask.verbs.apply import Application, ApplyJob
 from wkwdask.verbs.wkw.apply import ApplyOptions, header_for
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, presence
@@ -122,7 +123,7 @@ class Remap(Plan):
     def table(self) -> IdMap:
         """Make the table in the job's folder, or find that of an earlier start."""
         folder = self.target.scratch_folder
-        make_folders_below(os.path.dirname(folder), folder)
+        files.make_folders_below(os.path.dirname(folder), folder)
         table = saved_map(folder) or self.mapping.write(folder)
         if table.largest > np.iinfo(self.target.dtype).max:
             raise ValueError(f"{self.mapping.name}: holds id {table.largest}, which {self.target.dtype.name} cannot hold: give another dtype=")

@@ -10,7 +10,7 @@ from typing import Any
 from wkwdask.model.parsing import reading
 from wkwdask.plans.batch_size import ArraySize
 from wkwdask.store.json_record import format_job_record, read_job_record
-from wkwdask.store.local import publish_bytes
+from wkwdask.store.new_files import publish_bytes
 
 BATCH_NAME = "batch.json"
 _JOB_ID = re.compile(r"[0-9]{1,18}")

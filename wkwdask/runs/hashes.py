@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import MissingError
 from wkwdask.formats.manifest import MANIFEST_NAME, parse_manifest
 from wkwdask.formats.record_paths import is_job_folder
-from wkwdask.store.local import TEMPORARY_SUFFIX
+from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, is_lock
+from wkwdask.store.paths import join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,14 +24,14 @@ def hashed_files(root: str) -> Iterator[tuple[str, bool]]:
 
 
 def _walk(root: str, inside: str, seen: set[str]) -> Iterator[tuple[str, bool]]:
-    real = os.path.realpath(os.path.join(root, inside))
+    real = files.realpath(join(root, inside))
     if real in seen:
         return
     seen.add(real)
-    with os.scandir(real) as scanned:
+    with files.scandir(real) as scanned:
         entries = sorted(scanned, key=lambda entry: entry.name)
     for entry in entries:
-        path = os.path.join(inside, entry.name)
+        path = join(inside, entry.name)
         if path == MANIFEST_NAME or _is_of_a_job(entry.name):
             continue
         if entry.is_dir():
@@ -41,7 +41,7 @@ def _walk(root: str, inside: str, seen: set[str]) -> Iterator[tuple[str, bool]]:
 
 
 def _is_of_a_job(name: str) -> bool:
-    return is_job_folder(name) or is_lock(name) or name == GUARD_NAME or name.endswith(TEMPORARY_SUFFIX)
+    return is_job_folder(name) or is_lock(name) or name == GUARD_NAME or name.endswith(files.TEMPORARY_SUFFIX)
 
 
 def hash_file(path: str) -> tuple[str, int]:

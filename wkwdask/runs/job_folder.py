@@ -33,9 +33,11 @@ from wkwdask.runs.job_records import (
     region_of,
     targets_of,
 )
+from wkwdask.store import files
 from wkwdask.store.json_record import format_job_record
-from wkwdask.store.local import fsync_folder, publish_bytes, publish_folder, remove_tree
 from wkwdask.store.locks import ShardBox, guarded, hand_over_locks, locks_of, read_owner, release_lock, release_locks_of, take_lock, write_owner
+from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import basename, dirname
 from wkwdask.store.provenance import read_provenance, write_provenance
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ class JobFolder:
     def start(self, existing: str, settings: dict[str, Any], plan: dict[str, Any] | None = None) -> dict[str, Any] | None:
         """Lock the targets, finish or remove what dead jobs left, and make the folder, or take over that of the same job."""
         if existing != "update":  # else it would be made again where the layer was renamed
-            os.makedirs(self.parent, exist_ok=True)
+            files.makedirs(self.parent)
         try:
             with guarded(self.parent):
                 done = self._take_over(existing, settings)
@@ -90,7 +92,7 @@ class JobFolder:
                 first_existing = existing if before is None else before["existing"]
                 if first_existing != "update":
                     check_targets(self.targets, first_existing)
-                os.makedirs(self.root, exist_ok=True)
+                files.makedirs(self.root)
                 write_owner(f"{self.root}/{OWNER_NAME}", self.owner)
                 if before is None:
                     record = {
@@ -115,18 +117,18 @@ class JobFolder:
             staged = f"{self.root}/{mag.staged}"
             write_provenance(staged, {**marks, **provenance, **({} if mag.box is None else {"box": mag.box})})
             inherit_tree_permissions(staged, mag.folder)
-            for folder, _, _ in os.walk(staged, topdown=False):
-                fsync_folder(folder)
+            for folder, _, _ in files.walk(staged, topdown=False):
+                files.fsync_folder(folder)
         paths = self._paths(self.root)
         listed = [(mag.staged, mag.folder) for mag in mags]
         publish_bytes(f"{self.root}/{RECORD_NAME}", format_publication(paths, self.owner.job, publication, listed, edit))
         try:
             finish(paths)
         except KeyboardInterrupt:
-            if os.path.exists(f"{self.root}/{RECORD_NAME}"):
+            if files.exists(f"{self.root}/{RECORD_NAME}"):
                 finish(paths)
             else:  # it was being removed, after all else was done
-                remove_tree(self.root)
+                files.remove_tree(self.root)
             raise
         finally:
             self._release()
@@ -147,9 +149,9 @@ class JobFolder:
     def leave(self) -> bool:
         """End this process's work; what a later start of the same job can build on stays."""
         try:
-            stays = os.path.exists(f"{self.root}/{RECORD_NAME}") or can_go_on(self.root)
+            stays = files.exists(f"{self.root}/{RECORD_NAME}") or can_go_on(self.root)
             if not stays:
-                remove_tree(self.root)
+                files.remove_tree(self.root)
         finally:
             self._release()
         return stays
@@ -157,8 +159,8 @@ class JobFolder:
     def discard(self) -> None:
         """End the job without publishing anything; where publishing has begun, the next job into the layer finishes it."""
         try:
-            if not os.path.exists(f"{self.root}/{RECORD_NAME}"):
-                remove_tree(self.root)
+            if not files.exists(f"{self.root}/{RECORD_NAME}"):
+                files.remove_tree(self.root)
         finally:
             self._release()
 
@@ -167,11 +169,11 @@ class JobFolder:
         batch = read_batch(self.root)
         if batch is not None:
             return batch.rounds[0].time
-        return os.stat(f"{self.root}/{OWNER_NAME}").st_mtime
+        return files.stat(f"{self.root}/{OWNER_NAME}").st_mtime
 
     def _paths(self, root: str) -> RecordPaths:
         """Let the records of a job name what this one itself may change."""
-        return RecordPaths(root, (*self._datasets, *{dataset_around(os.path.dirname(target)) for target in self.targets}))
+        return RecordPaths(root, (*self._datasets, *{dataset_around(dirname(target)) for target in self.targets}))
 
     def _take_over(self, existing: str, settings: dict[str, Any]) -> dict[str, Any] | None:
         """Lock the targets and end dead jobs; gives the provenance of the mags where that finished an equal job."""
@@ -179,10 +181,10 @@ class JobFolder:
         for target in sorted(self.targets):
             for before in take_lock(target, self.owner, self.region):
                 if before.job != self.owner.job:
-                    finished |= self._end_dead_job(os.path.dirname(target), before.job, existing)
+                    finished |= self._end_dead_job(dirname(target), before.job, existing)
             gone = {lock.owner.job for lock in locks_of(target) if lock.owner.is_gone() and lock.owner.job != self.owner.job}
             for job in gone:  # killed before they made a folder, or after they removed it
-                if not os.path.exists(job_root(os.path.dirname(target), job)):
+                if not files.exists(job_root(dirname(target), job)):
                     release_locks_of(job, [target])
         finished |= self._clean_up(existing)
         done = [read_provenance(target) for target in self.targets]
@@ -195,7 +197,7 @@ class JobFolder:
         root = job_root(parent, job)
         check_records(self._paths(root))
         targets = targets_of(root)
-        if os.path.exists(f"{root}/{RECORD_NAME}"):
+        if files.exists(f"{root}/{RECORD_NAME}"):
             finish(self._paths(root))
             release_locks_of(job, targets)
             return {job}
@@ -206,7 +208,7 @@ class JobFolder:
                 raise ResumeError(
                     f'{root}: an interrupted job writes the same mags; existing="resume" with the same settings continues it, "overwrite" starts again'
                 )
-        remove_tree(root)
+        files.remove_tree(root)
         release_locks_of(job, targets)
         made = any(read_provenance(target).get("job") == job for target in self.targets)
         return {job} if made else set()  # it was killed after its mags appeared and before its locks went
@@ -224,7 +226,7 @@ class JobFolder:
             owner = read_owner(f"{root}/{OWNER_NAME}")
             if owner is None:
                 if age_seconds(root) > OWNERLESS_SECONDS:
-                    remove_tree(root)  # a task that outlived its discarded job made the folder anew
+                    files.remove_tree(root)  # a task that outlived its discarded job made the folder anew
             elif owner.is_gone() or not holds_locks(root, job):
                 with contextlib.suppress(OSError):  # what cannot be finished now must not keep other mags of the layer from being written
                     finished |= self._end_dead_job(self.parent, job, existing)
@@ -237,12 +239,12 @@ class JobFolder:
 
 def can_be_handed_over(root: str) -> bool:
     """Tell whether a job says in its folder what another process must know to go on."""
-    return os.path.exists(f"{root}/{PLAN_NAME}")
+    return files.exists(f"{root}/{PLAN_NAME}")
 
 
 def hand_over(root: str, batch: SlurmJob) -> None:
     """Let a SLURM job own a running job from now on, in place of this process: its locks stay when this process ends."""
-    with guarded(os.path.dirname(root)):
+    with guarded(dirname(root)):
         owner = read_owner(f"{root}/{OWNER_NAME}")
         if owner is None or owner.pid != os.getpid():
             raise LockedError(f"{root}: {'it is gone' if owner is None else f'it belongs to {owner}'}: it cannot be handed over")
@@ -261,13 +263,13 @@ def finish(paths: RecordPaths) -> None:
         set_aside(paths)
     for staged, folder in publication.mags:
         if read_provenance(folder).get("publication") != publication.mark:
-            publish_folder(staged, folder)
+            files.publish_folder(staged, folder)
     if publication.removed is None and publication.edit is not None:
         _apply(publication.edit, f"{root}/{RECORD_NAME}")
     with contextlib.suppress(FileNotFoundError):  # another job may be ending this one at the same time
-        os.unlink(f"{root}/{PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
-        fsync_folder(root)
-    remove_tree(root)
+        files.unlink(f"{root}/{PLAN_NAME}")  # before the rest: the folder holds the old mags now, and must not look like a job that can go on
+        files.fsync_folder(root)
+    files.remove_tree(root)
 
 
 def set_aside(paths: RecordPaths) -> None:
@@ -279,9 +281,9 @@ def set_aside(paths: RecordPaths) -> None:
         _apply(publication.edit, f"{paths.root}/{RECORD_NAME}")
     for number, folder in enumerate(publication.removed):
         with contextlib.suppress(FileNotFoundError):  # moved before, or listed in the JSON and not there
-            os.rename(folder, f"{paths.root}/{number}-{os.path.basename(folder)}")
-            fsync_folder(os.path.dirname(folder))
-    fsync_folder(paths.root)
+            files.rename(folder, f"{paths.root}/{number}-{basename(folder)}")
+            files.fsync_folder(dirname(folder))
+    files.fsync_folder(paths.root)
     publish_bytes(f"{paths.root}/{RECORD_NAME}", format_removal(paths, (), None))
 
 

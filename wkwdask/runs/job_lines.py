@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.runs.journal import read_journal
-from wkwdask.store.local import numbered
+from wkwdask.store import files
 from wkwdask.store.provenance import PROGRESS_NAME
 
 if TYPE_CHECKING:
@@ -90,13 +90,13 @@ def named_lines(path: str) -> Lines:
 def _open_next(folder: str, prefix: str) -> int | None:
     """Make a file with the next free number, or with a far one where others are making theirs: a thousand elements of an array may start at once."""
     try:
-        number = max((n for n, _ in numbered(folder, prefix, _SUFFIX)), default=-1) + 1
+        number = max((n for n, _ in files.numbered(folder, prefix, _SUFFIX)), default=-1) + 1
     except OSError:
         return None
     while True:
         path = f"{folder}/{prefix}{number}{_SUFFIX}"
         fd = _open(path, os.O_EXCL | os.O_APPEND)
-        if fd is not None or not os.path.lexists(path):
+        if fd is not None or not files.lexists(path):
             return fd
         number += 1 + secrets.randbelow(_FAR)
 
@@ -111,7 +111,7 @@ def _open(path: str, flags: int) -> int | None:
 def read_progress(folder: str) -> list[dict[str, Any]]:
     """Read how far each driving process of a job came: the last line of each file, in the order in which they began."""
     last = []
-    for _, path in sorted(numbered(folder, _PROGRESS, _SUFFIX)):
+    for _, path in sorted(files.numbered(folder, _PROGRESS, _SUFFIX)):
         records = list(_records(path))
         if records:
             last.append((records[0].get("time", 0.0), records[-1]))
@@ -121,7 +121,7 @@ def read_progress(folder: str) -> list[dict[str, Any]]:
 def read_failures(folder: str) -> list[Failure]:
     """Read which tasks of a job failed, and were not finished later."""
     found: dict[str, Failure] = {}
-    for _, path in sorted(numbered(folder, _FAILURES, _SUFFIX)):
+    for _, path in sorted(files.numbered(folder, _FAILURES, _SUFFIX)):
         for record in _records(path):
             with contextlib.suppress(TypeError):
                 failure = _failure(record)
@@ -149,7 +149,7 @@ def failure_record(failure: Failure) -> dict[str, Any]:
 def keep_progress(folder: str, mag: str) -> None:
     """Copy the progress lines of a job to the first mag that it made; of very many, the last ones."""
     with contextlib.suppress(OSError):
-        lines = _last_lines([path for _, path in sorted(numbered(folder, _PROGRESS, _SUFFIX))])
+        lines = _last_lines([path for _, path in sorted(files.numbered(folder, _PROGRESS, _SUFFIX))])
         if lines:
             with open(f"{mag}/{PROGRESS_NAME}", "wb") as file:
                 file.writelines(lines)

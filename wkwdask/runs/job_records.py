@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from enum import Enum
@@ -15,8 +14,10 @@ from wkwdask.geometry.mag import vec3
 from wkwdask.model.parsing import reading
 from wkwdask.runs.batch_file import BATCH_NAME
 from wkwdask.runs.journal import has_journal
+from wkwdask.store import files
 from wkwdask.store.json_record import read_job_record
 from wkwdask.store.locks import ShardBox, locked_folders, locks_of, read_owner
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,7 +76,7 @@ def find_left(parent: str, targets: Sequence[str], region: ShardBox | None) -> U
 
 def _unfinished_jobs(parent: str, targets: Sequence[str]) -> Iterator[UnfinishedJob]:
     for root, job in job_folders(parent):
-        if not os.path.exists(f"{root}/{RECORD_NAME}") and can_go_on(root):
+        if not files.exists(f"{root}/{RECORD_NAME}") and can_go_on(root):
             record = read_plan(root)
             if record is not None and set(targets_of(root)) & set(targets):
                 yield UnfinishedJob(job, root, tuple(targets_of(root)), record["settings"], record["plan"] or {})
@@ -89,7 +90,7 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
             yield root, JobState.RUNNING
         elif problem_of(root):
             yield root, JobState.REFUSED
-        elif os.path.exists(f"{root}/{RECORD_NAME}"):
+        elif files.exists(f"{root}/{RECORD_NAME}"):
             yield root, JobState.UNPUBLISHED
         elif can_go_on(root):
             yield root, JobState.CAN_GO_ON
@@ -102,7 +103,7 @@ def job_states(parent: str) -> Iterator[tuple[str, JobState]]:
 def problem_of(root: str) -> str:
     """Say why nothing is done that the records of a job say, an empty text where they can be trusted."""
     try:
-        check_records(RecordPaths(root, (dataset_around(os.path.dirname(root)),)))  # that may be one with a link to the job's
+        check_records(RecordPaths(root, (dataset_around(dirname(root)),)))  # that may be one with a link to the job's
     except CorruptError as error:
         return str(error)
     return ""
@@ -110,7 +111,7 @@ def problem_of(root: str) -> str:
 
 def check_records(paths: RecordPaths) -> None:
     """Make sure that the records of a job can be read, and name nothing that is not in its dataset."""
-    if os.path.islink(paths.root):
+    if files.islink(paths.root):
         raise CorruptError(f"{paths.root}: is a symbolic link, expected the folder of a job; remove the link")
     record = read_plan(paths.root)
     for target in () if record is None else record["targets"]:
@@ -162,14 +163,14 @@ def region_of(root: str) -> ShardBox | None:
 def age_seconds(root: str) -> float:
     """Tell how long a folder is unchanged, 0 where it has gone meanwhile."""
     try:
-        return time.time() - os.stat(root).st_mtime
+        return time.time() - files.stat(root).st_mtime
     except FileNotFoundError:
         return 0.0
 
 
 def can_go_on(root: str) -> bool:
     """Tell whether an interrupted job finished any task of which it took note, or handed its tasks out."""
-    return os.path.exists(f"{root}/{PLAN_NAME}") and (has_journal(root) or os.path.exists(f"{root}/{BATCH_NAME}"))
+    return files.exists(f"{root}/{PLAN_NAME}") and (has_journal(root) or files.exists(f"{root}/{BATCH_NAME}"))
 
 
 def read_plan(root: str) -> dict[str, Any] | None:
@@ -199,7 +200,7 @@ def holds_locks(root: str, job: str) -> bool:
     try:
         return any(lock.owner.job == job for target in targets_of(root) for lock in locks_of(target))
     except CorruptError:
-        return any(holder.job == job for _, holder in locked_folders(os.path.dirname(root)))
+        return any(holder.job == job for _, holder in locked_folders(dirname(root)))
 
 
 def targets_of(root: str) -> list[str]:

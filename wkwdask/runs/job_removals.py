@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wkwdask.errors import LockedError
@@ -10,8 +9,9 @@ from wkwdask.formats.publication import read_publication
 from wkwdask.formats.record_paths import RecordPaths, job_folders, job_root
 from wkwdask.runs.job_folder import finish, set_aside
 from wkwdask.runs.job_records import OWNER_NAME, JobState, check_records, holds_locks, is_untouched, job_states, targets_of
-from wkwdask.store.local import remove_tree
+from wkwdask.store import files
 from wkwdask.store.locks import guarded, locked_folders, read_owner, release_locks_of
+from wkwdask.store.paths import basename, dirname
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
     """Find what dead jobs left that were taking mags away; what was not out of sight is now."""
     roots: list[str] = []
     targets: list[str] = []
-    if not os.path.isdir(parent) or (is_untouched(parent, ()) and not locked_folders(parent)):
+    if not files.isdir(parent) or (is_untouched(parent, ()) and not locked_folders(parent)):
         return roots, targets
     with guarded(parent):
         for root, job in job_folders(parent):
@@ -40,9 +40,9 @@ def find_removals(parent: str, datasets: Sequence[str] = ()) -> tuple[list[str],
                 targets += targets_of(root)
                 release_locks_of(job, targets_of(root))
         for target, holder in locked_folders(parent):
-            if holder.is_gone() and holder.command.startswith(REMOVAL) and not os.path.lexists(target):
+            if holder.is_gone() and holder.command.startswith(REMOVAL) and not files.lexists(target):
                 if job_root(parent, holder.job) not in roots:
-                    remove_tree(job_root(parent, holder.job))
+                    files.remove_tree(job_root(parent, holder.job))
                 release_locks_of(holder.job, [target])
                 targets.append(target)
     return roots, targets
@@ -63,16 +63,16 @@ def discard_dead_jobs(parent: str) -> None:
             if owner is None or owner.is_gone() or not holds_locks(root, job):
                 check_records(RecordPaths(root))
                 release_locks_of(job, targets_of(root))
-                remove_tree(root)
+                files.remove_tree(root)
 
 
 def discard_interrupted(root: str) -> None:
     """Remove what an interrupted job left."""
-    parent = os.path.dirname(root)
+    parent = dirname(root)
     with guarded(parent):
         state = dict(job_states(parent)).get(root)
         if state not in (None, JobState.CAN_GO_ON, JobState.DEAD):
             raise LockedError(f"{root}: {state.value}: only jobs that were interrupted are removed")
         check_records(RecordPaths(root))
-        release_locks_of(os.path.basename(root).removeprefix(os.path.basename(job_root(parent, ""))), targets_of(root))
-        remove_tree(root)
+        release_locks_of(basename(root).removeprefix(basename(job_root(parent, ""))), targets_of(root))
+        files.remove_tree(root)

@@ -10,7 +10,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-from wkwdask.store.local import fsync_folder, numbered
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,20 +49,20 @@ class Journal:
 def _open_next(folder: str, number: int | None) -> int:
     """Make a journal file with the next free number."""
     if number is None:
-        number = max((n for n, _ in numbered(folder, _PREFIX, _SUFFIX)), default=-1) + 1
+        number = max((n for n, _ in files.numbered(folder, _PREFIX, _SUFFIX)), default=-1) + 1
     while True:
         try:
             fd = os.open(f"{folder}/{_PREFIX}{number}{_SUFFIX}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
         except FileExistsError:
             number += 1
             continue
-        fsync_folder(folder)
+        files.fsync_folder(folder)
         return fd
 
 
 def read_journal(folder: str) -> Iterator[bytes]:
     """Go through the lines of all journal files, oldest file first."""
-    for _, path in sorted(numbered(folder, _PREFIX, _SUFFIX)):
+    for _, path in sorted(files.numbered(folder, _PREFIX, _SUFFIX)):
         with open(path, "rb") as file:
             for line in file:
                 if line.endswith(b"\n"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,9 @@ import lz4.block
 import numpy as np
 
 from wkwdask.errors import CorruptError
-from wkwdask.store.local import NewFile, make_folders_below
+from wkwdask.store import files
+from wkwdask.store.new_files import NewFile
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +43,7 @@ class Piece:
 def set_aside(folder: str, name: str, pieces: Iterable[tuple[Vec3, BoundingBox, tuple[int, int], npt.NDArray[Any]]]) -> tuple[Piece, ...]:
     """Store pieces in one scratch file, which appears whole; doing it again changes nothing."""
     path = f"{folder}/{name}"
-    make_folders_below(os.path.dirname(folder), folder)
+    files.make_folders_below(dirname(folder), folder)
     file = NewFile(path, flush=False)
     found, offset = [], 0
     try:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.model.parsing import reading
 from wkwdask.store.json_record import read_record
-from wkwdask.store.local import NewFile, publish_bytes
+from wkwdask.store.new_files import NewFile, publish_bytes
 from wkwdask.store.user_key import is_signed, key_path, signature, user_key
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,10 @@ from wkwdask.runs.journal import Journal, read_journal
 from wkwdask.runs.journaled import JournaledJob, receipts_of
 from wkwdask.runs.report import Report
 from wkwdask.runs.tally import ladder_records
-from wkwdask.store.local import remove_temporaries
+from wkwdask.store import files
 from wkwdask.store.locks import lock_holder
 from wkwdask.store.owner import Owner
+from wkwdask.store.paths import basename
 from wkwdask.store.provenance import PROVENANCE_NAME, read_provenance
 from wkwdask.store.records import RECORD_NAME, write_record
 
@@ -141,7 +141,7 @@ class StagedMags:
         except BaseException:
             if not self._job_folder().leave():
                 with contextlib.suppress(OSError):  # it is not empty
-                    os.rmdir(self.parent)
+                    files.rmdir(self.parent)
             raise
 
     def done(self) -> Report | None:
@@ -197,7 +197,7 @@ class StagedMags:
         rows_of_all = ladder_records(tallies) if self.is_ladder else [tally.shards for tally in tallies]
         for tally, rows in zip(tallies, rows_of_all, strict=True):
             for name in (RECORD_NAME, PROVENANCE_NAME):  # of an attempt that was killed right here
-                remove_temporaries(tally.target.folder, name)
+                files.remove_temporaries(tally.target.folder, name)
             write_record(tally.target.folder, rows)
         job_folder = self._job_folder()
         keep_progress(job_folder.root, tallies[0].target.folder)
@@ -208,8 +208,7 @@ class StagedMags:
         report = Report(tuple(reports), self.nbytes_in, seconds, note)
         boxes = [self.box or moved(target.box, target.origin) for target in self.targets]
         new_mags = [
-            NewMag(os.path.basename(target.folder), folder, (*box.topleft, *box.size))
-            for target, folder, box in zip(self.targets, self.folders, boxes, strict=True)
+            NewMag(basename(target.folder), folder, (*box.topleft, *box.size)) for target, folder, box in zip(self.targets, self.folders, boxes, strict=True)
         ]
         provenance = {"settings": self.settings, "report": report.to_json(), **({"made": self.made} if self.made else {})}
         job_folder.publish(new_mags, self._edit_with_maxima(report), provenance)

@@ -20,7 +20,8 @@ from wkwdask.runs.job_records import JobState, is_kept_for_later, job_owner, job
 from wkwdask.runs.journal import read_journal
 from wkwdask.runs.progress_view import describe, describe_count
 from wkwdask.runs.report import Report, format_nbytes
-from wkwdask.store.local import local_path
+from wkwdask.store import files
+from wkwdask.store.paths import abspath, basename, dirname, local_path
 from wkwdask.store.provenance import read_provenance
 from wkwdask.store.slurm import SlurmJob, count_states, describe_states, is_in_queue, wait_for_end
 
@@ -129,18 +130,18 @@ class JobStatus:
 
 def jobs_of(url: str | os.PathLike[str]) -> list[FoundJob]:
     """Find the jobs that write a dataset, a layer or a mag, which need not be there yet."""
-    path = os.path.abspath(local_path(location_of(url)))
-    if not os.path.isdir(path) and not os.path.isdir(os.path.dirname(path)):
+    path = abspath(local_path(location_of(url)))
+    if not files.isdir(path) and not files.isdir(dirname(path)):
         raise MissingError(f"{path}: no such dataset, layer or mag")
     return [job for folder in _folders(path) for job in _jobs_in(folder) if _is_about(job, path)]
 
 
 def _folders(path: str) -> Iterator[str]:
     """Go through the folders in which jobs of a path may be: the one above it, itself, and those in it."""
-    yield os.path.dirname(path)
-    if os.path.isdir(path):
+    yield dirname(path)
+    if files.isdir(path):
         yield path
-        with os.scandir(path) as entries:
+        with files.scandir(path) as entries:
             yield from sorted(entry.path for entry in entries if entry.is_dir() and not is_job_folder(entry.name))
 
 
@@ -154,7 +155,7 @@ def _jobs_in(folder: str) -> Iterator[FoundJob]:
 
 def _is_about(job: FoundJob, path: str) -> bool:
     """Tell whether a job writes a path or what is in it; one whose records cannot be read may."""
-    return any(_lies_in(target, path) for target in job.targets) or (job.state is JobState.REFUSED and _lies_in(job.root, os.path.dirname(path)))
+    return any(_lies_in(target, path) for target in job.targets) or (job.state is JobState.REFUSED and _lies_in(job.root, dirname(path)))
 
 
 def _lies_in(target: str, path: str) -> bool:
@@ -195,7 +196,7 @@ def _slurm_states(job: FoundJob) -> dict[str, dict[str, int]]:
 
 def wait_for_batch(root: str, batch: Batch) -> bool:
     """Wait until the last of the SLURM jobs is over that a submitted command leads to."""
-    dataset = os.path.dirname(os.path.dirname(root))
+    dataset = dirname(dirname(root))
     seen, last = "", batch.rounds[-1].finish
     while last != seen:
         seen, state = last, wait_for_end(last)
@@ -263,15 +264,15 @@ class FinishedJob:
 
 def finished_in(url: str | os.PathLike[str]) -> list[FinishedJob]:
     """List the finished jobs that made what a mag, a layer or a dataset holds."""
-    path = os.path.abspath(local_path(location_of(url)))
+    path = abspath(local_path(location_of(url)))
     found: dict[str, FinishedJob] = {}
     for folder in _mag_folders(path):
         provenance = read_provenance(folder)
         if "report" in provenance and "settings" in provenance:
             command = str(provenance["settings"].get("command", "a job"))
             with contextlib.suppress(CorruptError), reading(folder, "record"):
-                names = [os.path.basename(mag["path"]) for mag in provenance["report"]["mags"]]
-                report = Report.from_json(provenance["report"], "", [f"{os.path.dirname(folder)}/{name}" for name in names])
+                names = [basename(mag["path"]) for mag in provenance["report"]["mags"]]
+                report = Report.from_json(provenance["report"], "", [f"{dirname(folder)}/{name}" for name in names])
                 found.setdefault(str(provenance.get("job", folder)), FinishedJob(command, report))
     return list(found.values())
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, MissingError
 from wkwdask.model.parsing import reading
-from wkwdask.store.local import check_regular
+from wkwdask.store import files
 from wkwdask.store.lru import Lru
+from wkwdask.store.paths import relpath
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,17 +47,16 @@ class ArchiveFile:
     def state(self) -> tuple[int, int]:
         """Size [bytes] and time of modification [ns]; 0 and that of the folder for a folder."""
         try:
-            status = os.stat(self.path)
+            status = files.stat(self.path)
         except FileNotFoundError:
             raise MissingError(f"{self.path}: no such file") from None
-        return (0 if os.path.isdir(self.path) else status.st_size), status.st_mtime_ns
+        return (0 if files.isdir(self.path) else status.st_size), status.st_mtime_ns
 
     def open(self) -> Folder | Zip:
         """Open it, or give what is open already."""
         state = self.state
-        if os.path.isdir(self.path):
+        if files.isdir(self.path):
             return Folder(self.path)
-        check_regular(self.path)
         kept = _zips.get((self, state))
         if kept is None:
             kept = Zip(self)
@@ -72,15 +72,16 @@ class Folder:
 
     def names(self) -> Iterator[str]:
         """List all files below it, by their relative paths."""
-        for folder, _, names in os.walk(self._path):
-            yield from (os.path.relpath(f"{folder}/{name}", self._path) for name in names)
+        for folder, _, names in files.walk(self._path):
+            yield from (relpath(f"{folder}/{name}", self._path) for name in names)
 
     def read(self, name: str, most: int) -> bytes:
         """Read a file; of one that is too large, no more than one byte too many."""
-        path = f"{self._path}/{name}"
-        check_regular(path)
-        with open(path, "rb") as file:
-            return file.read(most + 1)
+        try:
+            with files.open_file(f"{self._path}/{name}") as file:
+                return file.read_some(most + 1, 0)
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingError(f"{self._path}/{name}: not found") from None
 
 
 class Zip:
@@ -89,10 +90,9 @@ class Zip:
     def __init__(self, file: ArchiveFile) -> None:
         self._file = file
         self._unpacked: Any = None
-        self._fd = -1
-        self._fd = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC)
+        self._open = opened = files.open_file(file.path)
         with _reading(file.path):
-            self._zip = zipfile.ZipFile(_Section(self._fd, 0, os.fstat(self._fd).st_size))
+            self._zip = zipfile.ZipFile(_Section(opened, 0, opened.nbytes))
             if file.member is not None:
                 self._zip = zipfile.ZipFile(self._inner(self._zip.getinfo(file.member)))
         self.index: Any = None
@@ -101,17 +101,15 @@ class Zip:
     def __del__(self) -> None:
         if self._unpacked is not None:
             self._unpacked.close()
-        if self._fd >= 0:
-            os.close(self._fd)
 
     def _inner(self, info: zipfile.ZipInfo) -> Any:
         """Open a zip inside the zip: in its place where it is stored, else unpacked."""
         if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
             if info.header_offset < 0:
                 raise CorruptError(f"{self._file.name}: starts at byte {info.header_offset} of the zip around it")
-            head = os.pread(self._fd, _LOCAL_HEADER_NBYTES, info.header_offset)
+            head = self._open.read_some(_LOCAL_HEADER_NBYTES, info.header_offset)
             skipped = _LOCAL_HEADER_NBYTES + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
-            return _Section(self._fd, info.header_offset + skipped, info.file_size)
+            return _Section(self._open, info.header_offset + skipped, info.file_size)
         self._check_ratio(info)
         self._unpacked = tempfile.SpooledTemporaryFile(max_size=_MEMORY_NBYTES)  # noqa: SIM115 - lives as long as this object
         with self._zip.open(info) as packed:
@@ -149,8 +147,8 @@ def _reading(name: str) -> Iterator[None]:
 class _Section(io.RawIOBase):
     """A part of an open file as a file; it has a position of its own, which forks do not share."""
 
-    def __init__(self, fd: int, offset: int, nbytes: int) -> None:
-        self._fd, self._offset, self._nbytes, self._place = fd, offset, nbytes, 0
+    def __init__(self, file: files.OpenFile, offset: int, nbytes: int) -> None:
+        self._file, self._offset, self._nbytes, self._place = file, offset, nbytes, 0
 
     def readable(self) -> bool:
         return True
@@ -171,7 +169,7 @@ class _Section(io.RawIOBase):
         wanted = left if nbytes is None or nbytes < 0 else min(nbytes, left)
         parts = []
         while wanted:
-            part = os.pread(self._fd, wanted, self._offset + self._place)
+            part = self._file.read_some(wanted, self._offset + self._place)
             if not part:
                 break
             parts.append(part)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.json_text import parse_object
-from wkwdask.store.local import publish_bytes, remove_temporaries
+from wkwdask.store import files
 from wkwdask.store.locks import locked_file
+from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import split
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
 def read_object(path: str) -> dict[str, Any] | None:
     """Read a JSON file that holds an object, None where there is no such file, or another content."""
     try:
-        with open(path, "rb") as file:
-            return parse_object(file.read(), path)
+        return parse_object(files.read_bytes(path), path)
     except (OSError, FormatError):
         return None
 
@@ -28,9 +28,9 @@ def update_json(
     new: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
     """Change a JSON file; it appears whole, and no process that honours the lock overwrites what another one wrote."""
-    real = os.path.realpath(path)
+    real = files.realpath(path)
     with locked_file(real, f"change of {real}"):
-        remove_temporaries(*os.path.split(real))  # whoever wrote one held this lock, and is dead
+        files.remove_temporaries(*split(real))  # whoever wrote one held this lock, and is dead
         current = read()
         document = new if current is None else current
         if document is None:

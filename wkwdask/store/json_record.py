@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import stat
 from typing import Any
 
 from wkwdask.errors import CorruptError
 from wkwdask.model.json_text import parse_object
+from wkwdask.store import files
+from wkwdask.store.paths import dirname
 
 LAYOUT = 1
 """Version of the records and journal of a job. Jobs of another version are refused."""
@@ -18,15 +18,13 @@ _MOST_NBYTES = 1 << 28
 def read_record(path: str) -> dict[str, Any] | None:
     """Read the object that a file holds, None where there is no such file."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place is not waited for
+        file = files.open_file(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MOST_NBYTES:
-        os.close(fd)
-        raise CorruptError(f"{path}: expected a file of at most {_MOST_NBYTES} bytes, found {stat.filemode(status.st_mode)} of {status.st_size} bytes")
-    with open(fd, "rb") as file:
-        return parse_object(file.read(_MOST_NBYTES), path)
+    with file:
+        if file.nbytes > _MOST_NBYTES:
+            raise CorruptError(f"{path}: expected a file of at most {_MOST_NBYTES} bytes, found {file.nbytes} bytes")
+        return parse_object(file.read([(0, file.nbytes)])[0], path)
 
 
 def format_job_record(record: dict[str, Any]) -> bytes:
@@ -44,6 +42,6 @@ def read_job_record(path: str) -> dict[str, Any] | None:
         what = "no layout" if found is None else f"layout {found!r}"
         raise CorruptError(
             f"{path}: has {what}, expected {LAYOUT}: another version of wkwdask wrote it; let that version finish the job, or give up what it has done: "
-            f"wkwdask repair removes {os.path.dirname(path)}"
+            f"wkwdask repair removes {dirname(path)}"
         )
     return record

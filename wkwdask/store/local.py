@@ -1,4 +1,4 @@
-"""Files on a local or shared file system: positioned reads, and writes that appear whole or not at all.
+"""Files on a local or shared file system, with what makes them fast and lasting.
 
 Nothing is mapped into memory: a file that shrinks under a mapping ends the process.
 """
@@ -8,353 +8,304 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import filecmp
+import fcntl
 import os
-import secrets
 import shutil
 import stat
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, Self
 
-import numpy as np
-
-from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.errors import CorruptError, MissingError, TruncatedError
+from wkwdask.kernels.blocks.locate import read_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
-TEMPORARY_SUFFIX = ".wkwdask-tmp"
-_REMOVE_ATTEMPTS = 5
+    from wkwdask.model.store import StoredFile
+
 _MODE = 0o666  # less the umask; setgid folders and default ACLs apply
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _WRITE_BACK_NBYTES = 1 << 20
 _SYNC_FILE_RANGE_WRITE = 2
 _COPIED_NBYTES = 8 << 20
-_OTHER_FORMATS = ("n5://", "zarr://", "zarr2://", "zarr3://")
 _CANNOT_COPY = (errno.ENOSYS, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)
 _sync_file_range = getattr(ctypes.CDLL(None), "sync_file_range", None) if sys.platform.startswith("linux") else None
 
 
-def local_path(url: str | os.PathLike[str]) -> str:
-    """Turn what a user names into a local path."""
-    text = os.fspath(url)
-    if not text:
-        raise ValueError("a path is empty")  # it would mean the current folder
-    if not _is_path(text):
-        raise ValueError(f"{text!r}: not a valid path: it holds a NUL byte or half of a character")
-    if text.startswith(_OTHER_FORMATS):
-        raise UnsupportedError(f"{text}: this works on WKW; convert() (wkwdask convert) makes WKW of other formats")
-    if is_remote(text):
-        raise UnsupportedError(
-            f"{text}: only local paths and file:// URLs can be opened without the format; of others name it: precomputed://{text}, zarr://{text} or n5://{text}"
-        )
-    text = os.path.expanduser(text.removeprefix("file://"))
-    path = os.path.abspath(text)
-    if ".." in text.split("/"):
-        real = os.path.realpath(text)
-        return path if real == os.path.realpath(path) else real  # ".." behind a link is the folder above what the link leads to
-    return path
+class LocalFile:
+    """A local file that is open for reading."""
+
+    __slots__ = ("_fd", "name", "nbytes", "status")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self.name = path
+        self._fd = fd
+        self.status = os.fstat(fd)
+        self.nbytes: int = self.status.st_size
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Inode, time of modification [ns] and size [bytes]."""
+        return self.status.st_ino, self.status.st_mtime_ns, self.nbytes
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read byte ranges, see :class:`wkwdask.model.store.StoredFile`."""
+        return [self._read_one(start, stop) for start, stop in ranges]
+
+    def _read_one(self, start: int, stop: int) -> bytes:
+        if stop > self.nbytes:  # memory is not taken on the word of a broken table
+            raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
+        data = os.pread(self._fd, stop - start, start)
+        while len(data) < stop - start:
+            more = os.pread(self._fd, stop - start - len(data), start + len(data))
+            if not more:
+                raise TruncatedError(f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on")
+            data += more
+        return data
+
+    def read_some(self, nbytes: int, offset: int) -> bytes:
+        """Read bytes from an offset on, fewer at the end of the file."""
+        return os.pread(self._fd, nbytes, offset)
+
+    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
+        """Fill memory from a byte on."""
+        view, done = memoryview(memory.data), 0
+        while done < len(view):
+            count = os.preadv(self._fd, [view[done:]], offset + done)
+            if count == 0:
+                raise TruncatedError(f"{self.name}: ends at byte {offset + done}, expected {len(view) - done} more bytes")
+            done += count
+        return True
+
+    def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
+        """Read many ranges in one compiled call; rows are offset, place in memory, and length."""
+        missed = read_ranges(self._fd, ranges, memory)
+        if missed >= 0:  # read again with care, so that errors are told in full
+            for offset, place, length in ranges[missed:].tolist():
+                self.read_into(memory[place : place + length], offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close it; doing it again changes nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
 
 
-def check_regular(path: str) -> None:
-    """Make sure that something is a file whose end is reached by reading it: no pipe, no device."""
-    try:
-        mode = os.stat(path).st_mode
-    except (FileNotFoundError, NotADirectoryError):
-        raise MissingError(f"{path}: not found") from None
-    if not stat.S_ISREG(mode):
-        raise CorruptError(f"{path}: not a regular file")
+class LocalOutput:
+    """A local file that is open for writing."""
 
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self._fd = fd
 
-def _is_path(text: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:
-        return False
+    def append(self, data: bytes) -> int:
+        """Write bytes at the end of a file that was opened for that, and return how many were written."""
+        return os.write(self._fd, data)
 
+    def write(self, data: memoryview, offset: int, *, flush: bool = False) -> None:
+        """Write bytes at an offset; the disk begins with them at once where they are to be flushed."""
+        while data:
+            count = os.pwrite(self._fd, data, offset)
+            if flush and count >= _WRITE_BACK_NBYTES:
+                self.start_writing_back(count, offset)
+            data, offset = data[count:], offset + count
 
-def is_remote(url: str) -> bool:
-    """Tell whether a path or URL is not on a local or shared file system."""
-    return "://" in url and not url.startswith("file://")
-
-
-def pread_into(fd: int, buffer: npt.NDArray[np.uint8], offset: int, source: str) -> None:
-    """Fill a buffer from a file."""
-    view = memoryview(buffer.data)
-    done = 0
-    while done < len(view):
-        count = os.preadv(fd, [view[done:]], offset + done)
-        if count == 0:
-            raise TruncatedError(f"{source}: ends at byte {offset + done}, expected {len(view) - done} more bytes")
-        done += count
-
-
-class NewFile:
-    """A file that is written under a temporary name and appears under its own when it is complete."""
-
-    def __init__(self, path: str, temporary_folder: str | None = None, *, flush: bool = True) -> None:
-        self.path = path
-        self._flush = flush
-        folder, name = os.path.split(path)
-        self._folder = folder or "."
-        if temporary_folder is None or os.stat(temporary_folder).st_dev != os.stat(self._folder).st_dev:  # a folder of a mag may be a link to another disk
-            temporary_folder = self._folder
-        self._temporary = os.path.join(temporary_folder, f".{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
-        self._fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE)
-
-    def write(self, data: bytes | npt.NDArray[np.uint8] | memoryview, offset: int) -> None:
-        """Write bytes at a place."""
-        view = memoryview(data.data if isinstance(data, np.ndarray) else data).cast("B")
-        while view:
-            try:
-                count = os.pwrite(self._fd, view, offset)
-            except OSError as error:  # a full disk or quota: say where
-                raise OSError(error.errno, os.strerror(error.errno or 0), self.path) from None
-            if self._flush:
-                _start_writing_back(self._fd, offset, count)
-            view, offset = view[count:], offset + count
-
-    def copy_from(self, fd: int, nbytes: int, source: str) -> None:
+    def copy_from(self, source: StoredFile, nbytes: int, *, flush: bool) -> None:
         """Write the first bytes of an open file, inside the system where it can do that."""
-        done, copy = 0, _copy_range
+        done = 0
         while done < nbytes:
-            try:
-                count = copy(fd, self._fd, min(_COPIED_NBYTES, nbytes - done), done)
-            except OSError as error:
-                if copy is _copy_range and error.errno in _CANNOT_COPY:
-                    copy = _read_and_write
-                    continue
-                raise OSError(error.errno, os.strerror(error.errno or 0), self.path) from None
-            if not count and copy is _copy_range:  # some file systems say nothing and do nothing
-                copy = _read_and_write
-                continue
+            wanted = min(_COPIED_NBYTES, nbytes - done)
+            count = self._copy_range(source, wanted, done) if isinstance(source, LocalFile) else 0
             if not count:
-                raise TruncatedError(f"{source}: ends at byte {done}, expected {nbytes} bytes")
-            if self._flush:
-                _start_writing_back(self._fd, done, count)
+                found = source.read([(done, done + wanted)])
+                if found is None:
+                    raise MissingError(f"{source.name}: not found")
+                self.write(memoryview(found[0]), done)
+                count = wanted
+            if flush and count >= _WRITE_BACK_NBYTES:
+                self.start_writing_back(count, done)
             done += count
 
-    def open_written(self) -> int:
-        """Open what was written so far for reading; the caller closes it."""
-        return os.open(self._temporary, os.O_RDONLY | os.O_CLOEXEC)
+    def _copy_range(self, source: LocalFile, nbytes: int, offset: int) -> int:
+        """Copy bytes without reading them here; 0 where the file systems cannot do that."""
+        if not hasattr(os, "copy_file_range"):
+            return 0
+        try:
+            return os.copy_file_range(source._fd, self._fd, nbytes, offset, offset)
+        except OSError as error:
+            if error.errno in _CANNOT_COPY:
+                return 0
+            raise
 
-    def start_writing_back(self, nbytes: int) -> None:
-        """Let the disk begin with the first bytes, of a file that is flushed together with others later."""
+    def start_writing_back(self, nbytes: int, offset: int = 0) -> None:
+        """Let the disk begin with some bytes, so that a later flush does not wait for all of them."""
         if _sync_file_range is not None:
-            _sync_file_range(self._fd, ctypes.c_int64(0), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE)
+            _sync_file_range(self._fd, ctypes.c_int64(offset), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE)
 
     def sync(self) -> None:
-        """Flush it to disk now, so that :meth:`publish` need not."""
-        if self._flush:
-            os.fsync(self._fd)
-            self._flush = False
+        """Flush it to disk."""
+        os.fsync(self._fd)
 
     def set_nbytes(self, nbytes: int) -> None:
         """Set the length; bytes that were never written are zero."""
         os.ftruncate(self._fd, nbytes)
 
-    def publish(self, *, flush_folder: bool = True, keep_equal: bool = False) -> None:
-        """Give the file its name."""
-        if keep_equal and os.path.exists(self.path) and filecmp.cmp(self._temporary, self.path, shallow=False):
-            self.discard()
-            return
-        try:
-            with contextlib.suppress(FileNotFoundError):
-                inherit_permissions(self._fd, os.stat(self.path))
-            if self._flush:
-                os.fsync(self._fd)
-            self._close()
-            os.replace(self._temporary, self.path)
-        except BaseException:
-            self.discard()
-            raise
-        if self._flush and flush_folder:
-            fsync_folder(self._folder)
+    def set_permissions(self, like: os.stat_result) -> None:
+        """Give it the mode and group of another file, see :meth:`LocalFileSystem.set_permissions`."""
+        _set_permissions(self._fd, like)
 
-    def discard(self) -> None:
-        """Remove the temporary file."""
-        self._close()
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._temporary)
+    def status(self) -> os.stat_result:
+        """Return its inode, size and times."""
+        return os.fstat(self._fd)
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Close it; doing it again changes nothing."""
         fd, self._fd = self._fd, -1  # first of all: Ctrl-C may come between any two steps, and a number that was closed may be somebody else's by then
         if fd >= 0:
             os.close(fd)
 
 
-def _copy_range(source: int, target: int, nbytes: int, offset: int) -> int:
-    """Copy bytes of one file to the same place of another without reading them here."""
-    if not hasattr(os, "copy_file_range"):
-        return _read_and_write(source, target, nbytes, offset)
-    return os.copy_file_range(source, target, nbytes, offset, offset)
+class LocalFileSystem:
+    """The file system of the machine."""
 
+    def open(self, path: str) -> LocalFile:
+        """Open a regular file for reading."""
+        file = LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))  # a pipe in its place is not waited for
+        if not stat.S_ISREG(file.status.st_mode):
+            file.close()
+            raise CorruptError(f"{path}: not a regular file")
+        return file
 
-def _read_and_write(source: int, target: int, nbytes: int, offset: int) -> int:
-    return os.pwrite(target, os.pread(source, nbytes, offset), offset)
+    def open_stream(self, path: str) -> BinaryIO:
+        """Open a file as a stream of bytes."""
+        return open(path, "rb")
 
+    def create(self, path: str, *, exclusive: bool = True, append: bool = False, mode: int = _MODE) -> LocalOutput:
+        """Open a file for writing, which is made where it is absent."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_EXCL if exclusive else 0) | (os.O_APPEND if append else 0)
+        return LocalOutput(path, os.open(path, flags, mode))
 
-def _start_writing_back(fd: int, offset: int, nbytes: int) -> None:
-    """Let the disk begin with what was just written, so that the flush at the end of a large file does not wait for all of it."""
-    if nbytes >= _WRITE_BACK_NBYTES and _sync_file_range is not None:
-        _sync_file_range(fd, ctypes.c_int64(offset), ctypes.c_int64(nbytes), _SYNC_FILE_RANGE_WRITE)
+    def stat(self, path: str, *, follow: bool = True) -> os.stat_result:
+        """Return the inode, size, mode and times of what a path names."""
+        return os.stat(path, follow_symlinks=follow)
 
+    def scandir(self, path: str) -> os._ScandirIterator[str]:
+        """List a folder."""
+        return os.scandir(path)
 
-def publish_bytes(path: str, data: bytes) -> None:
-    """Write a small file that appears whole."""
-    file = NewFile(path)
-    try:
-        file.write(data, 0)
-    except BaseException:
-        file.discard()
-        raise
-    file.publish()
+    def mkdir(self, path: str) -> None:
+        """Make a folder."""
+        os.mkdir(path)
 
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+        os.rmdir(path)
 
-def remove_file(path: str) -> None:
-    """Remove a file for good; that it is gone already is fine."""
-    try:
+    def unlink(self, path: str) -> None:
+        """Remove a file or symbolic link."""
         os.unlink(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    fsync_folder(os.path.dirname(path))
 
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all in it."""
+        shutil.rmtree(path)
 
-def remove_temporaries(folder: str, name: str) -> None:
-    """Remove what killed writers of a file left; only where nobody can be writing it now."""
-    with os.scandir(folder) as entries:
-        left = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
-    for path in left:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or folder; what has the new name is replaced where that is possible in one step."""
+        os.replace(old, new)
 
-
-def inherit_permissions(new: int | str, old: os.stat_result) -> None:
-    """Give a file or folder the mode and group of the one that it replaces, as far as this user may."""
-    with contextlib.suppress(PermissionError):
-        os.chown(new, -1, old.st_gid)
-    os.chmod(new, old.st_mode & 0o7777)
-
-
-def fsync_folder(folder: str) -> None:
-    """Make renames in a folder last, where the file system lets folders be flushed."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(fd)
-
-
-def publish_folder(staged: str, target: str) -> None:
-    """Put a complete folder in the place of another, or in a free place.
-
-    Notes
-    -----
-    One ``renameat2(RENAME_EXCHANGE)`` where the system has it. Else two renames: the old content goes to ``staged + ".old"`` first, so
-    that the same call can be made again after an interruption between them.
-    """
-    parked = f"{staged}.old"
-    if os.path.lexists(target) and not os.path.lexists(parked):
-        if exchange(staged, target):
-            fsync_folder(os.path.dirname(target))
-            return
-        os.rename(target, parked)
-    os.rename(staged, target)
-    if os.path.lexists(parked):
-        os.rename(parked, staged)
-    fsync_folder(os.path.dirname(target))
-
-
-def exchange(first: str, second: str) -> bool:
-    """Swap two names in one step; False where the system cannot."""
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except (AttributeError, OSError):
-        return False
-    if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
-        return True
-    code = ctypes.get_errno()
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
-        return False
-    raise OSError(code, os.strerror(code), second)
-
-
-def make_folders_below(folder: str, path: str) -> None:
-    """Make the folders of a path below a folder that must be there."""
-    made = folder
-    for name in os.path.relpath(path, folder).split(os.sep):
-        made = os.path.join(made, name)
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(made)
-
-
-def count_files(paths: Iterable[str]) -> tuple[int, int]:
-    """Count those of some files that are there, and their bytes."""
-    files = nbytes = 0
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            nbytes += os.stat(path).st_size
-            files += 1
-    return files, nbytes
-
-
-def remove_tree(folder: str) -> None:
-    """Remove a folder and all in it; that it is gone already is fine, and so is somebody who still writes into it."""
-    for attempt in range(_REMOVE_ATTEMPTS):
+    def exchange(self, first: str, second: str) -> bool:
+        """Swap two names in one step; False where the system cannot."""
+        if not sys.platform.startswith("linux"):
+            return False
         try:
-            shutil.rmtree(folder)
-        except FileNotFoundError:
-            if not os.path.lexists(folder):
-                return
-        except OSError:
-            if attempt == _REMOVE_ATTEMPTS - 1:
+            renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+        except (AttributeError, OSError):
+            return False
+        if renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+            return True
+        code = ctypes.get_errno()
+        if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+            return False
+        raise OSError(code, os.strerror(code), second)
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name."""
+        os.link(old, new)
+
+    def symlink(self, target: str, path: str) -> None:
+        """Make a symbolic link."""
+        os.symlink(target, path)
+
+    def readlink(self, path: str) -> str:
+        """Read where a symbolic link leads."""
+        return os.readlink(path)
+
+    def realpath(self, path: str) -> str:
+        """Return the absolute path without symbolic links."""
+        return os.path.realpath(path)
+
+    def is_writable(self, path: str) -> bool:
+        """Check whether this user may write a file or into a folder."""
+        return os.access(path, os.W_OK)
+
+    def set_permissions(self, path: str, like: os.stat_result) -> None:
+        """Give a file or folder the mode and group of another one, as far as this user may."""
+        _set_permissions(path, like)
+
+    def free(self, path: str) -> tuple[int, int | None]:
+        """Return how many bytes and files a file system can still take; None where it does not limit the files."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize, found.f_favail if found.f_files else None
+
+    def fsync_folder(self, folder: str) -> None:
+        """Make renames in a folder last, where the file system lets folders be flushed."""
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
                 raise
+        finally:
+            os.close(fd)
 
+    @contextlib.contextmanager
+    def guarded(self, path: str) -> Iterator[None]:
+        """Let one process at a time hold a file, where the file system can do that; the file goes with the last who holds it.
 
-def delete_tree(folder: str) -> tuple[int, int]:
-    """Delete a folder and all in it, but nothing that a symbolic link points to; what is gone already is fine."""
-    files, nbytes = 0, 0
-    with contextlib.suppress(FileNotFoundError):
-        with os.scandir(folder) as entries:
-            found = list(entries)
-        for entry in found:
-            if entry.is_dir(follow_symlinks=False):
-                below = delete_tree(entry.path)
-                files, nbytes = files + below[0], nbytes + below[1]
-                continue
+        The file is open for writing, which NFS asks for.
+        """
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, _MODE)
+            with contextlib.suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_EX)
+            try:
+                if os.path.samestat(os.fstat(fd), os.stat(path)):
+                    break
+            except FileNotFoundError:  # the one before removed it while this one waited
+                pass
+            os.close(fd)
+        try:
+            yield
+        finally:
             with contextlib.suppress(FileNotFoundError):
-                size = entry.stat(follow_symlinks=False).st_size
-                os.unlink(entry.path)
-                files, nbytes = files + 1, nbytes + size
-        os.rmdir(folder)
-    return files, nbytes
+                os.unlink(path)
+            os.close(fd)
 
 
-def count_tree(folder: str) -> tuple[int, int]:
-    """Count the files in a folder and their bytes; symbolic links are not followed."""
-    files, nbytes = 0, 0
-    for path, _, names in os.walk(folder):
-        files += len(names)
-        nbytes += sum(os.lstat(f"{path}/{name}").st_size for name in names)
-    return files, nbytes
-
-
-def numbered(folder: str | Path, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
-    """List entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; an absent folder has none."""
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                digits = entry.name[len(prefix) : len(entry.name) - len(suffix)]
-                if entry.name == f"{prefix}{digits}{suffix}" and digits.isdecimal() and digits.isascii() and str(int(digits)) == digits:
-                    yield int(digits), entry.path
-    except (FileNotFoundError, NotADirectoryError):
-        return
+def _set_permissions(target: int | str, like: os.stat_result) -> None:
+    with contextlib.suppress(PermissionError):
+        os.chown(target, -1, like.st_gid)
+    os.chmod(target, like.st_mode & 0o7777)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import random
-import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import CorruptError, LockedError, MissingError
 from wkwdask.geometry.mag import vec3
+from wkwdask.store import files
 from wkwdask.store.json_record import read_record
-from wkwdask.store.local import TEMPORARY_SUFFIX, publish_bytes, remove_temporaries
+from wkwdask.store.new_files import create_whole, publish_bytes
 from wkwdask.store.owner import Owner
+from wkwdask.store.paths import basename, dirname, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -62,18 +62,18 @@ class Lock:
 
 def lock_path(target: str, job: str | None = None) -> str:
     """Name the lock of a folder, or that of a job on some of its shards."""
-    folder, name = os.path.split(target)
+    folder, name = split(target)
     return f"{folder}/.{name}{_LOCK_SUFFIX}" if job is None else f"{folder}/.{name}.{job}{_REGION_SUFFIX}"
 
 
 def locks_of(target: str) -> list[Lock]:
     """List the locks of a folder, those of dead jobs too."""
-    folder, name = os.path.split(target)
+    folder, name = split(target)
     found = []
     whole = read_owner(lock_path(target))
     if whole is not None:
         found.append(Lock(lock_path(target), whole, None))
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+    with contextlib.suppress(FileNotFoundError), files.scandir(folder) as entries:
         paths = sorted(entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(_REGION_SUFFIX))
         found += [lock for lock in map(_region_lock, paths) if lock is not None]
     return found
@@ -85,7 +85,7 @@ def _region_lock(path: str) -> Lock | None:
         return None
     try:
         low, high = record.pop("region")
-        return Lock(path, Owner.from_json(record, os.path.dirname(path)), ShardBox(vec3(low), vec3(high)))
+        return Lock(path, Owner.from_json(record, dirname(path)), ShardBox(vec3(low), vec3(high)))
     except (KeyError, OverflowError, TypeError, ValueError):
         raise _unreadable(path) from None
 
@@ -103,8 +103,8 @@ def lock_holder(target: str) -> Owner | None:
 def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list[Owner]:
     """Take the lock of a folder, or of some of its shards; to be called inside :func:`guarded`."""
     path = lock_path(target, None if region is None else owner.job)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    remove_temporaries(os.path.dirname(target), f".{os.path.basename(target)}")  # of any lock of it: who makes one is guarded too
+    files.makedirs(dirname(target))
+    files.remove_temporaries(dirname(target), f".{basename(target)}")  # of any lock of it: who makes one is guarded too
     others = [lock for lock in locks_of(target) if lock.stands_in_the_way(region)]
     if any(lock.owner == owner for lock in others):
         return []
@@ -116,50 +116,9 @@ def take_lock(target: str, owner: Owner, region: ShardBox | None = None) -> list
     data = _format_lock(owner, path, region)
     if any(lock.path == path for lock in others):
         publish_bytes(path, data)
-    elif not _create(path, data):
+    elif not create_whole(path, data):
         raise LockedError(f"{target}: another job took the lock {path} just now")
     return [lock.owner for lock in others]
-
-
-def _create(path: str, data: bytes) -> bool:
-    """Make a file that appears whole, unless there is one: also where files cannot be locked, only one process can."""
-    folder, name = os.path.split(path)
-    temporary = f"{folder}/.{name}.{secrets.token_hex(8)}{TEMPORARY_SUFFIX}"  # goes with remove_temporaries, whatever is killed here
-    try:
-        with open(temporary, "xb") as file:
-            file.write(data)
-        return _link(temporary, path, data)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-
-
-def _link(temporary: str, path: str, data: bytes) -> bool:
-    try:
-        os.link(temporary, path)
-    except FileExistsError:  # somebody was faster; or NFS asked again because the answer was lost, and then it is this very file
-        with contextlib.suppress(FileNotFoundError):
-            return os.path.samestat(os.stat(temporary), os.stat(path))
-        return False
-    except FileNotFoundError:  # somebody took the temporary file for that of a dead process
-        return False
-    except OSError:  # a file system without hard links
-        return _create_in_place(path, data)
-    return True
-
-
-def _create_in_place(path: str, data: bytes) -> bool:
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except FileExistsError:
-        return False
-    try:
-        with open(fd, "wb") as file:
-            file.write(data)
-    except BaseException:  # a full disk: an empty lock would never go
-        os.unlink(path)
-        raise
-    return True
 
 
 @contextlib.contextmanager
@@ -168,7 +127,7 @@ def locked_file(path: str, command: str, *, patience_seconds: float = 60) -> Ite
     lock, owner = lock_path(path), Owner.this_process(command)
     data, until = _format_lock(owner, lock), time.monotonic() + patience_seconds
     try:
-        while not _create(lock, data):
+        while not create_whole(lock, data):
             if not _break_dead(lock):
                 if time.monotonic() > until:
                     raise LockedError(f"{path}: another process changes it: {_describe_holder(lock)}; if you know that it is dead, remove {lock}")
@@ -182,15 +141,15 @@ def locked_file(path: str, command: str, *, patience_seconds: float = 60) -> Ite
 
 def _remove_dead_temporaries(lock: str) -> None:
     """Remove what processes left that were killed while they made a lock or broke one; others may be making theirs right now."""
-    folder, name = os.path.split(lock)
-    with os.scandir(folder) as entries:
+    folder, name = split(lock)
+    with files.scandir(folder) as entries:
         found = [entry for entry in entries if entry.name.startswith((f".{name}.", f"{name}."))]
-    paths = [entry.path for entry in found if entry.name.endswith((TEMPORARY_SUFFIX, _BROKEN_SUFFIX))]
+    paths = [entry.path for entry in found if entry.name.endswith((files.TEMPORARY_SUFFIX, _BROKEN_SUFFIX))]
     for path in paths:
         holder = _holder(path)
         with contextlib.suppress(FileNotFoundError):
-            if holder.is_gone() if holder is not None else time.time() - os.stat(path).st_mtime > _OLD_SECONDS:
-                os.unlink(path)
+            if holder.is_gone() if holder is not None else time.time() - files.stat(path).st_mtime > _OLD_SECONDS:
+                files.unlink(path)
 
 
 def _break_dead(lock: str) -> bool:
@@ -202,7 +161,7 @@ def _break_dead(lock: str) -> bool:
     if holder is None or not holder.is_gone():
         return False
     claim, data = f"{lock}.{holder.job}{_BROKEN_SUFFIX}", _format_lock(Owner.this_process(f"removal of {lock}"), lock)
-    if not _create(claim, data):
+    if not create_whole(claim, data):
         _break_dead(claim)
         return False
     try:
@@ -217,7 +176,7 @@ def _break_dead(lock: str) -> bool:
 def remove_dead_lock(path: str) -> None:
     """Remove the lock of a file, see :func:`locked_file`, where a process left it that was killed; nobody needs it any more where the file is final."""
     lock = lock_path(path)
-    if os.path.lexists(lock):
+    if files.lexists(lock):
         _break_dead(lock)
         _remove_dead_temporaries(lock)
 
@@ -256,12 +215,12 @@ def release_locks_of(job: str, targets: Iterable[str]) -> None:
 def _remove(paths: Iterable[str]) -> None:
     for path in paths:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            files.unlink(path)
 
 
 def locked_folders(folder: str) -> list[tuple[str, Owner]]:
     """List what locks in a folder are for, and who holds them; dead jobs too."""
-    with os.scandir(folder) as entries:
+    with files.scandir(folder) as entries:
         names = [entry.name for entry in entries if entry.name.startswith(".") and entry.name.endswith(_LOCK_SUFFIX)]
     holders = [(f"{folder}/{name[1 : -len(_LOCK_SUFFIX)]}", read_owner(f"{folder}/{name}")) for name in names]
     return [(target, holder) for target, holder in holders if holder is not None]
@@ -285,7 +244,7 @@ def read_owner(path: str) -> Owner | None:
     """Read who owns a lock or a job's folder, None where there is no such file."""
     record = _read(path)
     try:
-        return None if record is None else Owner.from_json({name: value for name, value in record.items() if name != "region"}, os.path.dirname(path))
+        return None if record is None else Owner.from_json({name: value for name, value in record.items() if name != "region"}, dirname(path))
     except (KeyError, TypeError, ValueError):
         raise _unreadable(path) from None
 
@@ -297,7 +256,7 @@ def write_owner(path: str, owner: Owner) -> None:
 
 def _format_lock(owner: Owner, path: str, region: ShardBox | None = None) -> bytes:
     boxes = {} if region is None else {"region": [region.low, region.high]}
-    return json.dumps({**owner.to_json(os.path.dirname(path)), **boxes}).encode()
+    return json.dumps({**owner.to_json(dirname(path)), **boxes}).encode()
 
 
 def _read(path: str) -> dict[str, Any] | None:
@@ -313,27 +272,10 @@ def _unreadable(path: str) -> LockedError:
 
 @contextlib.contextmanager
 def guarded(folder: str) -> Iterator[None]:
-    """Let one process at a time look at locks and take them, where the file system can do that.
-
-    A file is locked that is open for writing, which NFS asks for. It goes with the last who holds it.
-    """
-    path = f"{folder}/{GUARD_NAME}"
-    while True:
+    """Let one process at a time look at locks and take them, where the file system can do that."""
+    with contextlib.ExitStack() as held:
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+            held.enter_context(files.guarded(f"{folder}/{GUARD_NAME}"))
         except (FileNotFoundError, NotADirectoryError):
             raise MissingError(f"{folder}: the folder was renamed or removed just now; look where it is and start again") from None
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        try:
-            if os.path.samestat(os.fstat(fd), os.stat(path)):
-                break
-        except FileNotFoundError:  # the one before removed it while this one waited
-            pass
-        os.close(fd)
-    try:
         yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        os.close(fd)

@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from wkwdask.store import files
 from wkwdask.store.slurm import SlurmJob
 
 _ALIVE = "alive"  # nobody can tell since when
@@ -60,7 +61,7 @@ class Owner:
 
     def to_json(self, folder: str) -> dict[str, Any]:
         """Give what a lock or a job's folder keeps, which is in a folder."""
-        return {**asdict(self), "folder": os.path.realpath(folder)}
+        return {**asdict(self), "folder": files.realpath(folder)}
 
     @classmethod
     def from_json(cls, value: dict[str, Any], folder: str) -> Owner:
@@ -75,7 +76,7 @@ class Owner:
     def _is_copied(self, made_in: str, folder: str) -> bool:
         """Tell whether what names this owner was copied from a folder that is still there: what it does, it does there."""
         try:
-            return (self.pid == 0 or self._can_be_seen()) and not os.path.samefile(made_in, folder)
+            return (self.pid == 0 or self._can_be_seen()) and not files.samefile(made_in, folder)
         except (OSError, ValueError):
             return False
 

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wkwdask.store.local import pread_into
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
 
-    from wkwdask.store.local import NewFile
+    from wkwdask.model.store import NewFile, StoredFile
 
 MEMORY_NBYTES = 8 << 20
 """What an open file takes of memory."""
@@ -81,11 +79,11 @@ class Pieces:
             self.append(piece[: now * data.size])
             count -= now
 
-    def copy(self, fd: int, offset: int, nbytes: int, source: str) -> None:
+    def copy(self, source: StoredFile, offset: int, nbytes: int) -> None:
         """Append a part of an open file."""
         while nbytes:
             room = self.room(nbytes, 1)
-            pread_into(fd, room, offset, source)
+            source.read_into(room, offset)
             self.advance(room.size)
             offset, nbytes = offset + room.size, nbytes - room.size
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wkwdask.errors import CorruptError
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.store.json_record import read_record
-from wkwdask.store.local import publish_bytes
+from wkwdask.store.new_files import publish_bytes
 
 if TYPE_CHECKING:
     from wkwdask.geometry.mag import Mag

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from wkwdask.errors import CorruptError
-from wkwdask.store.local import publish_bytes
+from wkwdask.store import files
+from wkwdask.store.new_files import publish_bytes
 
 RECORD_NAME = ".wkwdask-files.npy"
 RECORD_COLUMNS = 6
@@ -26,7 +27,7 @@ def read_record(folder: str) -> npt.NDArray[np.int64] | None:
     """Read the record of a mag, None where there is none."""
     path = f"{folder}/{RECORD_NAME}"
     try:
-        rows = np.load(path, allow_pickle=False)
+        rows = np.load(io.BytesIO(files.read_bytes(path)), allow_pickle=False)
     except FileNotFoundError:
         return None
     except OSError:

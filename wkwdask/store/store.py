@@ -9,21 +9,28 @@ import errno
 import os
 import posixpath
 import secrets
-import stat
 import time
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
+from wkwdask.errors import CorruptError, FormatError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.model.extras import need
+from wkwdask.store import files
 from wkwdask.store.credentials import access_options
-from wkwdask.store.local import is_remote, local_path
 from wkwdask.store.lru import Lru
+from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.paths import dirname, is_remote, local_path
 from wkwdask.store.refused import is_refused, warn_of_refused
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from wkwdask.model.store import FileState, Store, StoredEntry
+    from wkwdask.store.files import OpenFile
 
 _DRIVERS = {"http": "aiohttp", "https": "aiohttp", "s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs"}
 """Which package reads a protocol; fsspec itself has all others that are tried."""
@@ -36,71 +43,11 @@ _REMOTE_BATCH_NBYTES = 8 << 20
 _LOCAL_BATCH_NBYTES = 512 << 10  # larger ones save no time, and are copied once more
 
 
-class StoredFile(Protocol):
-    """One file that is open for reading; a context manager."""
-
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-
-    @property
-    def nbytes(self) -> int | None:
-        """Its size, None where nobody has said it."""
-
-    @property
-    def state(self) -> Hashable:
-        """What changes when it is replaced."""
-
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes] | None:
-        """Read byte ranges, each from its start up to its stop; None where the file is absent, as one of a remote store may turn out to be."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-
-class Store(Protocol):
-    """A folder of files."""
-
-    @property
-    def url(self) -> str:
-        """Where it is, for tokens and errors."""
-
-    @property
-    def opening(self) -> str:
-        """What is known of its files is known of this: the folder, or one opening of a remote place."""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether files can be listed and looked at."""
-
-    @property
-    def files_at_once(self) -> int:
-        """How many files are best read in one call."""
-
-    @property
-    def gap_nbytes(self) -> int:
-        """Up to which gap two ranges are better read as one."""
-
-    @property
-    def batch_nbytes(self) -> int:
-        """How many bytes are best read as one."""
-
-    def path_of(self, name: str) -> str:
-        """Say where a file is, by its name inside the folder."""
-
-    def open(self, name: str) -> StoredFile | None:
-        """Open a file, None where it is known to be absent."""
-
-    def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        """Read several files, None for each that is absent."""
-
-
-def open_store(location: str | os.PathLike[str]) -> LocalStore | RemoteStore:
+def open_store(location: str | os.PathLike[str]) -> FolderStore | RemoteStore:
     """Give the store of a path or URL."""
     text = os.fspath(location)
     if not is_remote(text):
-        return LocalStore(local_path(text))
+        return FolderStore(local_path(text))
     store = RemoteStore(text.rstrip("/"))
     store.check_driver()
     return store
@@ -109,7 +56,7 @@ def open_store(location: str | os.PathLike[str]) -> LocalStore | RemoteStore:
 def remote_options(location: str) -> dict[str, Any]:
     """Return the arguments by which zarr-python opens a location, after a remote server has answered."""
     store = open_store(location)
-    if isinstance(store, LocalStore):
+    if isinstance(store, FolderStore):
         return {}
     path = store.path_of("zarr.json")
     unreached = store.contact(store.file_system(), path)
@@ -128,12 +75,12 @@ def trusting(store: Store, name: str) -> Store:
     return replace(store, witness=name) if isinstance(store, RemoteStore) else store
 
 
-# ------------------------------------------------------------------------------------------------ local
+# ------------------------------------------------------------------------------------------------ files
 
 
 @dataclass(frozen=True, slots=True)
-class LocalStore:
-    """A folder on a local or shared file system."""
+class FolderStore:
+    """A folder on a file system or in memory."""
 
     folder: str
     """The folder."""
@@ -172,28 +119,22 @@ class LocalStore:
         """Say where a file is."""
         return f"{self.folder}/{name}"
 
-    def open(self, name: str) -> LocalFile | None:
-        """Open a file, see :class:`Store`."""
+    def open(self, name: str) -> OpenFile | None:
+        """Open a file, see :class:`wkwdask.model.store.Store`."""
         path = f"{self.folder}/{name}"
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe in its place is not waited for
+            return files.open_file(path)
         except (FileNotFoundError, NotADirectoryError):
-            if os.path.islink(path):
+            if files.islink(path):
                 raise MissingError(f"{path}: a symbolic link to a file that is not there") from None
             return None
         except ValueError as error:  # NUL bytes, half a surrogate pair
+            if isinstance(error, FormatError):
+                raise
             raise CorruptError(f"{self.folder}: no file can have the name {name!r}: {error}") from None
-        try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise CorruptError(f"{path}: not a regular file")
-        except BaseException:
-            os.close(fd)
-            raise
-        return LocalFile(path, fd, status)
 
     def read_whole(self, names: Sequence[str], largest: int) -> list[bytes | None]:
-        """Read several files, see :class:`Store`."""
+        """Read several files, see :class:`wkwdask.model.store.Store`."""
         return [self._read_one(name, largest) for name in names]
 
     def _read_one(self, name: str, largest: int) -> bytes | None:
@@ -205,40 +146,32 @@ class LocalStore:
                 raise CorruptError(f"{file.name}: has {file.nbytes} bytes, expected at most {largest}")
             return file.read([(0, file.nbytes)])[0]
 
+    def entries(self, folder: str = "") -> Iterator[StoredEntry]:
+        """List a folder, see :class:`wkwdask.model.store.Store`."""
+        try:
+            with files.scandir(self.path_of(folder) if folder else self.folder) as entries:
+                yield from entries
+        except (FileNotFoundError, NotADirectoryError):
+            return
 
-class LocalFile:
-    """A local file that is open for reading."""
+    def states(self, names: Iterable[str]) -> list[FileState | None]:
+        """Return the states of files, None for each that is absent."""
+        return [files.state_of(self.path_of(name)) for name in names]
 
-    __slots__ = ("_fd", "name", "nbytes", "state")
+    def new_file(self, name: str, temporary_folder: str | None = None, *, flush: bool = True) -> NewFile:
+        """Begin a file; its folder is made."""
+        path = self.path_of(name)
+        files.make_folders_below(self.folder, dirname(path))
+        return NewFile(path, temporary_folder, flush=flush)
 
-    def __init__(self, path: str, fd: int, status: os.stat_result) -> None:
-        self.name = path
-        self.nbytes: int = status.st_size
-        self.state = (status.st_ino, status.st_mtime_ns, status.st_size)
-        self._fd = fd
+    def put(self, name: str, data: bytes) -> None:
+        """Write a small file, which appears whole."""
+        files.make_folders_below(self.folder, dirname(self.path_of(name)))
+        publish_bytes(self.path_of(name), data)
 
-    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Read byte ranges, see :class:`StoredFile`."""
-        return [self._read_one(start, stop) for start, stop in ranges]
-
-    def _read_one(self, start: int, stop: int) -> bytes:
-        if stop > self.nbytes:  # memory is not taken on the word of a broken table
-            raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
-        data = os.pread(self._fd, stop - start, start)
-        while len(data) < stop - start:
-            more = os.pread(self._fd, stop - start - len(data), start + len(data))
-            if not more:
-                raise TruncatedError(f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on")
-            data += more
-        return data
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+    def delete(self, name: str) -> None:
+        """Delete a file for good; an absent one is no error."""
+        files.remove_file(self.path_of(name))
 
 
 # ------------------------------------------------------------------------------------------------ remote
@@ -321,6 +254,26 @@ class RemoteStore:
             if data is not None and len(data) > largest:
                 raise CorruptError(f"{path}: has {len(data)} bytes, expected at most {largest}")
         return found
+
+    def entries(self, folder: str = "") -> Iterator[StoredEntry]:
+        """Files cannot be listed."""
+        raise UnsupportedError(f"{self.path_of(folder)}: remote files cannot be listed")
+
+    def states(self, names: Iterable[str]) -> list[FileState | None]:
+        """Files cannot be inspected."""
+        raise UnsupportedError(f"{self.root}: remote files cannot be inspected")
+
+    def new_file(self, name: str, temporary_folder: str | None = None, *, flush: bool = True) -> NewFile:
+        """Remote places are only ever read."""
+        raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
+
+    def put(self, name: str, data: bytes) -> None:
+        """Remote places are only ever read."""
+        raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
+
+    def delete(self, name: str) -> None:
+        """Remote places are only ever read."""
+        raise UnsupportedError(f"{self.path_of(name)}: remote places are only read")
 
     def fetch(self, paths: list[str], starts: Sequence[int | None], stops: Sequence[int | None]) -> list[bytes | None]:
         """Read ranges of files, all at once, None for each file that is absent; what fails is tried again."""
@@ -463,6 +416,13 @@ class RemoteFile:
                 raise TruncatedError(f"{self.name}: ends at byte {start + len(data)}, expected {stop - start} bytes from byte {start} on")
             out.append(data)
         return out
+
+    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
+        """Fill memory from a byte on; False where the file is absent."""
+        found = self.read([(offset, offset + memory.nbytes)])
+        if found is not None:
+            memoryview(memory.data)[:] = found[0]
+        return found is not None
 
     def __enter__(self) -> Self:
         return self

@@ -10,7 +10,7 @@ from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.hashes import hash_file, hashed_files, read_manifest
 from wkwdask.runs.job import FlatJob, Result, Task
 from wkwdask.runs.report import format_nbytes
-from wkwdask.store.local import publish_bytes
+from wkwdask.store.new_files import publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wkwdask.runs.job import Result, Task
-from wkwdask.store.local import delete_tree
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ class RemoveSpec:
 
     def run(self) -> Result:
         """Delete them; what is gone already is fine."""
-        counts = [delete_tree(folder) for folder in self.folders]
+        counts = [files.delete_tree(folder) for folder in self.folders]
         return Result((), value=(sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts)))
 
 
@@ -59,7 +59,7 @@ class RemoveJob:
         """Delete what is left of the mags; files right in the folders of jobs stay."""
         for root in self._roots:
             for mag in _folders_below(root, 1):
-                self._count(*delete_tree(mag))
+                self._count(*files.delete_tree(mag))
 
     def _count(self, files: int, nbytes: int) -> None:
         self.files += files

@@ -12,7 +12,7 @@ from wkwdask.formats.webknossos.dataset import is_readable, read_datasource, wkw
 from wkwdask.formats.webknossos.layer_views import type_text
 from wkwdask.formats.wkw.volume import count_files
 from wkwdask.runs.report import format_nbytes
-from wkwdask.store.local import is_remote
+from wkwdask.store.paths import is_remote
 from wkwdask.verbs.wkw.dataset_edit import stored_layer
 from wkwdask.viewer.preview import draw
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.formats.webknossos.datasource import FILE_NAME, format_datasource, new_document
-from wkwdask.store.local import publish_bytes
+from wkwdask.store.new_files import publish_bytes
 
 if TYPE_CHECKING:
     import os

@@ -13,7 +13,7 @@ import numpy as np
 
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.model.translated import TranslatedVolume
-from wkwdask.store.local import is_remote
+from wkwdask.store.paths import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

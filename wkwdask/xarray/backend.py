@@ -19,7 +19,7 @@ from wkwdask.formats.webknossos.dataset_arrays import arrays_of, is_arrays_layer
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.model.image import mag_or_key
-from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.paths import is_remote, local_path
 from wkwdask.xarray.arrays import GroupsBackend, LayersBackend, N5Backend, NgffBackend, image_groups
 from wkwdask.xarray.variables import node_of, open_part, open_variables, without
 

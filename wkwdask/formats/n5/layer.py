@@ -15,7 +15,7 @@ from wkwdask.formats.n5.volume import N5Volume, read_attributes
 from wkwdask.formats.precomputed.layer import holds_wkw, is_wkw_itself
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.image import Image, Level
-from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.paths import is_remote, local_path
 from wkwdask.store.store import open_store, trusting
 from wkwdask.store.url_name import UrlName
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from wkwdask.formats.n5.attributes import N5Dataset
-    from wkwdask.store.store import Store
+    from wkwdask.model.store import Store
 
 PREFIX = "n5://"
 FORMAT = "n5"

@@ -11,9 +11,10 @@ from wkwdask.formats.n5.attribute_edits import LevelPlace, format_attributes, wi
 from wkwdask.formats.n5.attributes import FILE_NAME, VERSION
 from wkwdask.formats.n5.volume import read_attributes
 from wkwdask.geometry.mag import Mag, vec3
-from wkwdask.store.local import publish_bytes, remove_temporaries
+from wkwdask.store import files
 from wkwdask.store.locks import locked_file
-from wkwdask.store.store import LocalStore
+from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +24,8 @@ def update_attributes(folder: str, change: Callable[[dict[str, Any]], dict[str, 
     """Change the ``attributes.json`` of a group, or make it; it appears whole, and no process that honours the lock overwrites what another one wrote."""
     path = os.path.realpath(f"{folder}/{FILE_NAME}")  # a link stays one
     with locked_file(path, f"change of {path}"):
-        remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
-        current = read_attributes(LocalStore(folder))
+        files.remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
+        current = read_attributes(FolderStore(folder))
         after = change(current or {})
         if current is None or after != current:
             publish_bytes(path, format_attributes(after).encode())

@@ -17,7 +17,7 @@ from wkwdask.formats.n5.block import encode_block
 from wkwdask.formats.n5.volume import NAMING, N5Volume
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.plans.chunks import group_of_chunks
-from wkwdask.store.store import LocalStore
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,7 +77,7 @@ class N5Target(ChunkedTarget):
 
     def as_volume(self) -> N5Volume:
         """Read what has been published so far."""
-        return N5Volume(LocalStore(self.folder), "", self.dataset, self.axes, self.mag)
+        return N5Volume(FolderStore(self.folder), "", self.dataset, self.axes, self.mag)
 
     def encode_chunk(self, voxels: npt.NDArray[Any], cell: Vec3) -> bytes:
         """Encode one block (c, x, y, z)."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.n5.attributes import N5Dataset
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.levels import Lengths
-    from wkwdask.store.store import Store
+    from wkwdask.model.store import Store
 
 NAMING = Naming()
 _HELD_NBYTES = 64 << 20  # of remote files that are read at once

@@ -17,8 +17,9 @@ from wkwdask.formats.n5.zarr_document import FILE_NAME as ZARR_NAME
 from wkwdask.formats.zarr.ngff_image import Level as NgffLevel
 from wkwdask.formats.zarr.ngff_image import multiscale
 from wkwdask.model.levels import lengths_in
+from wkwdask.store import files
 from wkwdask.store.json_edit import read_object
-from wkwdask.store.local import publish_bytes, remove_file
+from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.store import open_store
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.image import Image, Level
-    from wkwdask.store.store import Store
+    from wkwdask.model.store import Store
 
 Documents = dict[str, dict[str, Any]]
 
@@ -79,9 +80,9 @@ def _layers(url: str | os.PathLike[str], root: str | None) -> tuple[Image, ...]:
 
 def _other_datasets(root: str) -> Iterator[tuple[str, N5Volume]]:
     """Go through the datasets of a local folder, whatever their axes are; those that cannot be read are left out."""
-    for folder, below, files in os.walk(root):
+    for folder, below, names in os.walk(root):
         below[:] = sorted(name for name in below if not name.startswith("."))
-        if FILE_NAME not in files:
+        if FILE_NAME not in names:
             continue
         store = open_store(folder)
         with contextlib.suppress(FormatError, UnsupportedError):
@@ -178,7 +179,7 @@ def remove_documents(url: str | os.PathLike[str], documents: Documents) -> None:
     for name in documents:
         _check_own(f"{root}/{name}")
     for name in documents:
-        remove_file(f"{root}/{name}")
+        files.remove_file(f"{root}/{name}")
 
 
 def _local_root(url: str | os.PathLike[str]) -> str:

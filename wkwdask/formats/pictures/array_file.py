@@ -21,8 +21,9 @@ from wkwdask.formats.zarr.volume import open_array
 from wkwdask.model.parsing import reading
 from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
-from wkwdask.store.local import pread_into
+from wkwdask.store import files
 from wkwdask.store.lru import Lru
+from wkwdask.store.paths import basename
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -88,7 +89,7 @@ class ArrayRef:
 
 def zarr_record(path: str) -> str:
     """Name the file that describes a Zarr array."""
-    return next((f"{path}/{name}" for name in ("zarr.json", ".zarray") if os.path.isfile(f"{path}/{name}")), f"{path}/zarr.json")
+    return next((f"{path}/{name}" for name in ("zarr.json", ".zarray") if files.isfile(f"{path}/{name}")), f"{path}/zarr.json")
 
 
 def _opened(ref: ArrayRef) -> Any:
@@ -112,19 +113,17 @@ def _read_bytes(ref: ArrayRef, where: tuple[slice, ...]) -> npt.NDArray[Any]:
     out = np.empty(lengths, dtype)
     cut = (slice(None), *where[axis + 1 :])
     try:
-        fd = os.open(ref.path, os.O_RDONLY | os.O_CLOEXEC)
+        file = files.open_file(ref.path)
     except FileNotFoundError:
         raise MissingError(f"{ref.path}: is gone") from None
-    try:
+    with file:
         for place in product(*(range(part.start, part.stop) for part in where[:axis])):
             first = 0
             for n, length in zip(place, ref.shape, strict=False):
                 first = first * length + n
             first = (first * ref.shape[axis] + where[axis].start) * row
-            pread_into(fd, stretch.reshape(-1).view(np.uint8), ref.offset + first * dtype.itemsize, ref.path)
+            file.read_into(stretch.reshape(-1).view(np.uint8), ref.offset + first * dtype.itemsize)
             out[tuple(n - part.start for n, part in zip(place, where, strict=False))] = stretch[cut]
-    finally:
-        os.close(fd)
     return out
 
 
@@ -177,7 +176,7 @@ class ArrayVolume:
     @property
     def token(self) -> tuple[Any, ...]:
         """Values that change when the file is replaced."""
-        return "array", os.path.basename(self.ref.path), replace(self.ref, path=""), self.axes, self.corner, self.box
+        return "array", basename(self.ref.path), replace(self.ref, path=""), self.axes, self.corner, self.box
 
     def cropped(self, box: BoundingBox) -> ArrayVolume:
         """Give a part of the volume."""
@@ -190,7 +189,7 @@ class ArrayVolume:
 
     def shard_exists(self, index: Vec3) -> bool:
         """Tell whether the file is there."""
-        return index == (0, 0, 0) and os.path.exists(self.ref.file)
+        return index == (0, 0, 0) and files.exists(self.ref.file)
 
     def shard_path(self, index: Vec3) -> str:
         """Name the file."""

@@ -20,7 +20,7 @@ from wkwdask.formats.pictures.held import Scratch
 from wkwdask.model.extras import need
 from wkwdask.plans.chunks import largest_multiple
 from wkwdask.store.json_edit import read_object
-from wkwdask.store.local import NewFile
+from wkwdask.store.new_files import NewFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -30,7 +30,8 @@ from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
 from wkwdask.model.units import length_nm
-from wkwdask.store.local import check_regular, local_path
+from wkwdask.store import files
+from wkwdask.store.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +93,7 @@ def open_foreign(source: str | os.PathLike[str] | Sequence[str | os.PathLike[str
         raise MissingError(f"{path}: no such file or folder")
     if os.path.isdir(path):
         return _open_folder(path, placing)
-    check_regular(path)
+    files.check_regular(path)
     suffix = os.path.splitext(path)[1].lower()
     if suffix in TIFF_SUFFIXES:
         return _open_tiff(path, placing)

@@ -13,7 +13,7 @@ from typing import Any
 from wkwdask.errors import CorruptError, MissingError, TruncatedError, UnsupportedError
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reading
-from wkwdask.store.local import check_regular
+from wkwdask.store import files
 
 _MOST_HOPS = 64
 _PATTERN = re.compile(r"%\d*b")
@@ -22,7 +22,7 @@ _PATTERN = re.compile(r"%\d*b")
 
 def open_hdf5(path: str, extra: str = "convert", **options: Any) -> Any:
     """Open an HDF5 file for reading."""
-    check_regular(path)
+    files.check_regular(path)
     h5py = need("h5py", path, extra)
     with reading(path, "HDF5 file"):
         return h5py.File(os.path.realpath(path), "r", **options)  # what it leads to lies beside the file, not beside a link to it
@@ -83,7 +83,7 @@ class _Reach:
         left = data.size * data.dtype.itemsize
         for name, offset, most in data.external or ():
             other = self._allowed(path, os.path.abspath(name), f"external storage of {data.name}")
-            check_regular(other)
+            files.check_regular(other)
             needed, stored = min(left, most), max(0, os.path.getsize(other) - offset)
             if stored < needed:
                 raise TruncatedError(f"{other}: has {stored} bytes from byte {offset} on, and {path}:{data.name} needs {needed}")

@@ -17,7 +17,7 @@ from wkwdask.formats.pictures.slices import file_stamp
 from wkwdask.geometry.grid import cell_range
 from wkwdask.model.states import file_states
 from wkwdask.plans.cells import cell_map
-from wkwdask.store.local import publish_bytes
+from wkwdask.store.new_files import publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from wkwdask.formats.pictures.slices import Format, Page, Slice, check_plausible
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES, is_tiff, read_tiff_page, tiff_slices
 from wkwdask.model.extras import need
 from wkwdask.model.parsing import reason_of
-from wkwdask.store.local import check_regular
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,7 +30,7 @@ _PNG_CHANNELS = {0: 1, 2: 3, 4: 2, 6: 4}
 
 def slices_of(path: str) -> list[Slice]:
     """Read the headers of an image file."""
-    check_regular(path)
+    files.check_regular(path)
     try:
         return tiff_slices(path) if is_tiff(path) else [_image_slice(path)]
     except FileNotFoundError:

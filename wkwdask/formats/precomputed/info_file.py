@@ -13,7 +13,7 @@ from wkwdask.store.lru import Lru
 
 if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info import VolumeInfo
-    from wkwdask.store.store import Store
+    from wkwdask.model.store import Store
 
 _LARGEST_INFO = 64 << 20
 

@@ -22,7 +22,7 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import vec3
 from wkwdask.model.image import Image, Level
 from wkwdask.model.translated import TranslatedVolume
-from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.paths import is_remote, local_path
 from wkwdask.store.store import open_store, trusting
 from wkwdask.store.url_name import UrlName
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.info import Scale, VolumeInfo
     from wkwdask.geometry.mag import Mag, Vec3
-    from wkwdask.store.store import Store
+    from wkwdask.model.store import Store
 
 PREFIX = "precomputed://"
 _NAME = UrlName((PREFIX,), ("neuroglancer-precomputed",))

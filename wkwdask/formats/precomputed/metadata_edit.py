@@ -11,10 +11,11 @@ from wkwdask.errors import MissingError
 from wkwdask.formats.precomputed.info import FILE_NAME, parse_info
 from wkwdask.formats.precomputed.info_edits import PROVENANCE_FILE_NAME, format_info, with_scales
 from wkwdask.formats.precomputed.info_file import read_info
+from wkwdask.store import files
 from wkwdask.store.json_edit import update_json
-from wkwdask.store.local import publish_bytes, remove_temporaries
 from wkwdask.store.locks import locked_file, remove_dead_lock
-from wkwdask.store.store import LocalStore
+from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 def find_info(folder: str) -> VolumeInfo | None:
     """Read the ``info`` of a local folder, None where there is none."""
     try:
-        return read_info(LocalStore(folder))
+        return read_info(FolderStore(folder))
     except MissingError:
         return None
 
@@ -64,7 +65,7 @@ class InfoEdit:
             remove_dead_lock(path)
             return
         with locked_file(path, f"making of {path}"):
-            remove_temporaries(self.folder, PROVENANCE_FILE_NAME)  # whoever wrote one held this lock, and is dead
+            files.remove_temporaries(self.folder, PROVENANCE_FILE_NAME)  # whoever wrote one held this lock, and is dead
             if not os.path.lexists(path):
                 publish_bytes(path, format_info(self.provenance).encode())
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.store.store import Store, StoredFile
+    from wkwdask.model.store import Store, StoredFile
 
 _PAGE_ENTRIES = 1024  # of a shard index, read at once
 _KEPT_NBYTES = 64 << 20

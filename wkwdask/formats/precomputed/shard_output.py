@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.part_file import Run
     from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.model.run import RunTable
-    from wkwdask.store.local import NewFile
+    from wkwdask.model.store import StoredFile
+    from wkwdask.store.new_files import NewFile
 
 
 class ShardOutput:
@@ -88,10 +89,10 @@ class ShardOutput:
 class Unordered:
     """Chunks that were written to a shard in another order than that of their identifiers."""
 
-    def __init__(self, fd: int, table: RunTable, source: str) -> None:
+    def __init__(self, file: StoredFile, table: RunTable) -> None:
         self.table = table
-        self._fd, self._source = fd, source
+        self._file = file
 
     def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
         """Append bytes of the file to a new one."""
-        output.copy(self._fd, offset, nbytes, self._source)
+        output.copy(self._file, offset, nbytes)

@@ -21,9 +21,8 @@ from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.grid import cell_box, cell_range
 from wkwdask.model.receipts import Receipt
-from wkwdask.store.local import NewFile
-from wkwdask.store.new_files import NewFiles
-from wkwdask.store.store import LocalStore
+from wkwdask.store.new_files import NewFile, NewFiles
+from wkwdask.store.store import FolderStore
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -169,7 +168,7 @@ class PrecomputedTarget(ShardableTarget):
 
     def as_volume(self) -> PrecomputedVolume:
         """Read what has been published so far."""
-        store, key = LocalStore(os.path.dirname(self.folder)), os.path.basename(self.folder)
+        store, key = FolderStore(os.path.dirname(self.folder)), os.path.basename(self.folder)
         return PrecomputedVolume(store, self.dtype, self.num_channels, replace(self.scale, key=key), self.mag)
 
     def codes(self, places: Sequence[Vec3]) -> npt.NDArray[np.uint64]:

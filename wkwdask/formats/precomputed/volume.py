@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from wkwdask.formats.precomputed.info_file import Opened
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.states import States
+    from wkwdask.model.store import Store
     from wkwdask.plans.cells import CellMap
-    from wkwdask.store.store import Store
 
 _CELLS_AT_ONCE = 1 << 16
 _HELD_NBYTES = 64 << 20  # of remote files that are read at once

@@ -20,7 +20,7 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, parse_header
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.parsing import reading
 from wkwdask.store.archive import ArchiveFile, Folder, Zip
-from wkwdask.store.local import local_path
+from wkwdask.store.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,8 +18,8 @@ from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level
 from wkwdask.store.json_edit import update_json
-from wkwdask.store.local import is_remote, local_path
 from wkwdask.store.lru import Lru
+from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ from wkwdask.formats.zarr.ngff import axes_of
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.image import Image, Level
 from wkwdask.model.levels import lengths_in
-from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

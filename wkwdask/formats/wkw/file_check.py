@@ -27,7 +27,7 @@ from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks.batch import compress_bound, decode_into
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE, START, Z
 from wkwdask.model.faults import NOTE, Fault
-from wkwdask.store.local import pread_into
+from wkwdask.store import files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -100,15 +100,13 @@ class WkwCheck:
             fault = _no_file(path)
             if fault is not None:
                 return Findings((fault,), 1)
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = files.open_file(path)
         except FileNotFoundError:
             return Findings()
         except OSError as error:
             return Findings((Fault("file.unreadable", path, os.strerror(error.errno or 0)),), 1)
-        try:
-            return _FileCheck(self, shard, path, fd).run()
-        finally:
-            os.close(fd)
+        with file:
+            return _FileCheck(self, shard, file).run()
 
     def open_broken(self, shard: Vec3) -> SoundFile:
         """Open a file of which some blocks are broken."""
@@ -119,13 +117,10 @@ class WkwCheck:
         if self.header.blocks_per_file > _MOST_BLOCKS:
             return SoundBlocks(None, np.zeros((0, 2), np.int64), is_whole=False)
         path = file_path(self.folder, shard)
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            check = _FileCheck(replace(self, decode=True), shard, path, fd, header)
+        with files.open_file(path) as file:
+            check = _FileCheck(replace(self, decode=True), shard, file, header)
             bounds = check.sound_bounds = np.zeros((self.header.blocks_per_file, 2), np.int64)
             faults = check.run().faults
-        finally:
-            os.close(fd)
         return SoundBlocks(check.header, bounds, is_whole=not [fault for fault in faults if fault.severity != NOTE])
 
 
@@ -170,12 +165,12 @@ class SoundFile:
 
 def _no_file(path: str) -> Fault | None:
     """Tell what else than a file is there."""
-    mode = os.lstat(path).st_mode
+    mode = files.lstat(path).st_mode
     if stat.S_ISLNK(mode):
         try:
-            mode = os.stat(path).st_mode
+            mode = files.stat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
-            return Fault("file.dangling", path, f"a symbolic link to {os.readlink(path)}", "a file")
+            return Fault("file.dangling", path, f"a symbolic link to {files.readlink(path)}", "a file")
     if not stat.S_ISREG(mode):
         return Fault("file.no_file", path, "a folder" if stat.S_ISDIR(mode) else "a special file", "a file")
     return None
@@ -219,11 +214,11 @@ class _FaultList:
 class _FileCheck:
     """One open file that is being checked."""
 
-    def __init__(self, check: WkwCheck, shard: Vec3, path: str, fd: int, header: WkwHeader | None = None) -> None:
+    def __init__(self, check: WkwCheck, shard: Vec3, file: files.OpenFile, header: WkwHeader | None = None) -> None:
         self._check = check
-        self._path = path
-        self._fd = fd
-        self._nbytes = os.fstat(fd).st_size
+        self._path = file.name
+        self._file = file
+        self._nbytes = file.nbytes
         edge = check.header.file_len_vx
         self._corner = (shard[0] * edge, shard[1] * edge, shard[2] * edge)
         self._cube = None if check.box is None else cell_box(shard, (check.header.file_len_vx,) * 3, check.box)
@@ -236,7 +231,7 @@ class _FileCheck:
 
     def run(self) -> Findings:
         if self.header is None:
-            self.header, faults = check_file_header(os.pread(self._fd, HEADER_NBYTES, 0), self._nbytes, self._check.header, self._path)
+            self.header, faults = check_file_header(self._file.read_some(HEADER_NBYTES, 0), self._nbytes, self._check.header, self._path)
             self._faults.add(*faults)
         if self.header is not None:
             try:
@@ -291,7 +286,7 @@ class _FileCheck:
         """Say where the last block should end."""
         if not header.is_compressed:
             return header.data_offset + header.blocks_per_file * header.block_nbytes
-        return int.from_bytes(os.pread(self._fd, ENTRY_NBYTES, header.smallest_data_offset - ENTRY_NBYTES), "little")
+        return int.from_bytes(self._file.read_some(ENTRY_NBYTES, header.smallest_data_offset - ENTRY_NBYTES), "little")
 
     def _pages(self, header: WkwHeader, num_blocks: int) -> Iterator[tuple[int, npt.NDArray[np.uint64]]]:
         """Go through the places of the first blocks: first block of a page, boundaries."""
@@ -300,7 +295,7 @@ class _FileCheck:
             if header.is_compressed:
                 offset, nbytes = slice_range(first, count)
                 raw = np.empty(nbytes, np.uint8)
-                pread_into(self._fd, raw, offset, self._path)
+                self._file.read_into(raw, offset)
                 bounds = raw.view("<u8").astype(np.uint64)
                 if first == 0:
                     bounds[0] = header.data_offset
@@ -321,7 +316,7 @@ class _FileCheck:
 
     def _decode_batch(self, header: WkwHeader, codes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None:
         memory = read_buffer(int(sizes.sum()))
-        pread_into(self._fd, memory, int(starts[0]), self._path)
+        self._file.read_into(memory, int(starts[0]))
         edge, count = header.block_len, len(codes)
         table = np.zeros((count, Z + 1), np.int64)
         table[:, CODE], table[:, OFFSET], table[:, SIZE], table[:, START] = codes, starts, sizes, starts - starts[0]

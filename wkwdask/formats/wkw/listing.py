@@ -14,7 +14,7 @@ import numpy as np
 from wkwdask.formats.wkw.volume import HEADER_NAME
 from wkwdask.formats.zarr.marks import is_view
 from wkwdask.model.faults import Fault
-from wkwdask.store.local import TEMPORARY_SUFFIX
+from wkwdask.store import files
 from wkwdask.store.provenance import PROGRESS_NAME, PROVENANCE_NAME
 from wkwdask.store.records import RECORD_NAME
 
@@ -100,14 +100,14 @@ def _odd_name(entry: os.DirEntry[str], depth: int) -> Fault | None:
 def temporary_fault(path: str) -> Fault | None:
     """Tell whether a file is one that is being written, or was, by its name."""
     name = os.path.basename(path)
-    if name.endswith(TEMPORARY_SUFFIX) or _FOREIGN_TEMPORARY.fullmatch(name):
+    if name.endswith(files.TEMPORARY_SUFFIX) or _FOREIGN_TEMPORARY.fullmatch(name):
         return Fault("leftover.temporary", path, f"last written {describe_age(path)} ago")
     return None
 
 
 def is_foreign_temporary(path: str) -> bool:
     """Tell whether other software writes files of this name: that it has ended is known by its age alone."""
-    return not path.endswith(TEMPORARY_SUFFIX)
+    return not path.endswith(files.TEMPORARY_SUFFIX)
 
 
 def age_seconds(path: str) -> float:

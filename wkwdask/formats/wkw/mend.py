@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from contextlib import ExitStack
 from itertools import pairwise
@@ -16,7 +15,9 @@ from wkwdask.formats.wkw.listing import QUARANTINE_NAME
 from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.volume import file_path
 from wkwdask.kernels.blocks.batch import zero_encoding
-from wkwdask.store.local import NewFile, publish_bytes
+from wkwdask.store import files
+from wkwdask.store.new_files import NewFile, publish_bytes
+from wkwdask.store.paths import basename, dirname, split
 from wkwdask.store.pieces import Pieces
 from wkwdask.store.records import RECORD_COLUMNS, read_record, write_record
 
@@ -28,11 +29,12 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.file_check import SoundBlocks, WkwCheck
     from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.store import NewFile as WrittenFile
 
 
 def mend_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, *, salvage: bool, spare: WkwCheck | None = None) -> tuple[int, int]:
     """Write a file anew from its blocks that can be decoded; it is replaced when the new one is complete."""
-    path = os.path.realpath(file_path(check.folder, shard))
+    path = files.realpath(file_path(check.folder, shard))
     sound = check.sound_blocks(shard, header)
     num_blocks = len(sound.bounds)
     if sound.header is None or not sound.num_sound:
@@ -51,30 +53,27 @@ def mend_file(check: WkwCheck, shard: Vec3, header: WkwHeader | None, why: str, 
         file.discard()
         raise
     file.publish()
-    status = os.stat(path)
+    status = files.stat(path)
     return status.st_size, status.st_mtime_ns
 
 
-def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64], paths: tuple[str, str]) -> NewFile:
+def _write_blocks(path: str, header: WkwHeader, source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64], paths: tuple[str, str]) -> WrittenFile:
     """Write the blocks of a new file, which is still to be published: from one of two files each, or zeros."""
     zero = zero_encoding(header.block_nbytes, header.block_type, DEFAULT_LEVEL)
     output = Pieces(lambda: NewFile(path), header.smallest_data_offset)
     with ExitStack() as opened:
         opened.callback(output.discard)
-        fds: dict[int, int] = {}
+        sources: dict[int, files.OpenFile] = {}
         for where, start, nbytes, count in _stretches(source, bounds):
             if where == _NOWHERE:
                 output.repeat(zero, count)
                 continue
-            if where not in fds:
-                fds[where] = os.open(paths[where], os.O_RDONLY | os.O_CLOEXEC)
-                opened.callback(os.close, fds[where])
-            output.copy(fds[where], start, nbytes, paths[where])
+            if where not in sources:
+                sources[where] = files.open_file(paths[where])
+            output.copy(sources[where], start, nbytes)
         file = output.close()
         file.write(format_file_head(header, np.where(source == _NOWHERE, zero.size, bounds[:, 1] - bounds[:, 0])), 0)
         opened.pop_all()
-    for fd in fds.values():
-        os.close(fd)
     return file
 
 
@@ -84,7 +83,7 @@ _OWN, _SPARE, _NOWHERE = range(3)  # where a block comes from
 def _with_spare(sound: SoundBlocks, spare: WkwCheck | None, shard: Vec3) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Choose where each block comes from: the file itself, the spare one, or nowhere; and its place there."""
     source, bounds = np.where(sound.bounds[:, 1] > 0, _OWN, _NOWHERE), sound.bounds.copy()
-    if spare is not None and os.path.exists(file_path(spare.folder, shard)):
+    if spare is not None and files.exists(file_path(spare.folder, shard)):
         other = spare.sound_blocks(shard)
         if other.header is not None and sound.header is not None and other.header.is_compressed == sound.header.is_compressed:
             fills = (source == _NOWHERE) & (other.bounds[:, 1] > 0)
@@ -103,16 +102,16 @@ def _stretches(source: npt.NDArray[np.int64], bounds: npt.NDArray[np.int64]) -> 
 
 def set_aside(path: str, mag_folder: str, shard: Vec3 | None, why: str, *, keep: bool = False) -> str:
     """Move what is broken into the quarantine beside its mag, with a text that says why."""
-    parent, mag = os.path.split(mag_folder)
-    inside = os.path.basename(path) if shard is None else file_path("", shard).lstrip("/")
+    parent, mag = split(mag_folder)
+    inside = basename(path) if shard is None else file_path("", shard).lstrip("/")
     place = free_place(f"{parent}/{QUARANTINE_NAME}/{mag}/{inside}")
-    os.makedirs(os.path.dirname(place), exist_ok=True)
+    files.makedirs(dirname(place))
     publish_bytes(f"{place}.txt", f"{path}\n{why}\n".encode())
     if not keep:
         shutil.move(path, place)
         return place
     try:
-        os.link(path, place)
+        files.link(path, place)
     except OSError:  # another disk, or no hard links: a copy
         shutil.copy2(path, place)
     return place
@@ -121,7 +120,7 @@ def set_aside(path: str, mag_folder: str, shard: Vec3 | None, why: str, *, keep:
 def free_place(path: str) -> str:
     """Give a path that is not taken."""
     number, place = 0, path
-    while os.path.lexists(place):
+    while files.lexists(place):
         number += 1
         place = f"{path}.{number}"
     return place

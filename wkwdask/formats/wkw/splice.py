@@ -22,7 +22,8 @@ from wkwdask.geometry.grid import cell_box
 from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encoding
 from wkwdask.model.receipts import Receipt
 from wkwdask.model.translated import TranslatedVolume
-from wkwdask.store.local import NewFile, make_folders_below
+from wkwdask.store import files
+from wkwdask.store.new_files import NewFile
 from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Vec3
+    from wkwdask.model.store import NewFile as WrittenFile
 
     Stored = WkwVolume | TranslatedVolume[WkwVolume] | MergedVolume
 
@@ -115,7 +117,7 @@ class _Splice:
         self._absent: list[str] = []
 
     def _open_file(self) -> NewFile:
-        make_folders_below(self._target.folder, os.path.dirname(self._path))
+        files.make_folders_below(self._target.folder, os.path.dirname(self._path))
         return NewFile(self._path, self._target.parts_folder)
 
     def run(self) -> Receipt:
@@ -146,7 +148,7 @@ class _Splice:
             raise
         return self._published(file)
 
-    def _published(self, file: NewFile) -> Receipt:
+    def _published(self, file: WrittenFile) -> Receipt:
         file.publish(flush_folder=self._target.is_living, keep_equal=True)
         status = os.stat(self._path)
         return Receipt(self._shard, self._box, voxels=self._box.volume, path=self._path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)

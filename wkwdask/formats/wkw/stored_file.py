@@ -6,7 +6,6 @@ Open files and their table pages are kept for a while, within fixed bounds, and 
 from __future__ import annotations
 
 import itertools
-import os
 import stat
 import threading
 from dataclasses import dataclass, field
@@ -20,9 +19,10 @@ from wkwdask.formats.wkw.header import HEADER_NBYTES, WkwHeader, parse_header
 from wkwdask.formats.wkw.jump_table import parse_jump_table, raw_block_bounds, slice_range
 from wkwdask.kernels.blocks.batch import decode_into, zero_encoding
 from wkwdask.kernels.blocks.layout import CODE, OFFSET, SIZE
-from wkwdask.kernels.blocks.locate import Located, locate_blocks, read_ranges
-from wkwdask.store.local import pread_into
+from wkwdask.kernels.blocks.locate import Located, locate_blocks
+from wkwdask.store import files
 from wkwdask.store.lru import Lru
+from wkwdask.store.paths import dirname
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
     from wkwdask.kernels.blocks.zeros import Zeros
-    from wkwdask.store.local import NewFile
+    from wkwdask.store.new_files import NewFile
     from wkwdask.store.pieces import Pieces
 
 PAGE_LEN = 32
@@ -65,17 +65,14 @@ class Reading:
 class WkwFile:
     """One open data file."""
 
-    def __init__(self, path: str, fd: int, mag_header: WkwHeader) -> None:
-        self._fd = fd
-        self.path = path
-        self.nbytes = os.fstat(fd).st_size
+    def __init__(self, file: files.OpenFile, mag_header: WkwHeader) -> None:
+        self._file = file
+        self.path = file.name
+        self.nbytes = file.nbytes
         self.mag_header = mag_header
-        self.header = parse_header(os.pread(fd, HEADER_NBYTES, 0), path, is_data_file=True)
-        mag_header.check_same_mag(self.header, path)
+        self.header = parse_header(file.read_some(HEADER_NBYTES, 0), file.name, is_data_file=True)
+        mag_header.check_same_mag(self.header, file.name)
         self._pages: Lru[npt.NDArray[np.int64]] = Lru(_PAGES_PER_FILE)
-
-    def __del__(self) -> None:
-        os.close(self._fd)
 
     def read_into(self, reading: Reading, page: int, low: Vec3, high: Vec3, origin: Vec3) -> int:
         """Read and decode the blocks of a box that lie in one page of the jump table."""
@@ -86,7 +83,7 @@ class WkwFile:
         batches = found.batches.tolist()
         for (first, first_range, nbytes), (last, last_range, _) in itertools.pairwise(batches):
             memory = read_buffer(nbytes)
-            self._read_ranges(found.ranges[first_range:last_range], memory)
+            self._file.read_ranges(found.ranges[first_range:last_range], memory)
             decoded = decode_into(
                 memory, found.blocks[first:last], reading.out, block_len=header.block_len, num_channels=header.num_channels,
                 first_channel=reading.first_channel, block_type=header.block_type, fill_zeros=reading.zeros.at_once,
@@ -111,11 +108,11 @@ class WkwFile:
 
     def copy(self, offset: int, nbytes: int, output: Pieces) -> None:
         """Append stored bytes to a new file."""
-        output.copy(self._fd, offset, nbytes, self.path)
+        output.copy(self._file, offset, nbytes)
 
     def copy_whole(self, file: NewFile) -> None:
         """Write all bytes to a new file."""
-        file.copy_from(self._fd, self.nbytes, self.path)
+        file.copy_from(self._file, self.nbytes)
 
     def is_all_zero(self, bounds: npt.NDArray[np.int64], zero: npt.NDArray[np.uint8]) -> bool:
         """Tell whether stored blocks are all like a given one, that of zeros; few bytes are read where they are not."""
@@ -125,7 +122,7 @@ class WkwFile:
         for first in range(0, len(bounds) - 1, step):
             count = min(step, len(bounds) - 1 - first)
             stored = read_buffer(count * zero.size)
-            pread_into(self._fd, stored, int(bounds[first]), self.path)
+            self._file.read_into(stored, int(bounds[first]))
             if (stored.reshape(count, zero.size) != zero).any():
                 return False
         return True
@@ -145,13 +142,6 @@ class WkwFile:
         """Read and check the whole jump table."""
         for number in range(-(-self.header.blocks_per_file // _PAGE_ENTRIES)):
             self._page(number)
-
-    def _read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
-        """Read byte ranges; what one fast pass did not fill is read again with care, so that errors are told in full."""
-        missed = read_ranges(self._fd, ranges, memory)
-        if missed >= 0:
-            for offset, place, length in ranges[missed:].tolist():
-                pread_into(self._fd, memory[place : place + length], offset, self.path)
 
     def _where(self, found: Located, page: int, n: int) -> tuple[str, int]:
         """Name a block for an error, with its stored length."""
@@ -180,7 +170,7 @@ class WkwFile:
             count = min(_PAGE_ENTRIES, header.blocks_per_file - first)
             if header.is_compressed:
                 offset, nbytes = slice_range(first, count)
-                page = parse_jump_table(os.pread(self._fd, nbytes, offset), header, first, count, self.nbytes, self.path)
+                page = parse_jump_table(self._file.read_some(nbytes, offset), header, first, count, self.nbytes, self.path)
             else:
                 page = raw_block_bounds(header, first, count, self.nbytes, self.path)
             self._pages.put(number, page)
@@ -201,12 +191,12 @@ def open_wkw_file(path: str, mag_header: WkwHeader, header_path: str) -> WkwFile
 def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
     """Open a data file as :func:`open_wkw_file` does; for one that is absent the caller still has to call :func:`check_absence`."""
     try:
-        status = os.lstat(path)
+        status = files.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     if stat.S_ISLNK(status.st_mode):
         try:
-            status = os.stat(path)
+            status = files.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             raise _dangling(path) from None
     if not stat.S_ISREG(status.st_mode):
@@ -215,23 +205,23 @@ def open_if_stored(path: str, mag_header: WkwHeader) -> WkwFile | None:
     kept = _open_files.get(path)
     if kept is not None and kept[0] == signature and (kept[1].mag_header is mag_header or kept[1].mag_header == mag_header):
         return kept[1]
-    file = WkwFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC), mag_header)
+    file = WkwFile(files.open_file(path), mag_header)
     _open_files.put(path, (signature, file))
     return file
 
 
 def check_absence(header_path: str, paths: Iterable[str] = ()) -> None:
     """Make sure that absent files are zeros, and not out of reach."""
-    if not os.path.exists(header_path):
+    if not files.exists(header_path):
         raise mag_is_gone(header_path)
-    rows = {os.path.dirname(path) for path in paths}
-    for folder in {*rows, *(os.path.dirname(row) for row in rows)}:
+    rows = {dirname(path) for path in paths}
+    for folder in {*rows, *(dirname(row) for row in rows)}:
         check_folder(folder)
 
 
 def check_folder(folder: str) -> None:
     """Make sure that a folder which holds nothing is no symbolic link to what is not there."""
-    if os.path.islink(folder) and not os.path.exists(folder):
+    if files.islink(folder) and not files.exists(folder):
         raise _dangling(folder)
 
 

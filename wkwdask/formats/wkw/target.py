@@ -29,7 +29,8 @@ from wkwdask.kernels.blocks.batch import compress_bound, encode_from, zero_encod
 from wkwdask.model.receipts import Receipt, Stats, merge_receipts
 from wkwdask.model.run import RunTable, join_order
 from wkwdask.plans.chunks import largest_multiple
-from wkwdask.store.local import NewFile, make_folders_below, publish_bytes, remove_file, remove_tree
+from wkwdask.store import files
+from wkwdask.store.new_files import NewFile, publish_bytes
 from wkwdask.store.pieces import Pieces
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class WkwTarget:
 
     def remove_parts(self, shard: Vec3) -> None:
         """Remove the part files of a file that was joined."""
-        remove_tree(self._parts_of(shard))
+        files.remove_tree(self._parts_of(shard))
 
     def _parts_of(self, shard: Vec3) -> str:
         return f"{self.parts_folder}/z{shard[2]}y{shard[1]}x{shard[0]}"
@@ -184,9 +185,9 @@ class WkwTarget:
                 runs += self._kept_blocks(shard, [part.box for part in parts])
             if not runs:
                 if self.is_living:
-                    remove_file(path)
+                    files.remove_file(path)
                 return receipt
-            make_folders_below(self.folder, os.path.dirname(path))
+            files.make_folders_below(self.folder, os.path.dirname(path))
             self._write_joined(path, runs)
         status = os.stat(path)
         return replace(receipt, path=path, nbytes=status.st_size, mtime_ns=status.st_mtime_ns)
@@ -362,7 +363,7 @@ class WkwPartWriter:
 
     def _open_file(self) -> NewFile:
         target = self._target
-        make_folders_below(target.folder if self._part is None else target.parts_folder, os.path.dirname(self._path))
+        files.make_folders_below(target.folder if self._part is None else target.parts_folder, os.path.dirname(self._path))
         return NewFile(self._path, target.parts_folder, flush=self._part is None)
 
     @property

@@ -28,7 +28,7 @@ from wkwdask.kernels.blocks.layout import cube_table
 from wkwdask.kernels.blocks.zeros import Zeros
 from wkwdask.model.states import file_states
 from wkwdask.plans.cells import SparseCells, cell_map, count_cells
-from wkwdask.store.local import numbered
+from wkwdask.store import files
 from wkwdask.store.provenance import read_box
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def read_header(folder: str) -> WkwHeader:
 
 def list_files(folder: str) -> Iterator[Vec3]:
     """Go through the data files of a mag, in no order."""
-    for z, z_folder in numbered(folder, "z"):
-        for y, y_folder in numbered(z_folder, "y"):
-            for x, _ in numbered(y_folder, "x", ".wkw"):
+    for z, z_folder in files.numbered(folder, "z"):
+        for y, y_folder in files.numbered(z_folder, "y"):
+            for x, _ in files.numbered(y_folder, "x", ".wkw"):
                 yield x, y, z
 
 
@@ -85,7 +85,7 @@ def count_files(folder: str, until: float) -> tuple[int, int, bool]:
 
 def _listed(folder: str, prefix: str, wanted: range, suffix: str = "") -> list[tuple[int, str]]:
     """List numbered entries of a folder; that it is a link to nowhere is an error."""
-    entries = [(number, path) for number, path in numbered(folder, prefix, suffix) if number in wanted]
+    entries = [(number, path) for number, path in files.numbered(folder, prefix, suffix) if number in wanted]
     if not entries:
         check_folder(folder)
     return entries
@@ -114,7 +114,7 @@ def _strays(folder: str) -> Iterator[str]:
 
 def _own(folder: str, prefix: str) -> Iterator[tuple[int, str]]:
     """List numbered folders, but not links to some: what is behind these stays."""
-    return ((number, path) for number, path in numbered(folder, prefix) if not os.path.islink(path))
+    return ((number, path) for number, path in files.numbered(folder, prefix) if not os.path.islink(path))
 
 
 def _others(folder: str, pattern: re.Pattern[str], names: tuple[str, ...] = ()) -> Iterator[str]:

@@ -22,7 +22,7 @@ from wkwdask.model.extras import need
 from wkwdask.model.image import Image, Level
 from wkwdask.model.levels import Lengths, mag_of
 from wkwdask.model.parsing import reading, reason_of
-from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.paths import is_remote, local_path
 from wkwdask.store.store import open_store, remote_options
 from wkwdask.store.url_name import UrlName
 

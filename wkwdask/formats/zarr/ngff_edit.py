@@ -15,8 +15,9 @@ from wkwdask.formats.zarr.ngff import check_version
 from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, with_entries
 from wkwdask.model.json_text import parse_object
 from wkwdask.model.levels import is_number
-from wkwdask.store.local import publish_bytes, remove_temporaries
+from wkwdask.store import files
 from wkwdask.store.locks import locked_file
+from wkwdask.store.new_files import publish_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,14 +91,14 @@ def update_attributes(folder: str, zarr_format: int, change: Callable[[dict[str,
     name = FILE_NAME if zarr_format == 3 else _ATTRIBUTES
     path = os.path.realpath(f"{folder}/{name}")
     with locked_file(path, f"change of {path}"):
-        remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
+        files.remove_temporaries(*os.path.split(path))  # whoever wrote one held this lock, and is dead
         document = _read(path)
         if zarr_format == 3:
             before = group_document({}) if document is None else document
             after = {**before, "attributes": change(copy.deepcopy(_attributes_of(before, path)))}
             after.pop("consolidated_metadata", None)  # it tells of the group as it was
         else:
-            remove_temporaries(folder, _GROUP)
+            files.remove_temporaries(folder, _GROUP)
             if not os.path.exists(f"{folder}/{_GROUP}"):
                 publish_bytes(f"{folder}/{_GROUP}", format_document({"zarr_format": 2}))
             after = change(copy.deepcopy(document or {}))

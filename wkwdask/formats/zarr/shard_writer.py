@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from wkwdask.formats.part_file import Run
     from wkwdask.geometry.mag import Vec3
-    from wkwdask.store.local import NewFile
+    from wkwdask.store.new_files import NewFile
 
 
 class ZarrShardOutput:

@@ -17,7 +17,8 @@ from wkwdask.formats.zarr.documents import FILE_NAME, format_document
 from wkwdask.formats.zarr.shard_writer import ZarrShardOutput
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.bounding_box import BoundingBox
-from wkwdask.store.local import NewFile, make_folders_below
+from wkwdask.store import files
+from wkwdask.store.new_files import NewFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +120,7 @@ class ZarrTarget(ShardableTarget):
         return ZarrShardOutput(self.shard_cells, lambda: self._new_file(self.shard_path(shard)))
 
     def _new_file(self, path: str) -> NewFile:
-        make_folders_below(self.folder, os.path.dirname(path))
+        files.make_folders_below(self.folder, os.path.dirname(path))
         return NewFile(path, self.parts_folder)
 
     def is_whole_shard(self, path: str, nbytes: int) -> bool:

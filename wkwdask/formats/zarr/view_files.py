@@ -17,7 +17,9 @@ from wkwdask.formats.zarr.documents import FILE_NAME, array_document, format_doc
 from wkwdask.formats.zarr.marks import MARK, is_view
 from wkwdask.formats.zarr.ngff_image import image_attributes, label_attributes, letters_of, level_of, multiscale
 from wkwdask.formats.zarr.views import labels_of, rgb_range
-from wkwdask.store.local import fsync_folder, is_remote, publish_bytes, remove_file
+from wkwdask.store import files
+from wkwdask.store.new_files import publish_bytes
+from wkwdask.store.paths import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -228,7 +230,7 @@ def _remove(folder: str, removed: list[str]) -> bool:
     path = f"{folder}/{FILE_NAME}"
     if not is_view(path):
         return False
-    remove_file(path)
+    files.remove_file(path)
     removed.append(path)
     return True
 
@@ -251,4 +253,4 @@ def _remove_labels(folder: str, removed: list[str]) -> None:
     _remove(folder, removed)
     with contextlib.suppress(OSError):
         os.rmdir(folder)
-        fsync_folder(os.path.dirname(folder))
+        files.fsync_folder(os.path.dirname(folder))

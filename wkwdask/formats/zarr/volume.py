@@ -22,8 +22,8 @@ from wkwdask.geometry.grid import cells
 from wkwdask.kernels.arrays.extremes import is_zero
 from wkwdask.kernels.arrays.turned_copy import copy_into
 from wkwdask.model.extras import need
-from wkwdask.store.local import is_remote
 from wkwdask.store.lru import Lru
+from wkwdask.store.paths import is_remote
 from wkwdask.store.store import remote_options
 
 if TYPE_CHECKING:

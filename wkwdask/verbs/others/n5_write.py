@@ -22,8 +22,8 @@ from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.geometry.mag import Mag, Vec3
 from wkwdask.runs.stage import check_existing, stage, stage_array
 from wkwdask.runs.staged import settings_of
-from wkwdask.store.local import is_remote
-from wkwdask.store.store import LocalStore
+from wkwdask.store.paths import is_remote
+from wkwdask.store.store import FolderStore
 from wkwdask.verbs.foreign_import import imported_mag
 from wkwdask.verbs.rechunk import copied
 
@@ -105,7 +105,7 @@ def n5_place(folder: str, *, is_level: bool | None = None) -> N5Place:
             raise ExistsError(f"{path}: holds WKW data; write N5 to a folder of its own")
     above, root = os.path.dirname(folder), None
     while above not in ("/", ""):
-        document = read_attributes(LocalStore(above))
+        document = read_attributes(FolderStore(above))
         if document is not None and is_dataset(document):
             raise ExistsError(f"{folder}: lies inside of the N5 dataset {above}, whose blocks are stored there")
         if root is None and ((document is not None and "n5" in document) or above.endswith(".n5")):
@@ -117,9 +117,9 @@ def n5_place(folder: str, *, is_level: bool | None = None) -> N5Place:
 
 def _known_lengths(group: str) -> Lengths | None:
     """Read the lengths of a voxel of the finest level that a group has already."""
-    document = read_attributes(LocalStore(group)) or {}
+    document = read_attributes(FolderStore(group)) or {}
     try:
-        own = read_attributes(LocalStore(group), "s0") or {}
+        own = read_attributes(FolderStore(group), "s0") or {}
     except CorruptError:
         own = {}
     return lengths_of(level_attributes(own, document, "s0"), "xyz")

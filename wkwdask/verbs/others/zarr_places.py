@@ -11,7 +11,7 @@ from wkwdask.formats.precomputed.layer import holds_wkw
 from wkwdask.formats.zarr.folder import array_record
 from wkwdask.formats.zarr.ngff_edit import LABELS, image_of, read_attributes
 from wkwdask.geometry.mag import Mag
-from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -11,7 +11,7 @@ from wkwdask.formats.webknossos.datasource import check_layer_name
 from wkwdask.geometry.mag import Mag
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
-from wkwdask.store.local import local_path
+from wkwdask.store.paths import local_path
 from wkwdask.verbs.foreign_import import Import, SourceOptions, staged_import, token_of
 from wkwdask.verbs.wkw.mags import box_setting
 from wkwdask.verbs.wkw.places import Place, edit_for, in_new_dataset, place_of, voxel_size_of_new

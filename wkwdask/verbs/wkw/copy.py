@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from wkwdask.formats.webknossos.dataset import locate, read_datasource
 from wkwdask.formats.webknossos.datasource import FILE_NAME
-from wkwdask.store.local import is_remote
+from wkwdask.store.paths import is_remote
 from wkwdask.verbs.wkw.rechunk import find_moves
 
 if TYPE_CHECKING:

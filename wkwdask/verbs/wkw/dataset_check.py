@@ -26,8 +26,9 @@ from wkwdask.geometry.mag import Mag
 from wkwdask.model.faults import Fault
 from wkwdask.model.voxel_type import element_class
 from wkwdask.runs.job_records import JobState, job_states, problem_of
-from wkwdask.store.local import is_remote, local_path, numbered
+from wkwdask.store import files
 from wkwdask.store.locks import is_lock, lock_owner
+from wkwdask.store.paths import is_remote, local_path
 from wkwdask.store.records import RECORD_NAME, read_record
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def _find_mag(path: str) -> tuple[list[Image], str | None, DataSource | None, Ma
 
 def looks_like_mag(folder: str) -> bool:
     """Tell whether a folder holds a mag, even one that lacks its header or all its files."""
-    return os.path.isfile(f"{folder}/{HEADER_NAME}") or next(numbered(folder, "z"), None) is not None
+    return os.path.isfile(f"{folder}/{HEADER_NAME}") or next(files.numbered(folder, "z"), None) is not None
 
 
 def _mag_folders(layer_folder: str) -> Iterator[tuple[Mag, str]]:

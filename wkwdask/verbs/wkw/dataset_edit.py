@@ -15,8 +15,9 @@ from wkwdask.formats.webknossos.dataset import make_layer, read_datasource, upda
 from wkwdask.formats.webknossos.datasource import FILE_NAME, is_folder_name, layer_entry
 from wkwdask.formats.webknossos.datasource_edits import path_holders, with_entry, with_explicit_paths, with_new_name, with_paths
 from wkwdask.runs.job_records import JobState, job_states
-from wkwdask.store.local import exchange, fsync_folder, is_remote
+from wkwdask.store import files
 from wkwdask.store.locks import GUARD_NAME, guarded, lock_holder
+from wkwdask.store.paths import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -112,11 +113,11 @@ def _swap(dataset: str, old: str, new: str) -> None:
     here, there = f"{dataset}/{old}", f"{dataset}/{new}"
     if _leads_to(there, old):
         update_datasource(dataset, lambda document: with_paths(document, _mover(dataset, old, new)))  # where an earlier call could not swap them
-        if not exchange(here, there):
+        if not files.exchange(here, there):
             _stay(dataset, old, new)
             os.unlink(there)
             return
-        fsync_folder(dataset)
+        files.fsync_folder(dataset)
     if _leads_to(here, old):  # what was the link leads to itself now
         os.unlink(here)
 

@@ -30,10 +30,12 @@ from wkwdask.runs.progress import Progress
 from wkwdask.runs.report import MagReport, Report
 from wkwdask.runs.stage import check_existing
 from wkwdask.runs.staged import check_same_settings, settings_of
+from wkwdask.store import files
 from wkwdask.store.json_record import format_job_record, read_job_record
-from wkwdask.store.local import fsync_folder, local_path, publish_bytes, publish_folder, remove_tree
 from wkwdask.store.locks import guarded, release_lock, take_lock
+from wkwdask.store.new_files import publish_bytes
 from wkwdask.store.owner import Owner
+from wkwdask.store.paths import local_path
 from wkwdask.verbs.export import ExportJob
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, source_token
 
@@ -128,7 +130,7 @@ class Export(Work[Report]):
             take_lock(self.target, self.owner)
         try:
             if not os.path.lexists(self.staged):
-                remove_tree(self.root)  # of an export that was killed when its target had appeared, or before anything was written
+                files.remove_tree(self.root)  # of an export that was killed when its target had appeared, or before anything was written
             _check_free(self.target, self.existing, is_file=self.is_file)
             self._take_over()
         except BaseException:
@@ -139,7 +141,7 @@ class Export(Work[Report]):
         """Keep what an interrupted start left, where it is of the same export."""
         path = f"{self.root}/{_SETTINGS_NAME}"
         if self.existing == "overwrite" or not os.path.exists(path):
-            remove_tree(self.root)
+            files.remove_tree(self.root)
         else:
             check_no_links(self.root)
             check_same_settings(self.root, self.settings, read_job_record(path) or {})
@@ -155,7 +157,7 @@ class Export(Work[Report]):
         """End this attempt: what its journal tells stays for the next one; nothing stays of one that finished no task."""
         try:
             if next(read_journal(self.root), None) is None:
-                remove_tree(self.root)
+                files.remove_tree(self.root)
             else:
                 error.add_note('what was finished is kept: the same call goes on from there, existing="overwrite" starts anew')
         finally:
@@ -187,15 +189,15 @@ class Export(Work[Report]):
     def publish(self, seconds: float, note: str) -> Report:
         """Let the target appear."""
         check_not_replaced(self.mag)
-        nbytes, files = _flush(self.staged)
+        nbytes, num_files = _flush(self.staged)
         if os.path.isdir(self.staged):
-            publish_folder(self.staged, self.target)
+            files.publish_folder(self.staged, self.target)
         else:
             os.replace(self.staged, self.target)
-            fsync_folder(os.path.dirname(self.target))
-        remove_tree(self.root)
+            files.fsync_folder(os.path.dirname(self.target))
+        files.remove_tree(self.root)
         box = self.form.box
-        entry = MagReport(self.target, files, box.volume, nbytes, None, None, None)
+        entry = MagReport(self.target, num_files, box.volume, nbytes, None, None, None)
         if isinstance(self.output(), SectionsOutput):
             note = "\n".join(filter(None, [note, _SECTIONS_NOTE]))
         return Report((entry,), box.volume * self.mag.num_channels * self.mag.dtype.itemsize, seconds, note)
@@ -293,5 +295,5 @@ def _flush(path: str) -> tuple[int, int]:
         finally:
             os.close(fd)
     for folder, _, _ in os.walk(path, topdown=False):
-        fsync_folder(folder)
+        files.fsync_folder(folder)
     return nbytes, len(paths)

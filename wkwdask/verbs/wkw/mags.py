@@ -18,7 +18,7 @@ from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.plans.cells import SparseCells
 from wkwdask.plans.mag_ladder import check_one_ladder
-from wkwdask.store.local import is_remote
+from wkwdask.store.paths import is_remote
 from wkwdask.verbs.wkw.places import check_inside_dataset, json_path, real_folder
 from wkwdask.verbs.wkw.write import check_level, new_header
 

@@ -18,7 +18,8 @@ from wkwdask.model.levels import Lengths, lengths_in, ratio_of
 from wkwdask.model.voxel_type import element_class
 from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.runs.job_records import targets_of_jobs
-from wkwdask.store.local import is_remote, local_path, numbered
+from wkwdask.store import files
+from wkwdask.store.paths import is_remote, local_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -175,10 +176,10 @@ def check_files_inside(layer: Image, folder: str, shards: ShardBox | None = None
     """Refuse to change files of a mag that is there where folders in it are links that leave the dataset, unless that is allowed."""
     if layer.container.allow_external or dataset_of(layer) is None:
         return
-    for z, z_folder in numbered(folder, "z"):
+    for z, z_folder in files.numbered(folder, "z"):
         if shards is not None and not shards.low[2] <= z < shards.high[2]:
             continue
-        inside = (path for y, path in numbered(z_folder, "y") if shards is None or shards.low[1] <= y < shards.high[1])
+        inside = (path for y, path in files.numbered(z_folder, "y") if shards is None or shards.low[1] <= y < shards.high[1])
         for path in (z_folder, *inside):
             if os.path.islink(path):
                 check_inside_dataset(layer, path)

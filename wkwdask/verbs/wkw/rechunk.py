@@ -23,7 +23,7 @@ from wkwdask.plans.upsample import plan_upsampling
 from wkwdask.runs.job_records import find_unfinished, is_untouched
 from wkwdask.runs.stage import check_existing, stage
 from wkwdask.runs.staged import finish_what_was_left, settings_of
-from wkwdask.store.local import is_remote, local_path
+from wkwdask.store.paths import is_remote, local_path
 from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.rechunk import Rechunk
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, edit_of, presence, source_token

@@ -21,7 +21,7 @@ from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import Report
 from wkwdask.runs.stage import check_existing, stage_array
 from wkwdask.runs.staged import StagedMags, settings_of
-from wkwdask.store.local import remove_temporaries
+from wkwdask.store import files
 from wkwdask.store.locks import ShardBox, guarded
 from wkwdask.store.records import RECORD_NAME, merge_record
 from wkwdask.verbs.wkw.mags import box_setting
@@ -77,7 +77,7 @@ class StagedRegion(StagedMags):
         (tally,), (folder,) = tallies, self.folders
         tally.check()
         with guarded(self.parent):  # other jobs may write other files
-            remove_temporaries(folder, RECORD_NAME)  # of one that was killed right here
+            files.remove_temporaries(folder, RECORD_NAME)  # of one that was killed right here
             merge_record(folder, tally.shards)
         made = tally.report(folder, whole=False)
         if self.segmentation is not None and isinstance(made.maximum, int):

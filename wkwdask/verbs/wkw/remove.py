@@ -19,9 +19,10 @@ from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.job_records import check_no_job
 from wkwdask.runs.job_removals import REMOVAL, discard_dead_jobs, end_removal, find_removals
 from wkwdask.runs.staged import settings_of
-from wkwdask.store.local import count_tree, is_remote, local_path
+from wkwdask.store import files
 from wkwdask.store.locks import locked_file
 from wkwdask.store.owner import Owner
+from wkwdask.store.paths import is_remote, local_path
 from wkwdask.verbs.remove import RemoveJob
 from wkwdask.verbs.wkw.copy import data_format, other_files
 from wkwdask.verbs.wkw.places import dataset_of, other_layers_with, outside_of, real_folder
@@ -79,7 +80,7 @@ class Removal:
 
     def count(self) -> tuple[int, int]:
         """Count the files and their bytes."""
-        counts = [count_tree(folder) for folder in self.folders]
+        counts = [files.count_tree(folder) for folder in self.folders]
         return sum(files for files, _ in counts), sum(nbytes for _, nbytes in counts)
 
 

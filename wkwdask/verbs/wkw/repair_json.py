@@ -13,8 +13,8 @@ from wkwdask.formats.wkw.mend import set_aside
 from wkwdask.geometry.mag import Mag
 from wkwdask.model.voxel_type import element_class
 from wkwdask.store.json_edit import read_object
-from wkwdask.store.local import publish_bytes
 from wkwdask.store.locks import locked_file
+from wkwdask.store.new_files import publish_bytes
 from wkwdask.verbs.repair import JSON, Action, Left, RepairOptions
 from wkwdask.verbs.wkw.places import default_category
 

@@ -12,7 +12,7 @@ from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.geometry.mag import Mag
 from wkwdask.plans.regions import RegionGrid
 from wkwdask.runs.job_records import JobState, job_states
-from wkwdask.store.local import remove_tree
+from wkwdask.store import files
 from wkwdask.store.locks import guarded, is_lock, remove_stale_lock
 from wkwdask.verbs.compare import HoldsSpec
 from wkwdask.verbs.repair import FINISH, REMOVE, Action, Left, RepairOptions, why
@@ -141,7 +141,7 @@ class LeftoverRepair:
             with guarded(folder):
                 refused = {root for root, state in job_states(folder) if state is JobState.REFUSED}
                 for path in refused.intersection(self._refused[folder]):
-                    remove_tree(path)
+                    files.remove_tree(path)
 
     def remove(self, folder: str) -> None:
         """Remove what else is left in a layer or dataset, locks aside."""
@@ -178,6 +178,6 @@ def _opened(original: MagScope, copy: str) -> tuple[WkwVolume, WkwVolume] | None
 
 def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
-        remove_tree(path)
+        files.remove_tree(path)
     elif os.path.lexists(path):
         os.unlink(path)

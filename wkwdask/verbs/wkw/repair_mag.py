@@ -14,7 +14,7 @@ from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import HEADER_NAME, file_path
 from wkwdask.runs.drive import Phase
 from wkwdask.runs.job import FlatJob, Result
-from wkwdask.store.local import publish_bytes
+from wkwdask.store.new_files import publish_bytes
 from wkwdask.verbs.pyramid import RegionSpec
 from wkwdask.verbs.wkw.dataset_check import MagScope, check_header
 from wkwdask.verbs.wkw.verify import check_of

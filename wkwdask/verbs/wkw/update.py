@@ -22,8 +22,9 @@ from wkwdask.plans.pyramid import check_steps
 from wkwdask.runs.drive import Phase, Work
 from wkwdask.runs.job_folder import JobFolder
 from wkwdask.runs.report import Report, counted
-from wkwdask.store.local import is_remote, remove_temporaries
+from wkwdask.store import files
 from wkwdask.store.owner import Owner
+from wkwdask.store.paths import is_remote
 from wkwdask.store.provenance import PROVENANCE_NAME, read_making, read_provenance, write_provenance
 from wkwdask.store.records import RECORD_NAME, read_record
 from wkwdask.verbs.update import LivingMag, UpdateJob
@@ -66,7 +67,7 @@ class Update:
                 raise LockedError(f"{self.folder.parent}: another job changed the mags just now; start again")
             for mag in now.mags:
                 for name in (RECORD_NAME, PROVENANCE_NAME):  # of an update that was killed
-                    remove_temporaries(mag.target.folder, name)
+                    files.remove_temporaries(mag.target.folder, name)
                 mag.target.prepare()
         except BaseException:
             self.folder.discard()

@@ -18,7 +18,7 @@ from wkwdask.runs.drive import Outcome, Phase, Plan
 from wkwdask.runs.report import Report
 from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
-from wkwdask.store.local import is_remote
+from wkwdask.store.paths import is_remote
 from wkwdask.store.provenance import read_provenance
 from wkwdask.store.records import RECORD_COLUMNS, read_record
 from wkwdask.verbs.upsample import UpsampleJob, is_current

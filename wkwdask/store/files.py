@@ -1,0 +1,434 @@
+"""Files by path, on a file system or in memory: functions named as those of ``os`` do the same with both.
+
+All else in the package that touches files calls these functions, or a store made of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat as modes
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+
+import numpy as np
+
+from wkwdask.errors import CorruptError, MissingError
+from wkwdask.model.store import FileState
+from wkwdask.store.local import LocalFile, LocalFileSystem
+from wkwdask.store.memory import MEMORY_FILES, MemoryFile
+from wkwdask.store.paths import dirname, is_memory, join, relpath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from wkwdask.model.store import StoredEntry, StoredFile
+
+TEMPORARY_SUFFIX = ".wkwdask-tmp"
+_REMOVE_ATTEMPTS = 5
+_LOCAL_FILES = LocalFileSystem()
+OpenFile = LocalFile | MemoryFile
+
+
+class Output(Protocol):
+    """A file that is open for writing."""
+
+    def append(self, data: bytes) -> int: ...
+
+    def write(self, data: memoryview, offset: int, *, flush: bool = False) -> None: ...
+
+    def copy_from(self, source: StoredFile, nbytes: int, *, flush: bool) -> None: ...
+
+    def start_writing_back(self, nbytes: int, offset: int = 0) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def set_nbytes(self, nbytes: int) -> None: ...
+
+    def set_permissions(self, like: os.stat_result) -> None: ...
+
+    def status(self) -> os.stat_result: ...
+
+    def close(self) -> None: ...
+
+
+class FileSystem(Protocol):
+    """What a file system can do, see :class:`wkwdask.store.local.LocalFileSystem`."""
+
+    def open(self, path: str) -> LocalFile | MemoryFile: ...
+
+    def open_stream(self, path: str) -> BinaryIO: ...
+
+    def create(self, path: str, *, exclusive: bool = True, append: bool = False, mode: int = ...) -> Output: ...
+
+    def stat(self, path: str, *, follow: bool = True) -> os.stat_result: ...
+
+    def scandir(self, path: str) -> contextlib.AbstractContextManager[Iterator[StoredEntry]]: ...
+
+    def mkdir(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def remove_tree(self, path: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def exchange(self, first: str, second: str) -> bool: ...
+
+    def link(self, old: str, new: str) -> None: ...
+
+    def symlink(self, target: str, path: str) -> None: ...
+
+    def readlink(self, path: str) -> str: ...
+
+    def realpath(self, path: str) -> str: ...
+
+    def is_writable(self, path: str) -> bool: ...
+
+    def set_permissions(self, path: str, like: os.stat_result) -> None: ...
+
+    def free(self, path: str) -> tuple[int, int | None]: ...
+
+    def fsync_folder(self, folder: str) -> None: ...
+
+    def guarded(self, path: str) -> contextlib.AbstractContextManager[None]: ...
+
+
+def file_system(path: str) -> FileSystem:
+    """Return the file system of a path."""
+    return MEMORY_FILES if is_memory(path) else _LOCAL_FILES
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def open_file(path: str) -> OpenFile:
+    """Open a regular file for reading; errors are those of ``os.open``."""
+    return file_system(path).open(path)
+
+
+def open_stream(path: str) -> BinaryIO:
+    """Open a file as a stream of bytes."""
+    return file_system(path).open_stream(path)
+
+
+def read_bytes(path: str) -> bytes:
+    """Read a whole file."""
+    with open_stream(path) as file:
+        return file.read()
+
+
+def read_array(path: str, dtype: npt.DTypeLike, count: int = -1, offset: int = 0) -> npt.NDArray[Any]:
+    """Read values from a byte of a file on, at most so many."""
+    kind = np.dtype(dtype)
+    with open_file(path) as file:
+        there = max(0, file.nbytes - offset) // kind.itemsize
+        out = np.empty(there if count < 0 else min(count, there), kind)
+        file.read_into(out.view(np.uint8), offset)
+    return out
+
+
+def stat(path: str) -> os.stat_result:
+    """Return the inode, size, mode and times of a file or folder."""
+    return file_system(path).stat(path)
+
+
+def lstat(path: str) -> os.stat_result:
+    """Return the inode, size, mode and times of a file, folder or symbolic link."""
+    return file_system(path).stat(path, follow=False)
+
+
+def state_of(path: str) -> FileState | None:
+    """Return what changes when a regular file is replaced, None where there is none."""
+    try:
+        status = stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return FileState(status.st_size, status.st_mtime_ns) if modes.S_ISREG(status.st_mode) else None
+
+
+def _mode(path: str, *, follow: bool = True) -> int:
+    try:
+        return file_system(path).stat(path, follow=follow).st_mode
+    except (OSError, ValueError):
+        return 0
+
+
+def exists(path: str) -> bool:
+    """Check whether a path names something; a symbolic link to nothing does not."""
+    return bool(_mode(path))
+
+
+def lexists(path: str) -> bool:
+    """Check whether a path names something, be it a symbolic link to nothing."""
+    return bool(_mode(path, follow=False))
+
+
+def isdir(path: str) -> bool:
+    """Check whether a path names a folder."""
+    return modes.S_ISDIR(_mode(path))
+
+
+def isfile(path: str) -> bool:
+    """Check whether a path names a regular file."""
+    return modes.S_ISREG(_mode(path))
+
+
+def islink(path: str) -> bool:
+    """Check whether a path names a symbolic link."""
+    return modes.S_ISLNK(_mode(path, follow=False))
+
+
+def getsize(path: str) -> int:
+    """Return the size of a file [bytes]."""
+    return stat(path).st_size
+
+
+def samefile(first: str, second: str) -> bool:
+    """Check whether two paths name the same file or folder."""
+    return is_memory(first) == is_memory(second) and os.path.samestat(stat(first), stat(second))
+
+
+def scandir(path: str) -> contextlib.AbstractContextManager[Iterator[StoredEntry]]:
+    """List a folder, as ``os.scandir``."""
+    return file_system(path).scandir(path)
+
+
+def listdir(path: str) -> list[str]:
+    """List the names in a folder."""
+    with scandir(path) as entries:
+        return [entry.name for entry in entries]
+
+
+def walk(path: str, *, topdown: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Go through a folder and all below, as ``os.walk``; symbolic links are not followed."""
+    try:
+        with scandir(path) as scanned:
+            entries = list(scanned)
+    except OSError:
+        return
+    folders = [entry.name for entry in entries if entry.is_dir()]
+    names = [entry.name for entry in entries if not entry.is_dir()]
+    if topdown:
+        yield path, folders, names
+    for name in folders:
+        below = join(path, name)
+        if not islink(below):
+            yield from walk(below, topdown=topdown)
+    if not topdown:
+        yield path, folders, names
+
+
+def numbered(folder: str, prefix: str, suffix: str = "") -> Iterator[tuple[int, str]]:
+    """List entries named by a number, such as ``z12`` or ``x3.wkw``, in no order; an absent folder has none."""
+    try:
+        with scandir(folder) as entries:
+            for entry in entries:
+                digits = entry.name[len(prefix) : len(entry.name) - len(suffix)]
+                if entry.name == f"{prefix}{digits}{suffix}" and digits.isdecimal() and digits.isascii() and str(int(digits)) == digits:
+                    yield int(digits), entry.path
+    except (FileNotFoundError, NotADirectoryError):
+        return
+
+
+def realpath(path: str) -> str:
+    """Return the absolute path without symbolic links."""
+    return file_system(path).realpath(path)
+
+
+def readlink(path: str) -> str:
+    """Read where a symbolic link leads."""
+    return file_system(path).readlink(path)
+
+
+def is_writable(path: str) -> bool:
+    """Check whether this user may write a file or into a folder."""
+    return file_system(path).is_writable(path)
+
+
+def free(path: str) -> tuple[int, int | None]:
+    """Return how many bytes and files the file system of a path can still take; None where it does not limit the files."""
+    return file_system(path).free(path)
+
+
+def check_regular(path: str) -> None:
+    """Make sure that something is a file whose end is reached by reading it: no pipe, no device."""
+    try:
+        mode = stat(path).st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingError(f"{path}: not found") from None
+    if not modes.S_ISREG(mode):
+        raise CorruptError(f"{path}: not a regular file")
+
+
+def count_files(paths: Iterable[str]) -> tuple[int, int]:
+    """Count the existing ones of some files, and their bytes."""
+    files = nbytes = 0
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            nbytes += stat(path).st_size
+            files += 1
+    return files, nbytes
+
+
+def count_tree(folder: str) -> tuple[int, int]:
+    """Count the files in a folder and their bytes; symbolic links are not followed."""
+    files, nbytes = 0, 0
+    for path, _, names in walk(folder):
+        files += len(names)
+        nbytes += sum(lstat(f"{path}/{name}").st_size for name in names)
+    return files, nbytes
+
+
+# ------------------------------------------------------------------------------------------------ writing
+
+
+def create(path: str, *, exclusive: bool = True, append: bool = False) -> Output:
+    """Open a file for writing, which is made where it is absent."""
+    return file_system(path).create(path, exclusive=exclusive, append=append)
+
+
+def mkdir(path: str) -> None:
+    """Make a folder."""
+    file_system(path).mkdir(path)
+
+
+def makedirs(path: str) -> None:
+    """Make a folder and those above it; existing ones are fine."""
+    try:
+        mkdir(path)
+    except FileNotFoundError:
+        if dirname(path) == path:
+            raise
+        makedirs(dirname(path))
+        makedirs(path)
+    except OSError:
+        if not isdir(path):
+            raise
+
+
+def make_folders_below(folder: str, path: str) -> None:
+    """Make the folders of a path below a folder that exists."""
+    made = folder
+    for name in relpath(path, folder).split("/"):
+        made = join(made, name)
+        with contextlib.suppress(FileExistsError):
+            mkdir(made)
+
+
+def rmdir(path: str) -> None:
+    """Remove an empty folder."""
+    file_system(path).rmdir(path)
+
+
+def unlink(path: str) -> None:
+    """Remove a file or symbolic link."""
+    file_system(path).unlink(path)
+
+
+def rename(old: str, new: str) -> None:
+    """Rename a file or folder; a file or empty folder of the new name is replaced."""
+    file_system(old).rename(old, new)
+
+
+def exchange(first: str, second: str) -> bool:
+    """Swap two names in one step; False where the system cannot."""
+    return file_system(first).exchange(first, second)
+
+
+def link(old: str, new: str) -> None:
+    """Give a file a second name."""
+    file_system(old).link(old, new)
+
+
+def symlink(target: str, path: str) -> None:
+    """Make a symbolic link."""
+    file_system(path).symlink(target, path)
+
+
+def inherit_permissions(path: str, like: os.stat_result) -> None:
+    """Give a file or folder the mode and group of the one that it replaces, as far as this user may."""
+    file_system(path).set_permissions(path, like)
+
+
+def fsync_folder(folder: str) -> None:
+    """Make renames in a folder last."""
+    file_system(folder).fsync_folder(folder)
+
+
+def guarded(path: str) -> contextlib.AbstractContextManager[None]:
+    """Let one process at a time hold a file, where the file system can do that; the file goes with the last who holds it."""
+    return file_system(path).guarded(path)
+
+
+def publish_folder(staged: str, target: str) -> None:
+    """Put a complete folder in the place of another, or in a free place.
+
+    Notes
+    -----
+    One ``renameat2(RENAME_EXCHANGE)`` where the system has it. Else two renames: the old content goes to ``staged + ".old"`` first, so
+    that the same call can be made again after an interruption between them.
+    """
+    parked = f"{staged}.old"
+    if lexists(target) and not lexists(parked):
+        if exchange(staged, target):
+            fsync_folder(dirname(target))
+            return
+        rename(target, parked)
+    rename(staged, target)
+    if lexists(parked):
+        rename(parked, staged)
+    fsync_folder(dirname(target))
+
+
+def remove_file(path: str) -> None:
+    """Remove a file for good; an absent one is fine."""
+    try:
+        unlink(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    fsync_folder(dirname(path))
+
+
+def remove_temporaries(folder: str, name: str) -> None:
+    """Remove what killed writers of a file left; only where nobody can be writing it now."""
+    with scandir(folder) as entries:
+        left = [entry.path for entry in entries if entry.name.startswith(f".{name}.") and entry.name.endswith(TEMPORARY_SUFFIX)]
+    for path in left:
+        with contextlib.suppress(FileNotFoundError):
+            unlink(path)
+
+
+def remove_tree(folder: str) -> None:
+    """Remove a folder and all in it; an absent one is fine, and so is somebody who still writes into it."""
+    for attempt in range(_REMOVE_ATTEMPTS):
+        try:
+            file_system(folder).remove_tree(folder)
+        except FileNotFoundError:
+            if not lexists(folder):
+                return
+        except OSError:
+            if attempt == _REMOVE_ATTEMPTS - 1:
+                raise
+
+
+def delete_tree(folder: str) -> tuple[int, int]:
+    """Delete a folder and all in it, but nothing that a symbolic link points to; an absent one is fine."""
+    files, nbytes = 0, 0
+    with contextlib.suppress(FileNotFoundError):
+        with scandir(folder) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                below = delete_tree(entry.path)
+                files, nbytes = files + below[0], nbytes + below[1]
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                size = entry.stat(follow_symlinks=False).st_size
+                unlink(entry.path)
+                files, nbytes = files + 1, nbytes + size
+        rmdir(folder)
+    return files, nbytes

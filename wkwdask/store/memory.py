@@ -1,0 +1,453 @@
+"""Files in the memory of this process: one tree for all threads, whose paths begin with ``memory://``.
+
+It behaves as a local file system: the same errors, inode numbers, times, symbolic and hard links. Renames and exchanges of folders are atomic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import itertools
+import os
+import posixpath
+import stat
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from wkwdask.errors import CorruptError, MissingError, TruncatedError
+from wkwdask.store.paths import MEMORY, is_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from wkwdask.model.store import StoredFile
+
+_MOST_LINKS = 40  # as Linux
+_FREE_NBYTES = 1 << 50
+_numbers = itertools.count(1)
+
+
+@dataclass(eq=False, slots=True)
+class _Node:
+    """A file, folder or symbolic link."""
+
+    mode: int
+    data: bytearray = field(default_factory=bytearray)
+    children: dict[str, _Node] = field(default_factory=dict)
+    target: str = ""
+    links: int = 1
+    gid: int = field(default_factory=os.getgid)
+    inode: int = field(default_factory=lambda: next(_numbers))
+    mtime_ns: int = field(default_factory=time.time_ns)
+
+    @property
+    def is_folder(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    def status(self) -> os.stat_result:
+        nbytes = len(self.target) if self.target else len(self.data)
+        seconds = self.mtime_ns / 1e9
+        times = {"st_atime": seconds, "st_mtime": seconds, "st_ctime": seconds, **dict.fromkeys(("st_atime_ns", "st_mtime_ns", "st_ctime_ns"), self.mtime_ns)}
+        return os.stat_result((self.mode, self.inode, 0, self.links, os.getuid(), self.gid, nbytes, *[self.mtime_ns // 10**9] * 3), times)
+
+
+class MemoryFile:
+    """A memory file that is open for reading."""
+
+    def __init__(self, path: str, node: _Node) -> None:
+        self.name = path
+        self._node = node
+        self.status = node.status()
+        self.nbytes: int = self.status.st_size
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Inode, time of modification [ns] and size [bytes]."""
+        return self.status.st_ino, self.status.st_mtime_ns, self.nbytes
+
+    def read(self, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Read byte ranges, see :class:`wkwdask.model.store.StoredFile`."""
+        found = []
+        for start, stop in ranges:
+            data = self.read_some(stop - start, start) if stop <= self.nbytes else b""
+            if len(data) < stop - start:
+                raise TruncatedError(f"{self.name}: ends at byte {self.nbytes}, expected {stop - start} bytes from byte {start} on")
+            found.append(data)
+        return found
+
+    def read_some(self, nbytes: int, offset: int) -> bytes:
+        """Read bytes from an offset on, fewer at the end of the file."""
+        with _lock:
+            return bytes(memoryview(self._node.data)[offset : offset + nbytes])
+
+    def read_into(self, memory: npt.NDArray[np.uint8], offset: int) -> bool:
+        """Fill memory from a byte on."""
+        data = self.read_some(memory.nbytes, offset)
+        if len(data) < memory.nbytes:
+            raise TruncatedError(f"{self.name}: ends at byte {offset + len(data)}, expected {memory.nbytes - len(data)} more bytes")
+        memoryview(memory.data)[:] = data
+        return True
+
+    def read_ranges(self, ranges: npt.NDArray[np.int64], memory: npt.NDArray[np.uint8]) -> None:
+        """Read many ranges; rows are offset, place in memory, and length."""
+        for offset, place, length in ranges.tolist():
+            self.read_into(memory[place : place + length], offset)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """There is nothing to close."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+class MemoryOutput:
+    """A memory file that is open for writing."""
+
+    def __init__(self, node: _Node) -> None:
+        self._node = node
+
+    def append(self, data: bytes) -> int:
+        """Write bytes at the end of the file."""
+        with _lock:
+            self.write(memoryview(data), len(self._node.data))
+        return len(data)
+
+    def write(self, data: memoryview, offset: int, *, flush: bool = False) -> None:
+        """Write bytes at an offset."""
+        with _lock:
+            if offset > len(self._node.data):
+                self.set_nbytes(offset)
+            self._node.data[offset : offset + len(data)] = data
+            self._node.mtime_ns = time.time_ns()
+
+    def copy_from(self, source: StoredFile, nbytes: int, *, flush: bool) -> None:
+        """Write the first bytes of an open file."""
+        found = source.read([(0, nbytes)])
+        if found is None:
+            raise MissingError(f"{source.name}: not found")
+        self.write(memoryview(found[0]), 0)
+
+    def start_writing_back(self, nbytes: int, offset: int = 0) -> None:
+        """There is no disk."""
+
+    def sync(self) -> None:
+        """There is no disk."""
+
+    def set_nbytes(self, nbytes: int) -> None:
+        """Set the length; bytes that were never written are zero."""
+        with _lock:
+            del self._node.data[nbytes:]
+            self._node.data.extend(bytes(nbytes - len(self._node.data)))
+            self._node.mtime_ns = time.time_ns()
+
+    def set_permissions(self, like: os.stat_result) -> None:
+        """Give it the mode and group of another file."""
+        _set_permissions(self._node, like)
+
+    def status(self) -> os.stat_result:
+        """Return its inode, size and times."""
+        return self._node.status()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEntry:
+    """One name in a folder, see :class:`wkwdask.model.store.StoredEntry`."""
+
+    name: str
+    path: str
+    _file_system: MemoryFileSystem
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        """Check whether it is a folder."""
+        return stat.S_ISDIR(self._mode(follow=follow_symlinks))
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        """Check whether it is a regular file."""
+        return stat.S_ISREG(self._mode(follow=follow_symlinks))
+
+    def is_symlink(self) -> bool:
+        """Check whether it is a symbolic link."""
+        return stat.S_ISLNK(self._mode(follow=False))
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Return its inode, size, mode and times."""
+        return self._file_system.stat(self.path, follow=follow_symlinks)
+
+    def _mode(self, *, follow: bool) -> int:
+        try:
+            return self._file_system.stat(self.path, follow=follow).st_mode
+        except FileNotFoundError:
+            return 0
+
+
+class MemoryFileSystem:
+    """The tree of memory files."""
+
+    def __init__(self) -> None:
+        self._root = _Node(stat.S_IFDIR | 0o755)
+
+    def open(self, path: str) -> MemoryFile:
+        """Open a regular file for reading."""
+        node = self._find(path)
+        if node.is_folder:
+            raise CorruptError(f"{path}: not a regular file")
+        return MemoryFile(path, node)
+
+    def open_stream(self, path: str) -> BinaryIO:
+        """Open a file as a stream of bytes."""
+        node = self._find(path)
+        if node.is_folder:
+            raise _error(errno.EISDIR, path)
+        with _lock:
+            return io.BytesIO(node.data)
+
+    def create(self, path: str, *, exclusive: bool = True, append: bool = False, mode: int = 0o644) -> MemoryOutput:
+        """Open a file for writing, which is made where it is absent."""
+        with _lock:
+            folder, name = self._place(path)
+            if exclusive and name in folder.children:
+                raise _error(errno.EEXIST, path)
+            if name in folder.children:
+                node = self._find(path)
+                if node.is_folder:
+                    raise _error(errno.EISDIR, path)
+                return MemoryOutput(node)
+            return MemoryOutput(_put(folder, name, _Node(stat.S_IFREG | mode & 0o755)))
+
+    def stat(self, path: str, *, follow: bool = True) -> os.stat_result:
+        """Return the inode, size, mode and times of what a path names."""
+        with _lock:
+            return self._find(path, follow=follow).status()
+
+    @contextlib.contextmanager
+    def scandir(self, path: str) -> Iterator[Iterator[MemoryEntry]]:
+        """List a folder."""
+        with _lock:
+            node = self._find(path)
+            if not node.is_folder:
+                raise _error(errno.ENOTDIR, path)
+            found = [MemoryEntry(name, f"{path.rstrip('/')}/{name}" if path != MEMORY else MEMORY + name, self) for name in node.children]
+        yield iter(found)
+
+    def mkdir(self, path: str) -> None:
+        """Make a folder."""
+        with _lock:
+            folder, name = self._place(path)
+            if not name or name in folder.children:
+                raise _error(errno.EEXIST, path)
+            _put(folder, name, _Node(stat.S_IFDIR | 0o755))
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty folder."""
+        with _lock:
+            folder, name = self._place(path)
+            node = _child(folder, name, path)
+            if not node.is_folder:
+                raise _error(errno.ENOTDIR, path)
+            if node.children:
+                raise _error(errno.ENOTEMPTY, path)
+            _take(folder, name)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file or symbolic link."""
+        with _lock:
+            folder, name = self._place(path)
+            if _child(folder, name, path).is_folder:
+                raise _error(errno.EISDIR, path)
+            _take(folder, name).links -= 1
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a folder and all in it."""
+        with _lock:
+            folder, name = self._place(path)
+            if not _child(folder, name, path).is_folder:
+                raise _error(errno.ENOTDIR, path)
+            _take(folder, name)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a file or folder; what has the new name is replaced where that is possible in one step."""
+        with _lock:
+            (source, old_name), (target, new_name) = self._place(old), self._place(new)
+            node, there = _child(source, old_name, old), target.children.get(new_name)
+            if there is node:
+                return
+            if node.is_folder and _holds(node, target):
+                raise _error(errno.EINVAL, new)
+            if there is not None and there.is_folder != node.is_folder:
+                raise _error(errno.EISDIR if there.is_folder else errno.ENOTDIR, new)
+            if there is not None and there.children:
+                raise _error(errno.ENOTEMPTY, new)
+            _put(target, new_name, _take(source, old_name))
+
+    def exchange(self, first: str, second: str) -> bool:
+        """Swap two names in one step."""
+        with _lock:
+            (folder, name), (other, other_name) = self._place(first), self._place(second)
+            node, there = _child(folder, name, first), _child(other, other_name, second)
+            _put(folder, name, there)
+            _put(other, other_name, node)
+            return True
+
+    def link(self, old: str, new: str) -> None:
+        """Give a file a second name."""
+        with _lock:
+            node = self._find(old, follow=False)
+            folder, name = self._place(new)
+            if name in folder.children:
+                raise _error(errno.EEXIST, new)
+            _put(folder, name, node).links += 1
+
+    def symlink(self, target: str, path: str) -> None:
+        """Make a symbolic link."""
+        with _lock:
+            folder, name = self._place(path)
+            if name in folder.children:
+                raise _error(errno.EEXIST, path)
+            _put(folder, name, _Node(stat.S_IFLNK | 0o777, target=target))
+
+    def readlink(self, path: str) -> str:
+        """Read where a symbolic link leads."""
+        node = self._find(path, follow=False)
+        if not node.target:
+            raise _error(errno.EINVAL, path)
+        return node.target
+
+    def realpath(self, path: str) -> str:
+        """Return the path without symbolic links."""
+        with _lock:
+            return MEMORY + "/".join(self._resolve(path)[1])
+
+    def is_writable(self, path: str) -> bool:
+        """Check whether a file or folder may be written."""
+        try:
+            return bool(self._find(path).mode & 0o200)
+        except OSError:
+            return False
+
+    def set_permissions(self, path: str, like: os.stat_result) -> None:
+        """Give a file or folder the mode and group of another one."""
+        with _lock:
+            _set_permissions(self._find(path), like)
+
+    def free(self, path: str) -> tuple[int, int | None]:
+        """Return how many bytes and files it can still take: nobody knows."""
+        return _FREE_NBYTES, None
+
+    def fsync_folder(self, folder: str) -> None:
+        """There is no disk."""
+        self._find(folder)
+
+    @contextlib.contextmanager
+    def guarded(self, path: str) -> Iterator[None]:
+        """Let one thread at a time hold a file, which goes with it."""
+        while True:
+            try:
+                self.create(path)
+                break
+            except FileExistsError:
+                time.sleep(0.001)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                self.unlink(path)
+
+    def _find(self, path: str, *, follow: bool = True) -> _Node:
+        node, _ = self._resolve(path, follow=follow)
+        if node is None:
+            raise _error(errno.ENOENT, path)
+        return node
+
+    def _place(self, path: str) -> tuple[_Node, str]:
+        """Return the folder that holds a name, and the name."""
+        folder, name = posixpath.split(path[len(MEMORY) :].rstrip("/"))
+        node = self._find(MEMORY + folder)
+        if not node.is_folder:
+            raise _error(errno.ENOTDIR, path)
+        return node, name
+
+    def _resolve(self, path: str, *, follow: bool = True) -> tuple[_Node | None, list[str]]:
+        """Follow a path: what it names, None where that is absent, and its names without symbolic links."""
+        waiting, followed = _names(path), 0
+        names: list[str] = []
+        nodes: list[_Node | None] = [self._root]
+        while waiting:
+            name, above = waiting.pop(0), nodes[-1]
+            if name == "..":
+                names, nodes = names[:-1], nodes[:-1] or nodes
+                continue
+            if above is not None and not above.is_folder:
+                raise _error(errno.ENOTDIR, path)
+            node = None if above is None else above.children.get(name)
+            if node is None or not node.target or not (follow or waiting):
+                names.append(name)
+                nodes.append(node)
+                continue
+            followed += 1
+            if followed > _MOST_LINKS:
+                raise _error(errno.ELOOP, path)
+            if is_memory(node.target):
+                names, nodes = [], [self._root]
+            waiting = _names(node.target) + waiting
+        return nodes[-1], names
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in path.removeprefix(MEMORY).split("/") if name not in ("", ".")]
+
+
+def _error(code: int, path: str) -> OSError:
+    return OSError(code, os.strerror(code), path)
+
+
+def _child(folder: _Node, name: str, path: str) -> _Node:
+    node = folder.children.get(name)
+    if node is None:
+        raise _error(errno.ENOENT, path)
+    return node
+
+
+def _put(folder: _Node, name: str, node: _Node) -> _Node:
+    folder.children[name] = node
+    folder.mtime_ns = time.time_ns()
+    return node
+
+
+def _take(folder: _Node, name: str) -> _Node:
+    folder.mtime_ns = time.time_ns()
+    return folder.children.pop(name)
+
+
+def _holds(folder: _Node, node: _Node) -> bool:
+    """Check whether a folder is another one, or above it."""
+    return folder is node or any(_holds(child, node) for child in folder.children.values())
+
+
+def _set_permissions(node: _Node, like: os.stat_result) -> None:
+    node.mode = stat.S_IFMT(node.mode) | like.st_mode & 0o7777
+    node.gid = like.st_gid
+
+
+_lock = threading.RLock()
+MEMORY_FILES = MemoryFileSystem()
+
+
+def _unlock() -> None:
+    """Give a forked child a fresh lock: another thread of the parent may have held it."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_unlock)
