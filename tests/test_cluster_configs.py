@@ -125,19 +125,6 @@ def test_kubernetes_manifests_by_their_schemas():
         kubernetes_validate.validate(documents[3], "1.31", strict=True)
 
 
-def test_kubernetes_manifests_belong_together(tmp_path):
-    text = (shipped_folder() / "kubernetes.yaml").read_text()
-    text = text.replace("selector: {app: wkwdask, role: scheduler}", "selector: {app: other}").replace("  name: wkwdask-data\n", "  name: x\n")
-    (tmp_path / "k.yaml").write_text(text)
-    with pytest.raises(FormatError) as caught:
-        load_config(tmp_path / "k.yaml")
-    assert [line.partition(": ")[2] for line in str(caught.value).splitlines()] == [
-        "Service wkwdask-scheduler: spec.selector: no pod has the labels {'app': 'other'}",
-        "Deployment wkwdask-worker: volume data: no PersistentVolumeClaim wkwdask-data",
-        "Job wkwdask-pyramid: volume data: no PersistentVolumeClaim wkwdask-data",
-    ]
-
-
 WRONG = [
     # what is given, every problem
     ({"kind": "jobqeue"}, ["kind: found 'jobqeue', expected one of local, scheduler, jobqueue"]),

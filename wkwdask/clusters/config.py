@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.clusters.check_keys import check_values, flat
-from wkwdask.clusters.manifests import check_manifests
 from wkwdask.clusters.scripts import kind_of_script
 from wkwdask.errors import FormatError, MissingError
 from wkwdask.model.parsing import reading
@@ -102,8 +101,6 @@ def load_config(config: str | os.PathLike[str] | Mapping[str, Any], overrides: M
             if len(documents) != 1:
                 raise FormatError(f"{path}: found {len(documents)} YAML documents, expected one with the keys of a cluster")
             return _checked(path.stem, path, documents[0], changes)
-        with reading(str(path), "manifests of Kubernetes"):
-            check_manifests(documents, str(path))
         loaded = ClusterConfig(path.stem, "kubernetes", path, text=text)
     if changes:
         raise FormatError(f"{path}: {', '.join(changes)}: cannot be set from outside: change a copy of the file")

@@ -5,6 +5,7 @@ Every voxel follows from its position alone, so that chunks can be made anywhere
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ OFFSET: Vec3 = (1000, 2000, 300)
 SHAPE: Vec3 = (512, 512, 192)
 _CHUNK = (128, 128, 64)
 _FILE_LEN = 8
-_CELL = (72.0, 72.0, 30.0)  # mean distance of cells along x, y, z [voxels]
+_PART = (16, 16, 16)  # so small that few cells are near and that arrays stay in the cache
 
 
 def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -> list[Report]:
@@ -73,11 +74,12 @@ def make_demo(folder: str | os.PathLike[str], *, shape: Sequence[int] = SHAPE) -
 
 def _demo_chunk(*, layer: str, block_info: Any) -> npt.NDArray[Any]:
     """Make one chunk of a layer, shape (x, y, z)."""
-    from wkwdask.viewer import demo_compiled
+    from wkwdask.viewer.demo_voxels import make_image, make_labels
 
-    location = block_info[None]["array-location"]
-    low = tuple(start for start, _ in location)
-    out = np.empty([stop - start for start, stop in location], np.uint8 if layer == "color" else np.uint32)
-    fill = demo_compiled.fill_image if layer == "color" else demo_compiled.fill_labels
-    fill(out, low, _CELL)
+    low, high = zip(*block_info[None]["array-location"], strict=True)
+    out = np.empty(np.subtract(high, low), np.uint8 if layer == "color" else np.uint32)
+    for part in product(*(range(0, length, edge) for length, edge in zip(out.shape, _PART, strict=True))):
+        inside = out[tuple(slice(at, at + edge) for at, edge in zip(part, _PART, strict=True))]
+        corner = tuple(a + b for a, b in zip(low, part, strict=True))
+        inside[...] = make_image(corner, inside.shape) if layer == "color" else make_labels(corner, inside.shape)
     return out
