@@ -45,7 +45,7 @@ def opened(target):
 
 
 def test_sections(target, sections):
-    options = {"voxel_size": SIZE, "offset": (-5, 6, 7), "chunk_size": (16, 16, 8)}
+    options = {"voxel_size": SIZE, "offset": (-5, 6, 7), "chunk_shape": (16, 16, 8)}
     report = wkwdask.convert(sections, target, **options)
     assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (21 * 30 * 41, 0, 254)
     np.testing.assert_array_equal(wkwdask.read(opened(target), ((-5, 6, 7), (36, 36, 28)))[0], VOXELS.T)
@@ -73,7 +73,7 @@ def test_a_box_a_type_and_bad_sections(target, sections):
 
 
 def test_an_interrupted_import_goes_on(tmp_path, target, sections):
-    options = {"voxel_size": SIZE, "chunk_size": (16, 16, 8)}
+    options = {"voxel_size": SIZE, "chunk_shape": (16, 16, 8)}
     with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug"):
         wkwdask.convert(sections, target, **options)
     with pytest.raises(ResumeError):
@@ -87,7 +87,7 @@ def test_labels_and_channels(tmp_path):
     np.save(tmp_path / "ids.npy", ids)
     np.save(tmp_path / "two.npy", np.stack([VOXELS, VOXELS[::-1]]))
     wkwdask.convert(tmp_path / "two.npy", tmp_path / "em.ome.zarr", voxel_size=SIZE)
-    wkwdask.convert(tmp_path / "ids.npy", tmp_path / "em.ome.zarr" / "labels" / "cells", voxel_size=SIZE, sharded=False)
+    wkwdask.convert(tmp_path / "ids.npy", tmp_path / "em.ome.zarr" / "labels" / "cells", voxel_size=SIZE, shard_shape=False)
     np.testing.assert_array_equal(wkwdask.read(f"zarr://{tmp_path}/em.ome.zarr/labels/cells")[0], ids.T)
     wkwdask.convert(tmp_path / "two.npy", tmp_path / "em.ome.zarr", mag="2-2-1", channels=(1, 0))  # the image says how large voxels are
     np.testing.assert_array_equal(wkwdask.read(f"zarr://{tmp_path}/em.ome.zarr", mag="2-2-1")[0], VOXELS[::-1].T)
@@ -100,7 +100,7 @@ def test_labels_and_channels(tmp_path):
     [
         ("ngff", {"voxel_size": None}, r"voxel_size= is needed for a new image"),
         ("ngff", {"category": "raw"}, 'category must be "color" or "segmentation"'),
-        ("ngff", {"encoding": "jpeg"}, "encoding= is not for it"),
+        ("ngff", {"encoding": "jpeg"}, "zarr has no option encoding"),
         ("n5", {"mag": 2}, "gets its finest level of images: mag= is not for it"),
         ("n5", {"category": "color"}, "category= is not for it"),
         ("n5", {"layer": "em"}, "layer= is not for it"),

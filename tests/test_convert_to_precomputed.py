@@ -17,7 +17,7 @@ from wkwdask.errors import BoundsError, CorruptError, ExistsError, MissingError,
 SIZE = (4, 4, 35)
 VOXELS = np.random.default_rng(0).integers(0, 255, (21, 30, 41)).astype(np.uint8)  # z, y, x
 IDS = np.kron(np.random.default_rng(1).integers(0, 1 << 60, (6, 5, 7), np.uint64), np.ones((3, 6, 6), np.uint64))
-OPTIONS = {"voxel_size": SIZE, "chunk_size": (16, 16, 8)}
+OPTIONS = {"voxel_size": SIZE, "chunk_shape": (16, 16, 8)}
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def info_of(folder):
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_sections(tmp_path, sections, sharded):
-    report = wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), sharded=sharded, **OPTIONS)
+    report = wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), shard_shape=sharded, **OPTIONS)
     assert (report.mags[0].voxels, report.mags[0].minimum, report.mags[0].maximum) == (21 * 30 * 41, 0, 254)
     info = info_of(tmp_path / "em")
     (scale,) = info["scales"]
@@ -50,11 +50,11 @@ def test_sections(tmp_path, sections, sharded):
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "em")[0], VOXELS.T)
     assert wkwdask.verify(tmp_path / "em").is_sound
     with pytest.raises(ExistsError):
-        wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), sharded=sharded, **OPTIONS)
-    again = wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), sharded=sharded, existing="resume", **OPTIONS)
+        wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), shard_shape=sharded, **OPTIONS)
+    again = wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 7), shard_shape=sharded, existing="resume", **OPTIONS)
     assert "nothing to do" in again.note
     with pytest.raises(ResumeError, match="scale was"):
-        wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 8), sharded=sharded, existing="resume", **OPTIONS)
+        wkwdask.convert(sections, f"precomputed://{tmp_path}/em", offset=(-5, 6, 8), shard_shape=sharded, existing="resume", **OPTIONS)
 
 
 def test_arrays(tmp_path):
@@ -72,7 +72,7 @@ def test_arrays(tmp_path):
     wkwdask.convert(tmp_path / "half.npy", f"precomputed://{tmp_path}/em", mag="2-2-1", encoding="png")
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "em", mag="2-2-1")[0], VOXELS[:, ::2, ::2].T)
     assert [scale["key"] for scale in info_of(tmp_path / "em")["scales"]] == ["4_4_35", "8_8_35"]
-    wkwdask.convert(tmp_path / "half.npy", f"precomputed://{tmp_path}/labels", category="segmentation", compress="gzip", **OPTIONS)
+    wkwdask.convert(tmp_path / "half.npy", f"precomputed://{tmp_path}/labels", category="segmentation", compression="gzip", **OPTIONS)
     assert info_of(tmp_path / "labels")["type"] == "segmentation"
     assert all(path.name.startswith(".") or path.name.endswith(".gz") for path in (tmp_path / "labels" / "4_4_35").iterdir())
 
@@ -116,7 +116,7 @@ def test_the_pyramid_of_another_volume_is_of_its_finest_scale(tmp_path, sections
     """Of several scales the finest alone is copied; the others are made, and the coarser ones of the source do not matter."""
     source, url = f"precomputed://{tmp_path}/em", f"precomputed://{tmp_path}/too"
     made = wkwdask.convert(sections, source, pyramid=True, **OPTIONS)
-    report = wkwdask.convert(source, url, pyramid=True, chunk_size=(8, 8, 8))
+    report = wkwdask.convert(source, url, pyramid=True, chunk_shape=(8, 8, 8))
     assert len(report.mags) == len(made.mags) == len(info_of(tmp_path / "too")["scales"]) > 1
     assert len(wkwdask.plan_convert(source, f"{url}-not", pyramid=True).mags) == 1
 
@@ -124,7 +124,7 @@ def test_the_pyramid_of_another_volume_is_of_its_finest_scale(tmp_path, sections
 @pytest.mark.parametrize(("source", "target"), [("precomputed", "precomputed"), ("precomputed", "wkw"), ("wkw", "precomputed")])
 def test_a_call_that_was_interrupted_before_the_pyramid_goes_on(tmp_path, monkeypatch, sections, source, target):
     url = {"precomputed": f"precomputed://{tmp_path}/em", "wkw": tmp_path / "ds"}
-    wkwdask.convert(sections, url[source], **({} if source == "wkw" else {"chunk_size": (16, 16, 8)}), voxel_size=SIZE)
+    wkwdask.convert(sections, url[source], **({} if source == "wkw" else {"chunk_shape": (16, 16, 8)}), voxel_size=SIZE)
     into = {"precomputed": f"precomputed://{tmp_path}/em2", "wkw": tmp_path / "ds2"}[target]
     with monkeypatch.context() as patch:
         patch.setattr("wkwdask.api.conversion.build_pyramid", fail)
@@ -145,13 +145,13 @@ def test_scales_of_a_call_that_was_interrupted_behind_the_first(tmp_path, sectio
     source, url = f"precomputed://{tmp_path}/em", f"precomputed://{tmp_path}/too"
     made = wkwdask.convert(sections, source, pyramid=True, **OPTIONS)
     with logged(tmp_path / "log"):
-        wkwdask.convert(source, f"precomputed://{tmp_path}/whole", chunk_size=(8, 8, 8))
+        wkwdask.convert(source, f"precomputed://{tmp_path}/whole", chunk_shape=(8, 8, 8))
     with stopping(tmp_path / "log", sum(runs(tmp_path / "log").values()) - 1, OSError("the plug")), pytest.raises(OSError, match="the plug"):
-        wkwdask.convert(source, url, chunk_size=(8, 8, 8))
-    report = wkwdask.convert(source, url, chunk_size=(8, 8, 8))
+        wkwdask.convert(source, url, chunk_shape=(8, 8, 8))
+    report = wkwdask.convert(source, url, chunk_shape=(8, 8, 8))
     assert len(report.mags) == len(made.mags) > 1
     with pytest.raises(ExistsError):
-        wkwdask.convert(source, url, chunk_size=(8, 8, 8))
+        wkwdask.convert(source, url, chunk_shape=(8, 8, 8))
 
 
 def test_bad_and_missing_sections(tmp_path, sections):
@@ -172,12 +172,12 @@ def test_bad_and_missing_sections(tmp_path, sections):
 def test_an_interrupted_import_goes_on(tmp_path, sections):
     url = f"precomputed://{tmp_path}/em"
     with imports_of(8), stopping(tmp_path / "log", 2, OSError("the plug")), pytest.raises(OSError, match="the plug") as caught:
-        wkwdask.convert(sections, url, sharded=True, **OPTIONS)
+        wkwdask.convert(sections, url, shard_shape=True, **OPTIONS)
     assert any("the same call goes on" in note for note in caught.value.__notes__)
     assert not (tmp_path / "em" / "info").exists()
     with pytest.raises(ResumeError, match="scale was"):
-        wkwdask.convert(sections, url, sharded=True, offset=(1, 0, 0), **OPTIONS)
-    report = wkwdask.convert(sections, url, sharded=True, **OPTIONS)
+        wkwdask.convert(sections, url, shard_shape=True, offset=(1, 0, 0), **OPTIONS)
+    report = wkwdask.convert(sections, url, shard_shape=True, **OPTIONS)
     assert "2 tasks had been finished before" in report.note
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "em")[0], VOXELS.T)
 
@@ -187,8 +187,8 @@ def test_an_interrupted_import_goes_on(tmp_path, sections):
     [
         ({"voxel_size": None}, r"voxel_size= is needed for a new volume"),
         ({"layer": "em"}, "layer= is not for it"),
-        ({"block_len": 16}, "block_len= is not for it"),
-        ({"compression": "raw", "level": 9}, "compression=, level= are not for it"),
+        ({"block_len": 16}, "precomputed has no option block_len; it has: chunk_shape, shard_shape, encoding"),
+        ({"ngff": "0.5", "level": 9}, "precomputed has no options ngff, level; it has"),
         ({"encoding": "compresso", "dtype": "int8", "value_range": (0, 255)}, "compresso encodes uint8, uint16, uint32, uint64, not int8"),
         ({"dtype": "int64"}, "the format has no int64"),
         ({"category": "segmentation", "encoding": "jpeg"}, "jpeg changes the ids"),
@@ -224,7 +224,7 @@ def test_what_the_viewer_shows_wrong(tmp_path):
 def test_command(tmp_path, sections):
     pytest.importorskip("imagecodecs", reason="jpeg needs the extra precomputed")
     arguments = ["convert", f"{sections}/s*.png", f"precomputed://{tmp_path}/em", "--voxel-size", "0.004,0.004,0.035", "--unit", "um", "--offset", "1,2,3"]
-    done = run_here(*arguments, "--encoding", "jpeg", "--quality", "95", "--sharded", "--chunk-size", "32,32,16", "--pyramid")
+    done = run_here(*arguments, "--encoding", "jpeg", "--quality", "95", "--shard-shape", "auto", "--chunk-shape", "32,32,16", "--pyramid")
     assert done.returncode == 0, done.output
     scales = info_of(tmp_path / "em")["scales"]
     assert (scales[0]["resolution"], scales[0]["voxel_offset"], scales[0]["encoding"]) == ([4, 4, 35], [1, 2, 3], "jpeg")

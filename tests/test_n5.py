@@ -101,12 +101,12 @@ def test_to_wkw_and_back(container, tmp_path):
     assert wkwdask.open_dataset(tmp_path / "ds").voxel_size_nm == (4, 4, 4)
     assert wkwdask.info(tmp_path / "ds").layers[0].bounding_box.topleft == (8, 4, 0)
     assert wkwdask.diff(tmp_path / "ds" / "color", container / "em").equal
-    report = wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_size=(20, 20, 20), compression="xz")
+    report = wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_shape=(20, 20, 20), compression="xz")
     assert [mag.path for mag in report.mags] == [str(tmp_path / "out.n5" / "em" / name) for name in ("s0", "s1")]
     assert wkwdask.diff(tmp_path / "out.n5" / "em", container / "em").equal
     assert (
         "nothing to do"
-        in wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_size=(20, 20, 20), compression="xz", existing="resume").note
+        in wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color", chunk_shape=(20, 20, 20), compression="xz", existing="resume").note
     )
     with pytest.raises(ExistsError, match="em/s0: already exists"):
         wkwdask.convert(tmp_path / "ds", f"n5://{tmp_path}/out.n5/em", layer="color")

@@ -45,7 +45,7 @@ def planned_and_done(source, target, **options):
 
 @pytest.mark.parametrize(
     ("target", "options"),
-    [("ds", {"layer": "ids"}), ("n5://v.n5/ids", {"chunk_size": (16, 16, 16)}), ("v.ome.zarr", {"sharded": False, "chunk_size": (32, 32, 32)})],
+    [("ds", {"layer": "ids"}), ("n5://v.n5/ids", {"chunk_shape": (16, 16, 16)}), ("v.ome.zarr", {"shard_shape": False, "chunk_shape": (32, 32, 32)})],
 )
 def test_a_volume(tmp_path, monkeypatch, ids, target, options):
     monkeypatch.chdir(tmp_path)

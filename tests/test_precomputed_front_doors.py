@@ -231,7 +231,7 @@ def test_diff_asks_which_of_several_layers_is_meant(volumes, tmp_path):
 
 
 def test_diff_of_scales_without_a_mag(volumes, tmp_path):
-    wkwdask.rechunk(volumes / "em", tmp_path / "copy", sharded=True)
+    wkwdask.rechunk(volumes / "em", tmp_path / "copy", shard_shape=True)
     odd = EM[:, ::3, ::3, ::3].copy()
     odd[1, 3, 2, 1] += 1
     wkwdask.to_precomputed(odd, tmp_path / "other", voxel_size=(12, 12, 120), offset=(33, 2, 13))

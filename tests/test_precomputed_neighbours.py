@@ -17,7 +17,7 @@ VOXELS = np.random.default_rng(0).integers(1, 9, (40, 30, 20)).astype(np.uint32)
 
 @pytest.fixture
 def volume(tmp_path):
-    wkwdask.to_precomputed(VOXELS, tmp_path / "v", voxel_size=(4, 4, 40), chunk_size=(16, 16, 16), offset=(-3, 0, 5))
+    wkwdask.to_precomputed(VOXELS, tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=(16, 16, 16), offset=(-3, 0, 5))
     return tmp_path / "v"
 
 
@@ -48,7 +48,7 @@ def test_meshes_and_fields_stay(volume):
         (volume / name / "info").write_text('{"@type": "neuroglancer_legacy_mesh"}')
     beside = {name: data for name, data in contents(volume).items() if not name.startswith(("4_4_40", "info"))}
     wkwdask.build_pyramid(volume, mags=["2", "4"])
-    wkwdask.rechunk(volume, sharded=True, chunk_size=(8, 8, 8))
+    wkwdask.rechunk(volume, shard_shape=True, chunk_shape=(8, 8, 8))
     after = info_of(volume)
     assert {name: value for name, value in after.items() if name != "scales"} == {name: value for name, value in before.items() if name != "scales"}
     assert [(scale.get("rois"), scale.get("note")) for scale in after["scales"]] == [([[0, 0, 0, 9, 9, 9]], 1.5), (None, None), (None, None)]
@@ -57,7 +57,7 @@ def test_meshes_and_fields_stay(volume):
 
 
 @pytest.mark.parametrize(
-    "job", [lambda folder: wkwdask.rechunk(folder, sharded=True), lambda folder: wkwdask.to_precomputed(VOXELS, folder, existing="overwrite")]
+    "job", [lambda folder: wkwdask.rechunk(folder, shard_shape=True), lambda folder: wkwdask.to_precomputed(VOXELS, folder, existing="overwrite")]
 )
 def test_a_folder_that_holds_more_than_a_scale(volume, job):
     (volume / "4_4_40" / "mesh").mkdir()
@@ -73,7 +73,7 @@ def test_two_scales_in_one_folder(volume, key):
     change(volume, lambda _, scales: scales.append({**scales[0], "key": key, "resolution": [8, 8, 40]}))
     before = contents(volume)
     for job in (
-        lambda: wkwdask.rechunk(volume, sharded=True), lambda: wkwdask.rechunk(volume, sharded=True, mags=["2-2-1"]),
+        lambda: wkwdask.rechunk(volume, shard_shape=True), lambda: wkwdask.rechunk(volume, shard_shape=True, mags=["2-2-1"]),
         lambda: wkwdask.to_precomputed(VOXELS, volume, existing="overwrite"), lambda: wkwdask.build_pyramid(volume, mags=["2-2-1"], existing="overwrite"),
     ):  # fmt: skip
         with pytest.raises(UnsupportedError, match=r"info: scales\[0\] \('4_4_40'\) and scales\[1\] .* have the folder of scale"):
@@ -93,8 +93,8 @@ def test_a_scale_below_another(volume):
     shutil.copytree(volume / "4_4_40", volume / "4_4_40" / "sub")
     change(volume, lambda _, scales: scales.append({**scales[0], "key": "4_4_40/sub", "resolution": [8, 8, 40]}))
     with pytest.raises(ExistsError, match="holds something else than one precomputed scale"):
-        wkwdask.rechunk(volume, sharded=True, mags=["1"])
-    wkwdask.rechunk(volume, sharded=True, mags=["2-2-1"])
+        wkwdask.rechunk(volume, shard_shape=True, mags=["1"])
+    wkwdask.rechunk(volume, shard_shape=True, mags=["2-2-1"])
     for mag in ("1", "2-2-1"):
         np.testing.assert_array_equal(read(volume, mag=mag), VOXELS)
 
@@ -103,7 +103,7 @@ def test_a_locked_scale(volume):
     """As cloud-volume locks them."""
     change(volume, lambda _, scales: scales[0].update(locked=True))
     before = contents(volume)
-    for job in (lambda: wkwdask.rechunk(volume, sharded=True), lambda: wkwdask.to_precomputed(VOXELS, volume, existing="overwrite")):
+    for job in (lambda: wkwdask.rechunk(volume, shard_shape=True), lambda: wkwdask.to_precomputed(VOXELS, volume, existing="overwrite")):
         with pytest.raises(ExistsError, match="scale '4_4_40' is locked"):
             job()
     assert contents(volume) == before
@@ -114,13 +114,13 @@ def test_a_locked_scale(volume):
 def test_scales_of_a_hidden_one_are_seen(volume):
     change(volume, lambda _, scales: scales[0].update(hidden=True))
     wkwdask.build_pyramid(volume, mags=["2"])
-    wkwdask.rechunk(volume, sharded=True)
+    wkwdask.rechunk(volume, shard_shape=True)
     assert [scale.get("hidden") for scale in info_of(volume)["scales"]] == [True, None]
 
 
 def test_several_chunk_sizes(volume):
     """Storing them as they are is nothing to do; stored anew, a scale has one."""
-    wkwdask.to_precomputed(VOXELS, volume.parent / "flat", voxel_size=(4, 4, 40), chunk_size=(40, 30, 1), offset=(-3, 0, 5))
+    wkwdask.to_precomputed(VOXELS, volume.parent / "flat", voxel_size=(4, 4, 40), chunk_shape=(40, 30, 1), offset=(-3, 0, 5))
     for path in (volume.parent / "flat" / "4_4_40").iterdir():
         if not path.name.startswith("."):
             shutil.copy(path, volume / "4_4_40")
@@ -129,7 +129,7 @@ def test_several_chunk_sizes(volume):
     assert "nothing to do" in wkwdask.rechunk(volume).note
     assert contents(volume) == before
     np.testing.assert_array_equal(wkwdask.open(volume, chunk_size=(40, 30, 1)).compute()[0], VOXELS)
-    wkwdask.rechunk(volume, chunk_size=(16, 16, 16))
+    wkwdask.rechunk(volume, chunk_shape=(16, 16, 16))
     assert info_of(volume)["scales"][0]["chunk_sizes"] == [[16, 16, 16]]
     assert not (volume / "4_4_40" / "-3-37_0-30_5-6").exists()
     np.testing.assert_array_equal(read(volume), VOXELS)
@@ -137,7 +137,7 @@ def test_several_chunk_sizes(volume):
 
 def test_a_source_that_has_changed(volume):
     wkwdask.build_pyramid(volume, mags=["2"])
-    wkwdask.to_precomputed(VOXELS + 1, volume, chunk_size=(16, 16, 16), offset=(-3, 0, 5), existing="overwrite")
+    wkwdask.to_precomputed(VOXELS + 1, volume, chunk_shape=(16, 16, 16), offset=(-3, 0, 5), existing="overwrite")
     with pytest.raises(ResumeError, match="files of the source have changed"):
         wkwdask.build_pyramid(volume, mags=["2"], existing="resume")
 

@@ -50,8 +50,8 @@ def volume(request, tmp_path):
 def test_in_place_and_elsewhere(volume, sharded):
     before = wkwdask.read(volume)
     with limited(shard_nbytes=3 * 16 * 16 * 8 * 4):  # pieces of four chunks
-        wkwdask.rechunk(volume, f"precomputed://{volume}-too", sharded=sharded)
-        wkwdask.rechunk(volume, sharded=sharded)
+        wkwdask.rechunk(volume, f"precomputed://{volume}-too", shard_shape=sharded)
+        wkwdask.rechunk(volume, shard_shape=sharded)
     for folder in (volume, f"{volume}-too"):
         np.testing.assert_array_equal(wkwdask.read(folder), before)
         found = wkwdask.verify(folder)
@@ -63,16 +63,16 @@ def test_in_place_and_elsewhere(volume, sharded):
 def test_tensorstore_reads_what_was_copied(volume):
     ts = pytest.importorskip("tensorstore", reason="the oracle tensorstore 0.1.86 is not installed")
     before = wkwdask.read(volume)
-    wkwdask.rechunk(volume, sharded=FEW)
+    wkwdask.rechunk(volume, shard_shape=FEW)
     found = ts.open({"driver": "neuroglancer_precomputed", "kvstore": f"file://{volume}/"}).result()
     assert tuple(found.domain.inclusive_min[:3]) == OFFSET
     assert np.abs(found.read().result().transpose(3, 0, 1, 2).astype(int) - before).max() <= 3  # decoders differ by so much
 
 
 def test_what_has_to_be_encoded_says_so(tmp_path):
-    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_size=CHUNK, encoding="jpeg", quality=90)
+    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="jpeg", quality=90)
     before = contents(tmp_path / "v" / "4_4_40")
-    for options in ({"chunk_size": (16, 16, 16)}, {"quality": 50}):
+    for options in ({"chunk_shape": (16, 16, 16)}, {"quality": 50}):
         with pytest.warns(UserWarning, match="'4_4_40' is decoded and encoded as jpeg once more, which changes its voxels"):
             wkwdask.rechunk(tmp_path / "v", f"precomputed://{tmp_path}/{'_'.join(options)}", **options)
     with warnings.catch_warnings():
@@ -84,9 +84,9 @@ def test_what_has_to_be_encoded_says_so(tmp_path):
 
 
 def test_a_plan_of_what_is_copied(tmp_path):
-    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_size=CHUNK, encoding="png")
-    plan = wkwdask.plan_convert(tmp_path / "v", f"precomputed://{tmp_path}/w", sharded=True)
-    report = wkwdask.convert(tmp_path / "v", f"precomputed://{tmp_path}/w", sharded=True)
+    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="png")
+    plan = wkwdask.plan_convert(tmp_path / "v", f"precomputed://{tmp_path}/w", shard_shape=True)
+    report = wkwdask.convert(tmp_path / "v", f"precomputed://{tmp_path}/w", shard_shape=True)
     (planned,), (made,) = plan.mags, report.mags
     assert planned.files == made.files == 1
     assert 0.8 < planned.nbytes / made.nbytes < 1.5
@@ -94,18 +94,18 @@ def test_a_plan_of_what_is_copied(tmp_path):
 
 def test_damage_is_not_carried_on_in_place(tmp_path):
     """In its place all of it is compared first; of a copy elsewhere only chunks without a byte are noticed."""
-    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_size=CHUNK, encoding="png")
+    wkwdask.to_precomputed(voxels(), tmp_path / "v", voxel_size=(4, 4, 40), chunk_shape=CHUNK, encoding="png")
     path = tmp_path / "v" / "4_4_40" / "0-16_0-16_8-16"
     whole = path.read_bytes()
     path.write_bytes(whole[:-40])
     before = contents(tmp_path / "v")
     with pytest.raises((CorruptError, TaskFailedError), match="0-16_0-16_8-16"):
-        wkwdask.rechunk(tmp_path / "v", sharded=True)
+        wkwdask.rechunk(tmp_path / "v", shard_shape=True)
     assert contents(tmp_path / "v") == before
     path.write_bytes(b"")
     with pytest.raises((CorruptError, TaskFailedError), match=r"0-16_0-16_8-16.*0 bytes, expected an encoded chunk"):
-        wkwdask.rechunk(tmp_path / "v", f"precomputed://{tmp_path}/w", sharded=True)
+        wkwdask.rechunk(tmp_path / "v", f"precomputed://{tmp_path}/w", shard_shape=True)
     path.write_bytes(whole)
-    wkwdask.rechunk(tmp_path / "v", sharded=True, existing="overwrite")
+    wkwdask.rechunk(tmp_path / "v", shard_shape=True, existing="overwrite")
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "v"), voxels())
     assert json.loads((tmp_path / "v" / "info").read_text())["scales"][0]["sharding"]

@@ -8,11 +8,21 @@ import re
 import subprocess
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
 import wkwdask
+from wkwdask.api.options import StorageKeywords
+from wkwdask.formats.n5.options import N5Options
+from wkwdask.formats.pictures.options import TiffOptions
+from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.zarr.options import ZarrOptions
+from wkwdask.model.options import options_of, reference
 
+RECORDS = (WkwOptions, PrecomputedOptions, ZarrOptions, N5Options, TiffOptions)
+REFERENCE = Path(__file__).parent.parent / "docs" / "options.md"
 FUNCTIONS = [name for name in wkwdask.__all__ if inspect.isfunction(getattr(wkwdask, name))]
 CLASSES = [name for name in wkwdask.__all__ if inspect.isclass(getattr(wkwdask, name))]
 
@@ -57,8 +67,20 @@ def test_type_checkers_see_the_same_options(name):
     parameters = {key: each.annotation for key, each in inspect.signature(function).parameters.items()}
     assert (parameters.pop("url"), parameters.pop("compute")) == ("str | os.PathLike[str]", "bool")
     assert parameters.pop("array") == "da.Array | npt.NDArray[Any] | DataArray"
-    options = getattr(sys.modules[function.__module__], f"{name.removeprefix('to_').capitalize()}Options")
+    options = getattr(sys.modules[function.__module__], f"{name.removeprefix('to_').capitalize()}Keywords")
     assert {key: each.__forward_arg__ for key, each in options.__annotations__.items()} == parameters
+    record = {"to_n5": N5Options, "to_precomputed": PrecomputedOptions, "to_wkw": WkwOptions, "to_zarr": ZarrOptions}[name]
+    names = [key for key, _ in options_of(record)]
+    assert [key for key in parameters if key in names] == names
+
+
+def test_type_checkers_see_all_storage_options():
+    assert set(StorageKeywords.__annotations__) == {name for record in RECORDS for name, _ in options_of(record)}
+
+
+def test_the_reference_of_options_is_current():
+    """``python tests/test_public_api.py`` writes it."""
+    assert REFERENCE.read_text() == reference(RECORDS)
 
 
 def test_version():
@@ -119,3 +141,7 @@ def test_verbs_load_without_schedulers_and_compilers(name):
     """Numba, dask, distributed and xarray load when a call first needs them."""
     loaded = _loaded_after(f"import wkwdask; wkwdask.{name}")
     assert [module for module in ("numba", "llvmlite", "dask", "distributed", "xarray", "pandas") if module in loaded] == []
+
+
+if __name__ == "__main__":
+    REFERENCE.write_text(reference(RECORDS))

@@ -154,7 +154,7 @@ def test_what_makes_no_sense(dataset, tmp_path):
     for options, message in (
         ({"bounding_box": (0, 0, 0, 20, 20, 20)}, "in place would lose"),
         ({"target": dataset}, "is the source"),
-        ({"compression": "zip"}, "compression must be"),
+        ({"compression": "zip"}, "compression of WKW must be"),
         ({"level": 13}, "level must be"),
         ({"level": 3, "compression": "lz4"}, "level is for LZ4HC"),
         ({"file_len": 3}, "power of two"),

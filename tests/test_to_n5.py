@@ -21,7 +21,7 @@ import wkwdask
 from wkwdask.errors import ExistsError, ResumeError, TaskFailedError, UnsupportedError
 
 SIZE = (40, 30, 20)
-OPTIONS = {"block_size": (16, 16, 8)}
+OPTIONS = {"chunk_shape": (16, 16, 8)}
 
 
 def voxels(dtype="uint16", seed=0):
@@ -126,9 +126,9 @@ def test_later(tmp_path):
         (voxels("bool"), {}, TypeError, r'N5 has no type for bool; .*cast with .astype\("uint8"\)'),
         (voxels(), {"compression": "lz4"}, ValueError, "compression of N5 must be one of"),
         (voxels(), {"compression": "gzip", "level": 10}, ValueError, r"level of gzip must be in -1..9, got 10"),
-        (voxels(), {"block_size": (10, 10)}, ValueError, "block_size must be three whole numbers"),
-        (voxels(), {"block_size": (10, 0, 10)}, ValueError, "block_size must be three lengths"),
-        (voxels(), {"block_size": (4096, 4096, 4096)}, ValueError, "block_size must be three lengths of a block of at most 2147483648 bytes"),
+        (voxels(), {"chunk_shape": (10, 10)}, ValueError, "chunk_shape must be three whole numbers"),
+        (voxels(), {"chunk_shape": (10, 0, 10)}, ValueError, "chunk_shape must be positive"),
+        (voxels(), {"chunk_shape": (4096, 4096, 4096)}, ValueError, "chunk_shape must be three lengths of a block of at most 2147483648 bytes"),
         (voxels(), {"voxel_size": (4, 0, 40)}, ValueError, "voxel_size must be three positive numbers"),
         (voxels()[None, None], {}, ValueError, "the array must have the shape"),
         (voxels(), {"existing": "update"}, ValueError, "existing must be"),
@@ -200,14 +200,14 @@ def test_what_was_finished_is_kept(tmp_path):
         return block
 
     array = da.from_array(voxels(), chunks=(20, 20, 10)).map_blocks(chunk, dtype=np.uint16)
-    options = {"block_size": (10, 10, 10)}
+    options = {"chunk_shape": (10, 10, 10)}
     with dask.config.set(scheduler="synchronous"), limited(chunks_of_a_group=4):
         with pytest.raises((BrokenError, TaskFailedError)) as failed:
             wkwdask.to_n5(array, tmp_path / "em" / "s0", **options)
         assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))
         assert not (tmp_path / "em" / "attributes.json").exists()
         with pytest.raises(ResumeError, match="dataset was"):
-            wkwdask.to_n5(array, tmp_path / "em" / "s0", existing="resume", block_size=(20, 20, 20))
+            wkwdask.to_n5(array, tmp_path / "em" / "s0", existing="resume", chunk_shape=(20, 20, 20))
         (staged,) = (tmp_path / "em").glob(".wkwdask-job-*/dataset")
         stored = sorted(path for path in staged.rglob("*") if path.name.isdecimal() and path.is_file())
         os.truncate(stored[0], 7)
@@ -229,10 +229,10 @@ def test_a_conversion_goes_on(tmp_path):
     (tmp_path / "c.n5").mkdir()
     broken = counting(f"{tmp_path}/c.n5/em/.attributes.json", 1, fail, {"os.rename"})  # killed when s0 had appeared
     with broken, pytest.raises(BrokenError):
-        wkwdask.convert(tmp_path / "ds", target, layer="color", chunk_size=(16, 16, 16))
+        wkwdask.convert(tmp_path / "ds", target, layer="color", chunk_shape=(16, 16, 16))
     assert (tmp_path / "c.n5" / "em" / "s0").exists()
     assert not (tmp_path / "c.n5" / "em" / "attributes.json").exists()
-    wkwdask.convert(tmp_path / "ds", target, layer="color", chunk_size=(16, 16, 16), existing="resume")
+    wkwdask.convert(tmp_path / "ds", target, layer="color", chunk_shape=(16, 16, 16), existing="resume")
     assert attributes_of(tmp_path / "c.n5" / "em")["scales"][0] == [1, 1, 1]
     assert wkwdask.diff(tmp_path / "ds" / "color", tmp_path / "c.n5" / "em").equal
     assert leftovers(tmp_path) == []

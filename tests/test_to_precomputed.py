@@ -23,7 +23,7 @@ from wkwdask.errors import ExistsError, LockedError, ResumeError, TaskFailedErro
 SIZE = (40, 30, 20)
 VOXEL_SIZE = (4, 4, 40)
 SHARDING = Sharding(preshift_bits=1, minishard_bits=1, shard_bits=4)  # chunks of 10 voxels
-OPTIONS = {"voxel_size": VOXEL_SIZE, "chunk_size": (10, 10, 10)}
+OPTIONS = {"voxel_size": VOXEL_SIZE, "chunk_shape": (10, 10, 10)}
 
 
 def voxels(dtype="uint8", seed=0):
@@ -82,7 +82,7 @@ def test_further_scales(tmp_path):
     (tmp_path / "v" / "info").write_text(json.dumps(info))
     (tmp_path / "v" / "provenance").write_text("{}")
     for mag, step in (("4-4-1", 4), ("2-2-1", 2)):
-        wkwdask.to_precomputed(voxels()[::step, ::step], tmp_path / "v", mag=mag, chunk_size=(10, 10, 10))
+        wkwdask.to_precomputed(voxels()[::step, ::step], tmp_path / "v", mag=mag, chunk_shape=(10, 10, 10))
     after = info_of(tmp_path / "v")
     assert [scale["resolution"] for scale in after["scales"]] == [[4, 4, 40], [8, 8, 40], [16, 16, 40]]
     assert (after["mesh"], after["scales"][0]) == ("mesh", info["scales"][0])
@@ -93,7 +93,7 @@ def test_further_scales(tmp_path):
 
 def test_later(tmp_path):
     """Checked now, done when it is computed."""
-    delayed = wkwdask.to_precomputed(da.from_array(voxels(), chunks=13), tmp_path / "v", sharded=SHARDING, compute=False, **OPTIONS)
+    delayed = wkwdask.to_precomputed(da.from_array(voxels(), chunks=13), tmp_path / "v", shard_shape=SHARDING, compute=False, **OPTIONS)
     assert not (tmp_path / "v" / "info").exists()
     with dask.config.set(scheduler="synchronous"):
         report = delayed.compute()
@@ -113,20 +113,20 @@ def test_later(tmp_path):
         (voxels(), {"encoding": "compressed_segmentation"}, "compressed_segmentation encodes uint32, uint64, not uint8"),
         (voxels("uint16"), {"encoding": "jpeg"}, "jpeg encodes uint8"),
         (voxels(), {"encoding": "jpeg", "type": "segmentation"}, "jpeg changes the ids"),
-        (voxels(), {"encoding": "webp"}, "encoding must be one of"),
+        (voxels(), {"encoding": "webp"}, "encoding of Neuroglancer precomputed must be one of"),
         (voxels(), {"quality": 90}, "quality= is for jpeg and jxl, not for raw"),
-        (voxels(), {"encoding": "jpeg", "quality": 101}, "jpeg_quality must be from 0 to 100"),
+        (voxels(), {"encoding": "jpeg", "quality": 101}, r"quality must be in 0\.\.100"),
         (voxels(), {"type": "labels"}, 'type must be "image" or "segmentation"'),
         (voxels(), {"voxel_size": None}, "voxel_size= is needed"),
         (voxels(), {"voxel_size": (4, 0, 40)}, "voxel_size must be three positive numbers"),
         (voxels(), {"mag": 2}, "mag= adds a coarser scale"),
-        (voxels(), {"chunk_size": (10, 10)}, "chunk_size"),
-        (voxels(), {"chunk_size": (10, 0, 10)}, "chunk sizes must be positive"),
-        (voxels(), {"sharded": Sharding(1, 1, 1)}, "the bits"),
-        (voxels(), {"sharded": {"preshift_bits": 1}}, "sharded must be True, False or a Sharding"),
-        (voxels(), {"sharded": Sharding(1, 1, 4, "murmurhash3_x86_128")}, "only shards that are boxes"),
-        (voxels(), {"sharded": True, "compress": "gzip"}, "compress= is for chunks that are files"),
-        (voxels(), {"compress": "br"}, 'compress must be None or "gzip"'),
+        (voxels(), {"chunk_shape": (10, 10)}, "chunk_shape"),
+        (voxels(), {"chunk_shape": (10, 0, 10)}, "chunk_shape must be positive"),
+        (voxels(), {"shard_shape": Sharding(1, 1, 1)}, "the bits"),
+        (voxels(), {"shard_shape": {"preshift_bits": 1}}, "shard_shape must be three whole numbers"),
+        (voxels(), {"shard_shape": Sharding(1, 1, 4, "murmurhash3_x86_128")}, "only shards that are boxes"),
+        (voxels(), {"shard_shape": True, "compression": "gzip"}, "compression= is for chunks that are files"),
+        (voxels(), {"compression": "br"}, "compression of Neuroglancer precomputed must be one of gzip, raw"),
         (voxels()[:0], {}, "size must be positive"),
         (voxels()[None, None], {}, "the array must have the shape"),
         (voxels(), {"existing": "update"}, "existing must be"),
@@ -229,7 +229,7 @@ def test_overwritten_whole(tmp_path):
     for path in (tmp_path / "v" / "finest").iterdir():
         path.chmod(0o640)
     (tmp_path / "v" / "finest").chmod(0o750)
-    wkwdask.to_precomputed(voxels(seed=1)[:20], tmp_path / "v", sharded=True, existing="overwrite", offset=(1, 2, 3))
+    wkwdask.to_precomputed(voxels(seed=1)[:20], tmp_path / "v", shard_shape=True, existing="overwrite", offset=(1, 2, 3))
     names = sorted(path.name for path in (tmp_path / "v" / "finest").iterdir() if not path.name.startswith("."))
     assert names == ["0.shard"]
     assert stat.S_IMODE((tmp_path / "v" / "finest").stat().st_mode) == 0o750
@@ -256,14 +256,14 @@ def test_what_was_finished_is_kept(tmp_path, sharded):
         return block
 
     array = da.from_array(voxels(), chunks=(20, 20, 10)).map_blocks(chunk, dtype=np.uint8)
-    options = {**OPTIONS, "sharded": sharded}
+    options = {**OPTIONS, "shard_shape": sharded}
     with dask.config.set(scheduler="synchronous"), limited(chunks_of_a_group=4):
         with pytest.raises((BrokenError, TaskFailedError)) as failed:
             wkwdask.to_precomputed(array, tmp_path / "v", **options)
         assert 'existing="resume" resumes with any array' in "".join(getattr(failed.value, "__notes__", []))
         assert not (tmp_path / "v" / "info").exists()
         with pytest.raises(ResumeError, match="scale was"):
-            wkwdask.to_precomputed(array, tmp_path / "v", existing="resume", **{**options, "chunk_size": (20, 20, 20), "sharded": False})
+            wkwdask.to_precomputed(array, tmp_path / "v", existing="resume", **{**options, "chunk_shape": (20, 20, 20), "shard_shape": False})
         (staged,) = (tmp_path / "v").glob(".wkwdask-job-*/scale-0")
         kept = sorted(path.name for path in staged.iterdir())
         os.truncate(staged / kept[0], 7)
@@ -284,7 +284,7 @@ def test_what_was_finished_is_kept(tmp_path, sharded):
 def write_scale(folder, mag, step, barrier):
     barrier.wait()
     with dask.config.set(scheduler="synchronous"):
-        wkwdask.to_precomputed(voxels()[::step, ::step], folder, mag=mag, chunk_size=(10, 10, 10))
+        wkwdask.to_precomputed(voxels()[::step, ::step], folder, mag=mag, chunk_shape=(10, 10, 10))
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -346,7 +346,10 @@ def test_a_volume_that_others_made_meanwhile(tmp_path):
     assert not (tmp_path / "v" / "4_4_40").exists()
 
 
-@pytest.mark.parametrize(("options", "message"), [({"compress": "zstd"}, "compress must be"), ({"compress": "gzip", "sharded": True}, "files of their own")])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"compression": "zstd"}, "compression of .* must be"), ({"compression": "gzip", "shard_shape": True}, "files of their own")],
+)
 def test_other_verbs_refuse_the_same_compressions(tmp_path, options, message):
     wkwdask.to_precomputed(np.ones((9, 9, 9), np.uint8), tmp_path / "v", voxel_size=(4, 4, 40))
     for verb in (wkwdask.rechunk, wkwdask.build_pyramid):

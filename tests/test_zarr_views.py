@@ -229,7 +229,7 @@ def test_store_is_read_only(original):
 
 def test_store_of_a_precomputed_volume(tmp_path):
     array = voxels((30, 20, 10), "uint16")
-    wkwdask.to_precomputed(array, tmp_path / "v", voxel_size=VOXEL_SIZE, offset=(-7, 0, 2), chunk_size=(8, 8, 8))
+    wkwdask.to_precomputed(array, tmp_path / "v", voxel_size=VOXEL_SIZE, offset=(-7, 0, 2), chunk_shape=(8, 8, 8))
     group = zarr.open_group(wkwdask.zarr_view(tmp_path / "v"), mode="r")
     np.testing.assert_array_equal(group["1"][...], array.T)
     assert transforms(group.attrs, "1") == ([40, 5, 4], [80, 0, -28])

@@ -88,7 +88,7 @@ def test_images_killed_at_any_step(tmp_path, source, name, version, lists):
 
     def export(folder):
         of_labels = {"voxel_size": VOXEL_SIZE} if "labels" in name else {}
-        wkwdask.convert(tmp_path / "ids" if of_labels else source, folder / name, chunk_size=(8, 8, 8), existing="resume", ngff=version, **of_labels)
+        wkwdask.convert(tmp_path / "ids" if of_labels else source, folder / name, chunk_shape=(8, 8, 8), existing="resume", ngff=version, **of_labels)
 
     for folder in ("first", "whole"):
         (tmp_path / folder).mkdir()

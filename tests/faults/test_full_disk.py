@@ -21,7 +21,7 @@ pytestmark = pytest.mark.faults
 SHAPE = (128, 128, 96)
 OPTIONS = {"block_len": 8, "file_len": 4, "compression": "raw"}
 SOURCE_NBYTES = 4 * 128 * 128 * 96
-PRECOMPUTED = {"chunk_size": (16, 16, 16), "encoding": "raw", "voxel_size": (4, 4, 40), "existing": "resume"}
+PRECOMPUTED = {"chunk_shape": (16, 16, 16), "encoding": "raw", "voxel_size": (4, 4, 40), "existing": "resume"}
 REGION = ((3, 5, 7), (125, 128, 90))
 
 
@@ -72,7 +72,7 @@ def import_array(folder):
 def write_shards(folder):
     """One file per shard, joined of parts."""
     sharding = Sharding(preshift_bits=2, minishard_bits=1, shard_bits=6)
-    wkwdask.to_precomputed(da.from_array(voxels(5), chunks=(61, 61, 9)), folder / "volume", sharded=sharding, **PRECOMPUTED)
+    wkwdask.to_precomputed(da.from_array(voxels(5), chunks=(61, 61, 9)), folder / "volume", shard_shape=sharding, **PRECOMPUTED)
 
 
 def write_chunks(folder):

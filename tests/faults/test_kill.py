@@ -136,24 +136,24 @@ def import_sections(folder):
 def import_to_scale(folder):
     with imports_of(16):
         wkwdask.convert(
-            folder / "sections", f"precomputed://{folder}/seg", offset=(-13, 0, 9), voxel_size=VOXEL_SIZE, chunk_size=(16, 16, 16), sharded=SHARDING
+            folder / "sections", f"precomputed://{folder}/seg", offset=(-13, 0, 9), voxel_size=VOXEL_SIZE, chunk_shape=(16, 16, 16), shard_shape=SHARDING
         )
 
 
 def write_shards(folder):
     """A precomputed volume."""
     wkwdask.to_precomputed(
-        da.from_array(voxels(), chunks=32), folder / "seg", sharded=SHARDING, chunk_size=(16, 16, 16), voxel_size=VOXEL_SIZE, offset=(-13, 0, 9)
+        da.from_array(voxels(), chunks=32), folder / "seg", shard_shape=SHARDING, chunk_shape=(16, 16, 16), voxel_size=VOXEL_SIZE, offset=(-13, 0, 9)
     )
 
 
 def chunks_in_place_of_shards(folder):
     """Another geometry under the same key: the folder and then ``info`` are replaced."""
-    wkwdask.to_precomputed(voxels(2), folder / "seg", chunk_size=(16, 16, 8), existing="overwrite")
+    wkwdask.to_precomputed(voxels(2), folder / "seg", chunk_shape=(16, 16, 8), existing="overwrite")
 
 
 def add_scale(folder):
-    wkwdask.to_precomputed(voxels(3)[::2, ::2], folder / "seg", chunk_size=(32, 32, 32), mag="2-2-1", offset=(-7, 0, 9))
+    wkwdask.to_precomputed(voxels(3)[::2, ::2], folder / "seg", chunk_shape=(32, 32, 32), mag="2-2-1", offset=(-7, 0, 9))
 
 
 def pyramid_of_scales(folder):
@@ -164,19 +164,19 @@ def pyramid_of_scales(folder):
 def scales_in_place(folder):
     """Chunks are encoded in another way and are files of their own, under the same key."""
     with rechunks_of(16):
-        wkwdask.rechunk(folder / "seg", chunk_size=(16, 16, 16), encoding="raw", sharded=False)
+        wkwdask.rechunk(folder / "seg", chunk_shape=(16, 16, 16), encoding="raw", shard_shape=False)
 
 
 def write_images(folder):
     """Chunks that are images."""
     pytest.importorskip("imagecodecs", reason="png needs the extra precomputed")
-    images = {"encoding": "png", "chunk_size": (16, 16, 16), "voxel_size": VOXEL_SIZE, "offset": (-13, 0, 9)}
+    images = {"encoding": "png", "chunk_shape": (16, 16, 16), "voxel_size": VOXEL_SIZE, "offset": (-13, 0, 9)}
     wkwdask.to_precomputed(voxels().astype(np.uint8), folder / "seg", **images)
 
 
 def images_into_shards(folder):
     """They are copied as they are stored."""
-    wkwdask.rechunk(folder / "seg", sharded=SHARDING)
+    wkwdask.rechunk(folder / "seg", shard_shape=SHARDING)
 
 
 def scales_to_wkw(folder):
@@ -186,7 +186,7 @@ def scales_to_wkw(folder):
 
 def wkw_to_scales(folder):
     with rechunks_of(16):
-        wkwdask.convert(folder / "seg" / "1", f"precomputed://{folder}/scales", sharded=SHARDING, chunk_size=(16, 16, 16))
+        wkwdask.convert(folder / "seg" / "1", f"precomputed://{folder}/scales", shard_shape=SHARDING, chunk_shape=(16, 16, 16))
 
 
 # name: what is there before, the job, what is run when it was killed (by turns), and the mags that it makes

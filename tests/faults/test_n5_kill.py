@@ -28,7 +28,7 @@ def source(tmp_path_factory):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_killed_at_any_step(tmp_path, source):
     def convert(folder):
-        wkwdask.convert(source, f"n5://{folder}/c.n5/em", chunk_size=(16, 16, 16), existing="resume")
+        wkwdask.convert(source, f"n5://{folder}/c.n5/em", chunk_shape=(16, 16, 16), existing="resume")
 
     for folder in ("first", "whole"):
         (tmp_path / folder).mkdir()

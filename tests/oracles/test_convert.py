@@ -554,7 +554,7 @@ def test_tensorstore_reads_sections_that_became_n5_and_ngff(tmp_path, dtype):
     (tmp_path / "sections").mkdir()
     for z, section in enumerate(values):
         tifffile.imwrite(tmp_path / "sections" / f"s{z}.tif", section)
-    options = {"voxel_size": (4, 4, 35), "offset": OFFSET, "chunk_size": (16, 8, 4)}
+    options = {"voxel_size": (4, 4, 35), "offset": OFFSET, "chunk_shape": (16, 8, 4)}
     wkwdask.convert(tmp_path / "sections", f"n5://{tmp_path}/v.n5/em", **options)
     wkwdask.convert(tmp_path / "sections", tmp_path / "em.ome.zarr", **options)
     for driver, path in (("n5", "v.n5/em/s0"), ("zarr3", "em.ome.zarr/1")):

@@ -48,7 +48,7 @@ def test_tensorstore(tmp_path, name):
     theirs.write(ARRAY).result()
     np.testing.assert_array_equal(wkwdask.open(tmp_path / "theirs")[0], ARRAY)
     np.testing.assert_array_equal(wkwdask.read(tmp_path / "theirs", ((40, 20, 3), (50, 37, 20)))[0], ARRAY[40:, 20:, 3:20])
-    wkwdask.to_n5(ARRAY, tmp_path / "ours", block_size=BLOCK, compression=name)
+    wkwdask.to_n5(ARRAY, tmp_path / "ours", chunk_shape=BLOCK, compression=name)
     np.testing.assert_array_equal(tensorstore(tmp_path / "ours").read().result(), ARRAY)
 
 
@@ -59,7 +59,7 @@ def test_types(tmp_path, dtype):
     found = wkwdask.open(tmp_path / "theirs").compute()[0]
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, array)
-    wkwdask.to_n5(np.stack([array, array[::-1]]), tmp_path / "ours", block_size=BLOCK)
+    wkwdask.to_n5(np.stack([array, array[::-1]]), tmp_path / "ours", chunk_shape=BLOCK)
     np.testing.assert_array_equal(tensorstore(tmp_path / "ours").read().result(), np.stack([array, array[::-1]], axis=3))
 
 
@@ -147,8 +147,8 @@ def zarr_2(tmp_path_factory):
 def test_zarr_2(tmp_path, zarr_2):
     """What its N5 store writes is read, and what is written is read by it."""
     np.save(tmp_path / "array.npy", ARRAY)
-    wkwdask.to_n5(ARRAY, tmp_path / "ours.n5" / "em" / "s0", block_size=BLOCK, voxel_size=(4, 4, 40))
-    wkwdask.to_n5(ARRAY[::2, ::2], tmp_path / "ours.n5" / "em" / "s1", block_size=BLOCK, mag="2-2-1", compression="bzip2")
+    wkwdask.to_n5(ARRAY, tmp_path / "ours.n5" / "em" / "s0", chunk_shape=BLOCK, voxel_size=(4, 4, 40))
+    wkwdask.to_n5(ARRAY[::2, ::2], tmp_path / "ours.n5" / "em" / "s1", chunk_shape=BLOCK, mag="2-2-1", compression="bzip2")
     environment = {**os.environ, "PYTHONPATH": str(zarr_2)}
     done = subprocess.run([sys.executable, "-c", WRITER, str(tmp_path)], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr

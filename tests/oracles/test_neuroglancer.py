@@ -68,7 +68,7 @@ def _smooth(channels: int) -> np.ndarray:
 
 
 def _write(client, name: str, voxels: np.ndarray, **options: object) -> None:
-    settings = {"voxel_size": NM, "chunk_size": CHUNK, "offset": OFFSET} | options
+    settings = {"voxel_size": NM, "chunk_shape": CHUNK, "offset": OFFSET} | options
     wkwdask.to_precomputed(voxels, client.folder / name, **settings)
 
 
@@ -83,25 +83,25 @@ def _read_back(client, request, voxels: np.ndarray, **options: object) -> np.nda
 def test_raw(client, request, dtype, sharded):
     voxels = _image(dtype)
     kind = "segmentation" if dtype == "uint64" else "image"
-    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="raw", sharded=sharded, type=kind), voxels)
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="raw", shard_shape=sharded, type=kind), voxels)
 
 
 def test_raw_channels(client, request):
     voxels = _image("uint16", 2)
-    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="raw", sharded=PLAIN_SHARD), voxels)
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="raw", shard_shape=PLAIN_SHARD), voxels)
 
 
 @pytest.mark.parametrize("compress", [None, "gzip"])
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
 def test_compressed_segmentation(client, request, dtype, compress):
     voxels = _labels(dtype)
-    np.testing.assert_array_equal(_read_back(client, request, voxels, compress=compress), voxels)
+    np.testing.assert_array_equal(_read_back(client, request, voxels, compression=compress), voxels)
 
 
 @pytest.mark.parametrize("sharded", [True, MANY_SHARDS, PLAIN_SHARD], ids=["default", "many", "plain"])
 def test_compressed_segmentation_in_shards(client, request, sharded):
     voxels = _labels("uint64")
-    np.testing.assert_array_equal(_read_back(client, request, voxels, sharded=sharded), voxels)
+    np.testing.assert_array_equal(_read_back(client, request, voxels, shard_shape=sharded), voxels)
 
 
 @pytest.mark.parametrize("dtype", ["uint32", "uint64"])
@@ -115,7 +115,7 @@ def test_png(client, request, dtype, channels):
     pytest.importorskip("imagecodecs", reason="png needs imagecodecs")
     voxels = _image(dtype, channels)
     sharded = MANY_SHARDS if channels == 3 else False
-    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="png", sharded=sharded), voxels)
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="png", shard_shape=sharded), voxels)
 
 
 @pytest.mark.parametrize(("channels", "most"), [(1, 4), (3, 8)])
@@ -137,7 +137,7 @@ def test_compresso(client, request, dtype):
     pytest.importorskip("compresso", reason="compresso needs the package of that name")
     voxels = _labels(dtype)
     sharded = MANY_SHARDS if dtype == "uint32" else False
-    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="compresso", type="segmentation", sharded=sharded), voxels)
+    np.testing.assert_array_equal(_read_back(client, request, voxels, encoding="compresso", type="segmentation", shard_shape=sharded), voxels)
 
 
 def test_compresso_of_small_ids(client, request):
@@ -166,14 +166,14 @@ def test_scales(client, request, sharded):
     name = request.node.name.replace("[", "-").strip("]")
     for mag in (1, 2, 4):
         offset = np.floor_divide((8, -8, 4), mag)
-        _write(client, name, voxels[::mag, ::mag, ::mag], sharded=sharded, offset=offset, mag=mag)
+        _write(client, name, voxels[::mag, ::mag, ::mag], shard_shape=sharded, offset=offset, mag=mag)
     for scale, mag in enumerate((1, 2, 4)):
         np.testing.assert_array_equal(client.read(name, scale)[0], voxels[::mag, ::mag, ::mag])
 
 
 def test_absent_chunks_are_zeros(client, request):
     voxels = da.zeros(SHAPE, dtype="uint8", chunks=CHUNK)
-    found = _read_back(client, request, voxels, sharded=True)
+    found = _read_back(client, request, voxels, shard_shape=True)
     assert found.shape == (1, *SHAPE)
     assert not found.any()
 
@@ -193,7 +193,7 @@ def test_a_wrong_voxel_is_seen(client, request):
 def test_a_picture_of_real_data(client, shared_data, tmp_path):
     image_of = pytest.importorskip("PIL.Image", reason="the picture is looked at by Pillow")
     for layer in ("color", "segmentation"):
-        wkwdask.convert(shared_data / "l4_sample", f"precomputed://{client.folder / layer}", layer=layer, sharded=layer == "segmentation")
+        wkwdask.convert(shared_data / "l4_sample", f"precomputed://{client.folder / layer}", layer=layer, shard_shape=layer == "segmentation")
     (tmp_path / "picture.png").write_bytes(client.screenshot("color", "segmentation", (600, 450), 0.9))
     picture = np.asarray(image_of.open(tmp_path / "picture.png").convert("RGB"), int)
     saturated = np.ptp(picture, axis=2) > 20
@@ -209,7 +209,7 @@ def test_zarr_images(client, version):
 
     voxels = np.random.default_rng(5).integers(0, 255, (64, 48, 40), np.uint8)
     name = f"em-{version}.ome.zarr"
-    wkwdask.to_zarr(voxels, client.folder / name, voxel_size=NM, offset=(100, -20, 7), chunk_shape=(16, 16, 16), version=version)
+    wkwdask.to_zarr(voxels, client.folder / name, voxel_size=NM, offset=(100, -20, 7), chunk_shape=(16, 16, 16), ngff=version)
     with client.viewer.txn() as state:
         state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=[length / 1e9 for length in NM])
         state.layers.clear()
@@ -232,7 +232,7 @@ def test_n5(client, compression):
     name = f"em-{compression}.n5"
     for number, step in enumerate((1, 2)):
         part = voxels[::step, ::step, ::step]
-        wkwdask.to_n5(part, client.folder / name / "em" / f"s{number}", block_size=(16, 16, 16), compression=compression, voxel_size=NM, mag=step)
+        wkwdask.to_n5(part, client.folder / name / "em" / f"s{number}", chunk_shape=(16, 16, 16), compression=compression, voxel_size=NM, mag=step)
     with client.viewer.txn() as state:
         state.dimensions = neuroglancer.CoordinateSpace(names=["x", "y", "z"], units="m", scales=[length / 1e9 for length in NM])
         state.layers.clear()

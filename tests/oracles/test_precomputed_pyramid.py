@@ -53,7 +53,7 @@ def test_pyramids(tmp_path_factory, volume, mags, method, region_vx):
     kind, dtype, shape, offset, chunk, sharded, seed = volume
     folder = tmp_path_factory.mktemp("volume") / "v"
     voxels = blobs(shape, dtype, seed)
-    wkwdask.to_precomputed(voxels, folder, type=kind, voxel_size=(4, 4, 40), offset=offset, chunk_size=chunk, sharded=sharded)
+    wkwdask.to_precomputed(voxels, folder, type=kind, voxel_size=(4, 4, 40), offset=offset, chunk_shape=chunk, shard_shape=sharded)
     with limited(region_vx=region_vx, smallest_region_vx=min(region_vx, 128)):
         wkwdask.build_pyramid(folder, mags=mags, method=method or "default")
     finest, *coarser = scales_of(folder)
@@ -74,10 +74,10 @@ def test_chunks_of_another_size(tmp_path_factory, volume, chunk_size, sharded):
     kind, dtype, shape, offset, chunk, was_sharded, seed = volume
     folder = tmp_path_factory.mktemp("volume")
     voxels = blobs(shape, dtype, seed)
-    wkwdask.to_precomputed(voxels, folder / "v", type=kind, voxel_size=(4, 4, 40), offset=offset, chunk_size=chunk, sharded=was_sharded)
+    wkwdask.to_precomputed(voxels, folder / "v", type=kind, voxel_size=(4, 4, 40), offset=offset, chunk_shape=chunk, shard_shape=was_sharded)
     wkwdask.build_pyramid(folder / "v", mags=["2"])
-    wkwdask.rechunk(folder / "v", f"precomputed://{folder}/elsewhere", chunk_size=chunk_size, sharded=sharded, encoding="raw")
-    wkwdask.rechunk(folder / "v", chunk_size=chunk_size, sharded=sharded, encoding="raw")
+    wkwdask.rechunk(folder / "v", f"precomputed://{folder}/elsewhere", chunk_shape=chunk_size, shard_shape=sharded, encoding="raw")
+    wkwdask.rechunk(folder / "v", chunk_shape=chunk_size, shard_shape=sharded, encoding="raw")
     for name in ("elsewhere", "v"):
         finest, coarser = scales_of(folder / name)
         assert finest.chunk_layout.read_chunk.shape[:3] == chunk_size
@@ -92,14 +92,14 @@ def test_to_wkw_and_back(tmp_path_factory, volume, sharded):
     folder = tmp_path_factory.mktemp("volume")
     offset = tuple(abs(n) for n in offset)
     voxels = blobs(shape, dtype, seed)
-    wkwdask.to_precomputed(voxels, folder / "v", type=kind, voxel_size=(4, 4, 40), offset=offset, chunk_size=chunk)
+    wkwdask.to_precomputed(voxels, folder / "v", type=kind, voxel_size=(4, 4, 40), offset=offset, chunk_shape=chunk)
     wkwdask.build_pyramid(folder / "v", mags=["2-2-1", "4-4-2"])
     wkwdask.convert(folder / "v", folder / "ds", block_len=8, file_len=2)
     category = "segmentation" if kind == "segmentation" else "color"
     dataset = wkwdask.open_dataset(folder / "ds")
     (layer,) = dataset.layers.values()
     assert (layer.name, layer.category, dataset.voxel_size_nm) == (category, category, (4, 4, 40))
-    wkwdask.convert(folder / "ds", f"precomputed://{folder}/again", sharded=sharded, chunk_size=chunk)
+    wkwdask.convert(folder / "ds", f"precomputed://{folder}/again", shard_shape=sharded, chunk_shape=chunk)
     for first, second in zip(scales_of(folder / "v"), scales_of(folder / "again"), strict=True):
         assert np.array_equal(first.read().result(), second[first.domain].read().result())
         assert first.dtype == second.dtype

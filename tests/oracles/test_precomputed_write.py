@@ -66,7 +66,7 @@ def write(array, folder, **options):
         pytest.importorskip(package, reason=f"{options['encoding']} needs the extra precomputed")
     with warnings.catch_warnings(), dask.config.set(scheduler="synchronous"):
         warnings.filterwarnings("ignore", "Neuroglancer shows", UserWarning)
-        options = {"voxel_size": (4, 4, 40), "offset": OFFSET, "chunk_size": CHUNK, **options}
+        options = {"voxel_size": (4, 4, 40), "offset": OFFSET, "chunk_shape": CHUNK, **options}
         return wkwdask.to_precomputed(array, folder, **options)
 
 
@@ -103,7 +103,7 @@ def test_tensorstore_reads_what_is_lossless(tmp_path, sharded):
         how = {False: False, True: choose_sharding(SHAPE, CHUNK, dtype), "raw": sharding_of(SHAPE, CHUNK)}[sharded]
         kind = "segmentation" if encoding == "compressed_segmentation" and channels == 1 else "image"
         folder = tmp_path / f"{encoding}-{dtype}-{channels}"
-        write(array, folder, encoding=encoding, sharded=how, type=kind)
+        write(array, folder, encoding=encoding, shard_shape=how, type=kind)
         origin, found = by_tensorstore(folder)
         assert origin == OFFSET
         np.testing.assert_array_equal(found, array, err_msg=f"{encoding} {dtype} {channels}")
@@ -113,7 +113,7 @@ def test_tensorstore_reads_what_is_lossless(tmp_path, sharded):
 @pytest.mark.parametrize("channels", [1, 3])
 def test_tensorstore_reads_jpeg(tmp_path, sharded, channels):
     array = smooth(channels)
-    write(array, tmp_path / "em", encoding="jpeg", quality=95, sharded=sharded)
+    write(array, tmp_path / "em", encoding="jpeg", quality=95, shard_shape=sharded)
     origin, found = by_tensorstore(tmp_path / "em")
     assert origin == OFFSET
     assert np.abs(found.astype(int) - array).max() < 12
@@ -125,7 +125,7 @@ def test_tensorstore_reads_jpeg(tmp_path, sharded, channels):
 def test_cloudvolume_reads_what_it_knows(tmp_path, how):
     for encoding, dtype, channels in FOR_CLOUDVOLUME:
         array = voxels(dtype, channels)
-        options = {"files": {}, "gzip": {"compress": "gzip"}, "shards": {"sharded": sharding_of(SHAPE, CHUNK, data_encoding="gzip")}}[how]
+        options = {"files": {}, "gzip": {"compression": "gzip"}, "shards": {"shard_shape": sharding_of(SHAPE, CHUNK, data_encoding="gzip")}}[how]
         kind = "segmentation" if encoding in ("compressed_segmentation", "compresso") else "image"
         folder = tmp_path / f"{encoding}-{dtype}-{channels}"
         write(array, folder, encoding=encoding, type=kind, **options)
@@ -142,7 +142,7 @@ def test_both_read_sections_that_became_a_volume(tmp_path, sharded):
     (tmp_path / "sections").mkdir()
     for z, section in enumerate(array[0].T):
         Image.fromarray(section).save(tmp_path / "sections" / f"s{z}.png")
-    options = {"voxel_size": (4, 4, 40), "offset": OFFSET, "chunk_size": (10, 6, 5), "sharded": sharded}
+    options = {"voxel_size": (4, 4, 40), "offset": OFFSET, "chunk_shape": (10, 6, 5), "shard_shape": sharded}
     with dask.config.set(scheduler="synchronous"):
         wkwdask.convert(tmp_path / "sections", f"precomputed://{tmp_path}/em", **options)
         wkwdask.convert(tmp_path / "sections", f"precomputed://{tmp_path}/part", bounding_box=(-13, 12, 0, 30, 10, 100), **options)
@@ -158,8 +158,8 @@ def test_both_read_sections_that_became_a_volume(tmp_path, sharded):
 def test_both_read_a_volume_of_several_scales(tmp_path):
     """Further scales are found by resolution and place; a chunk larger than the volume is cut off."""
     array = voxels("uint64", 1)
-    write(array, tmp_path / "seg", sharded=True)
-    write(array[:, ::2, ::2], tmp_path / "seg", voxel_size=None, mag="2-2-1", offset=(-10, 4, -3), chunk_size=(64, 64, 64))
+    write(array, tmp_path / "seg", shard_shape=True)
+    write(array[:, ::2, ::2], tmp_path / "seg", voxel_size=None, mag="2-2-1", offset=(-10, 4, -3), chunk_shape=(64, 64, 64))
     for read in (by_tensorstore, by_cloudvolume):
         for scale, (offset, expected) in enumerate([(OFFSET, array), ((-10, 4, -3), array[:, ::2, ::2])]):
             origin, found = read(tmp_path / "seg", scale)
@@ -184,7 +184,7 @@ def test_tensorstore_reads_any_geometry(tmp_path_factory, size, chunk, cuts, off
     if within is not None:
         sharded = sharding_of(size, chunk, within, data_encoding="gzip" if is_gzip else "raw", minishard_index_encoding="gzip" if is_gzip else "raw")
     folder = tmp_path_factory.mktemp("any") / "em"
-    write(array if in_memory else da.from_array(array, chunks=(1, *cuts)), folder, chunk_size=chunk, sharded=sharded, offset=offset)
+    write(array if in_memory else da.from_array(array, chunks=(1, *cuts)), folder, chunk_shape=chunk, shard_shape=sharded, offset=offset)
     origin, found = by_tensorstore(folder)
     assert origin == offset
     np.testing.assert_array_equal(found, array)

@@ -46,7 +46,7 @@ def image(request, dataset, tmp_path_factory):
     """An image with labels, in both versions."""
     folder = tmp_path_factory.mktemp("image") / "em.ome.zarr"
     with dask.config.set(scheduler="synchronous"):
-        wkwdask.convert(dataset, folder, layer="color", ngff=request.param, chunk_size=(16, 16, 8))
+        wkwdask.convert(dataset, folder, layer="color", ngff=request.param, chunk_shape=(16, 16, 8))
         wkwdask.convert(dataset, folder / "labels" / "neurons", layer="neurons", ngff=request.param)
     return request.param, folder
 

@@ -84,8 +84,8 @@ def _volume(encoding: str = "raw", dtype: Any = np.uint8, channels: int = 1, *, 
         sharding = wkwdask.Sharding(0, 3, 0, hash="identity", minishard_index_encoding="gzip", data_encoding="gzip")
         array = np.stack([_CELLS.astype(dtype)] * channels)
         kind = "image" if dtype == np.uint8 else "segmentation"
-        options = {"encoding": encoding, "chunk_size": (8, 8, 8) if sharded else (16, 12, 10), "voxel_size": (4, 4, 40), "type": kind}
-        wkwdask.to_precomputed(array, folder / "volume", sharded=sharding if sharded else False, **options)
+        options = {"encoding": encoding, "chunk_shape": (8, 8, 8) if sharded else (16, 12, 10), "voxel_size": (4, 4, 40), "type": kind}
+        wkwdask.to_precomputed(array, folder / "volume", shard_shape=sharding if sharded else False, **options)
         return next(path for path in sorted((folder / "volume/4_4_40").iterdir()) if not path.name.startswith("."))
 
     return make

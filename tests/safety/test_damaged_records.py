@@ -32,7 +32,7 @@ def remove(folder):
 
 
 def to_precomputed(folder):
-    wkwdask.to_precomputed(NEW, folder / "scales", voxel_size=(4, 4, 4), chunk_size=(32, 32, 32), existing="overwrite")
+    wkwdask.to_precomputed(NEW, folder / "scales", voxel_size=(4, 4, 4), chunk_shape=(32, 32, 32), existing="overwrite")
 
 
 def to_n5(folder):

@@ -90,7 +90,7 @@ def remove(folder):
 
 
 def to_precomputed(folder):
-    wkwdask.to_precomputed(NEW, folder / "scales", voxel_size=(4, 4, 4), chunk_size=(16, 16, 16), existing="overwrite")
+    wkwdask.to_precomputed(NEW, folder / "scales", voxel_size=(4, 4, 4), chunk_shape=(16, 16, 16), existing="overwrite")
 
 
 def to_n5(folder):

@@ -122,7 +122,7 @@ def test_a_server_that_refuses_absent_files(tmp_path, sharding):
 def test_blocks_of_n5_that_are_refused(tmp_path):
     pytest.importorskip("aiohttp", reason="the driver of http")
     array = labels((80, 70, 30))
-    wkwdask.to_n5(array, tmp_path / "v.n5" / "s0", voxel_size=(4, 4, 40), block_size=(16, 16, 16))
+    wkwdask.to_n5(array, tmp_path / "v.n5" / "s0", voxel_size=(4, 4, 40), chunk_shape=(16, 16, 16))
     for path in (tmp_path / "v.n5" / "attributes.json",):
         path.unlink(missing_ok=True)
     with range_server(tmp_path, absent=403) as server, pytest.warns(AccessWarning, match=r"while s0/attributes\.json is readable"):

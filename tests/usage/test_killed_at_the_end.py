@@ -51,7 +51,7 @@ def start(tmp_path_factory):
     wkwdask.to_wkw(LABELS, here / "ds" / "seg" / "1", **OPTIONS)
     wkwdask.to_wkw(LABELS.astype(np.uint8), here / "ds" / "em" / "1", compression="raw", **OPTIONS)
     wkwdask.to_wkw(LABELS[:8, :8, :8], here / "ds" / "coarse" / "2", **OPTIONS)
-    wkwdask.to_precomputed(LABELS, here / "volume", voxel_size=(4, 4, 4), chunk_size=(8, 8, 8))
+    wkwdask.to_precomputed(LABELS, here / "volume", voxel_size=(4, 4, 4), chunk_shape=(8, 8, 8))
     return here
 
 

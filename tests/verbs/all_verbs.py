@@ -304,7 +304,7 @@ def upsample(bench):
 
 
 def _other_chunks(bench):
-    return {"block_len": 16, "file_len": 1} if bench.form.engine == "wkw" else {"chunk_size": (16, 8, 32)}
+    return {"block_len": 16, "file_len": 1} if bench.form.engine == "wkw" else {"chunk_shape": (16, 8, 32)}
 
 
 @verb

@@ -40,19 +40,19 @@ def _save_wkw(array, url, offset, **others):
 
 def _save_precomputed(sharded):
     def save(array, url, offset, **others):
-        return wkwdask.to_precomputed(array, url, offset=offset, voxel_size=VOXEL_SIZE, chunk_size=(8, 8, 8), sharded=sharded, **others)
+        return wkwdask.to_precomputed(array, url, offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), shard_shape=sharded, **others)
 
     return save
 
 
 def _save_n5(array, url, offset, **others):
     others.pop("category", None)  # N5 does not store it
-    return wkwdask.to_n5(array, f"{url}/s0", offset=offset, voxel_size=VOXEL_SIZE, block_size=(8, 8, 8), **others)
+    return wkwdask.to_n5(array, f"{url}/s0", offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), **others)
 
 
 def _save_zarr(version, **options):
     def save(array, url, offset, **others):
-        return wkwdask.to_zarr(array, url, offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), version=version, **options, **others)
+        return wkwdask.to_zarr(array, url, offset=offset, voxel_size=VOXEL_SIZE, chunk_shape=(8, 8, 8), ngff=version, **options, **others)
 
     return save
 

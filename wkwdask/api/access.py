@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import numpy as np
 
-from wkwdask.api.options import WriteOptions
+from wkwdask.api.options import StorageKeywords, WriteOptions, storage_options
 from wkwdask.errors import BoundsError, ReplacedError, UnsupportedError
 from wkwdask.formats.leveled_summary import summarize_arrays
 from wkwdask.formats.opening import check_names_format, is_arrays, open_stored, recent_stored
@@ -17,13 +17,14 @@ from wkwdask.formats.volume_summary import VolumeSummary, summarize_precomputed
 from wkwdask.formats.webknossos.dataset import check_inside, open_volume
 from wkwdask.formats.webknossos.datasource import FILE_NAME
 from wkwdask.formats.webknossos.summary import DatasetSummary, summarize
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.model.image import mag_or_key
+from wkwdask.model.options import check
 from wkwdask.model.points import sample_points
 from wkwdask.verbs.wkw.places import place_of
 from wkwdask.verbs.wkw.region import lay_out_region
-from wkwdask.verbs.wkw.write import WkwEncoding, lay_out_write
+from wkwdask.verbs.wkw.write import lay_out_write
 from wkwdask.verbs.write import Creation
 
 if TYPE_CHECKING:
@@ -214,15 +215,17 @@ def sample(
     return values[:, 0] if volume.num_channels == 1 else values
 
 
-class WkwOptions(WriteOptions, total=False):
+class WkwKeywords(WriteOptions, total=False):
     """What :func:`to_wkw` takes."""
 
     region: BoundingBox | Sequence[Sequence[int]] | None
     voxel_size: Sequence[float] | None
-    block_len: int | None
-    file_len: int | None
+    chunk_shape: Sequence[int] | None
+    shard_shape: Sequence[int] | None
     compression: str | None
     level: int | None
+    block_len: int | None
+    file_len: int | None
     any_length: bool
     category: Literal["color", "segmentation"] | None
     allow_external: bool
@@ -230,16 +233,17 @@ class WkwOptions(WriteOptions, total=False):
 
 @overload
 def to_wkw(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[WkwOptions]
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[WkwKeywords]
 ) -> Report: ...
 
 
 @overload
 def to_wkw(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[WkwOptions]
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[WkwKeywords]
 ) -> Delayed: ...
 
 
+@storage_options(WkwOptions)
 def to_wkw(
     array: da.Array | npt.NDArray[Any] | DataArray,
     url: str | os.PathLike[str],
@@ -247,10 +251,12 @@ def to_wkw(
     offset: Sequence[int] | None = None,
     region: BoundingBox | Sequence[Sequence[int]] | None = None,
     voxel_size: Sequence[float] | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
+    chunk_shape: Sequence[int] | None = None,
+    shard_shape: Sequence[int] | None = None,
     compression: str | None = None,
     level: int | None = None,
+    block_len: int | None = None,
+    file_len: int | None = None,
     any_length: bool = False,
     existing: Existing = "error",
     token: str | None = None,
@@ -279,16 +285,7 @@ def to_wkw(
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 along x, y, z [nm]: where there is no ``datasource-properties.json``, one is made. A dataset that is there must have
         the same.
-    block_len : int, optional
-        Edge of a block [voxels], a power of two up to 128; 32 by default.
-    file_len : int, optional
-        Edge of a file [blocks], a power of two up to 128; by default the one up to 32 that suits the box: few files, and little stored around it.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How blocks are encoded; LZ4HC by default.
-    level : int, optional
-        LZ4HC level, 1..12; 5 by default.
-    any_length : bool
-        Allow ``block_len`` and ``file_len`` up to 32768, which the reference library cannot read.
+    {options}
     existing : {"error", "resume", "overwrite"}
         What to do where the mag already exists; ``"overwrite"`` replaces it whole. The same call resumes an interrupted one: files
         that it finished are kept (their size, header and table are checked) and not computed again. The same call means the same settings and the same
@@ -334,17 +331,18 @@ def to_wkw(
 
     voxels, named = plain_array(array, offset if region is None else (0, 0, 0))
     content = content_of(voxels, token)
+    stored = check(
+        WkwOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, block_len=block_len, file_len=file_len,
+        any_length=any_length,
+    )  # fmt: skip
     if region is None:
-        encoding = WkwEncoding(32 if block_len is None else block_len, file_len, compression or "lz4hc", DEFAULT_LEVEL if level is None else level, any_length)
         size = None if voxel_size is None else positive_lengths(voxel_size)
-        staged = lay_out_write(
-            url, named.offset, content, encoding, existing, category or named.category, named.lengths_nm, size, allow_external=allow_external
-        )
+        staged = lay_out_write(url, named.offset, content, stored, existing, category or named.category, named.lengths_nm, size, allow_external=allow_external)
         if staged.edit is None:
             _warn_of_no_dataset(staged.folders[0])
     else:
-        _check_region_options(offset=offset, voxel_size=voxel_size, block_len=block_len, file_len=file_len, compression=compression, category=category)
-        staged = lay_out_region(url, _voxel_box(region, open_volume(url).box.mag), content, level, existing, allow_external=allow_external)
+        _check_region_options(offset=offset, voxel_size=voxel_size, category=category, **(stored.given() | {"level": None}))
+        staged = lay_out_region(url, _voxel_box(region, open_volume(url).box.mag), content, stored, existing, allow_external=allow_external)
     written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
     return written
 
@@ -365,6 +363,7 @@ def _check_region_options(**options: Any) -> None:
         raise ValueError(f"region= writes into a mag as it is; {', '.join(given)}= goes with making a new one")
 
 
+@storage_options(WkwOptions)
 def create(
     url: str | os.PathLike[str],
     box: BoundingBox | Sequence[Sequence[int]],
@@ -372,12 +371,10 @@ def create(
     *,
     num_channels: int = 1,
     voxel_size: Sequence[float] | None = None,
-    block_len: int = 32,
-    file_len: int | None = None,
-    compression: str = "lz4hc",
     existing: Literal["error", "overwrite"] = "error",
     category: Literal["color", "segmentation"] | None = None,
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Make a mag without data, for jobs that each write a region of it.
 
@@ -393,18 +390,15 @@ def create(
         Values per voxel.
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 [nm], for a new dataset, as for :func:`to_wkw`.
-    block_len : int
-        Edge of a block [voxels], a power of two up to 128.
-    file_len : int, optional
-        Edge of a file [blocks], a power of two up to 128; by default the one up to 32 that suits the box.
-    compression : {"lz4hc", "lz4", "raw"}
-        How blocks are encoded.
     existing : {"error", "overwrite"}
         What to do where the mag already exists; ``"overwrite"`` replaces it whole.
     category : {"color", "segmentation"}, optional
         What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
     allow_external : bool
         Write where paths or links lead out of the dataset; by default that is refused.
+    **options
+        How the mag is stored.
+        {options}
 
     Returns
     -------
@@ -441,9 +435,9 @@ def create(
         raise ValueError(f'existing must be "error" or "overwrite", got {existing!r}')
     asked = _voxel_box(box, place_of(url, allow_external=allow_external).mag)
     content = Content((num_channels, *asked.size), np.dtype(dtype), "nothing", in_memory=True)
-    encoding = WkwEncoding(block_len, file_len, compression, DEFAULT_LEVEL)
+    stored = check(WkwOptions, **options)
     size = None if voxel_size is None else positive_lengths(voxel_size)
-    staged = lay_out_write(url, asked.topleft, content, encoding, existing, category, None, size, allow_external=allow_external)
+    staged = lay_out_write(url, asked.topleft, content, stored, existing, category, None, size, allow_external=allow_external)
     if staged.edit is None:
         _warn_of_no_dataset(staged.folders[0])
     return make(Creation(staged))

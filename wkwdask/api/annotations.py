@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
+from wkwdask.api.options import StorageKeywords, storage_options
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.options import check
 from wkwdask.verbs.wkw.merge import find_merge, lay_out_merge
 from wkwdask.verbs.wkw.rechunk import RechunkOptions, prepare_dataset
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from wkwdask.runs.report import Report
 
 
+@storage_options(WkwOptions)
 def merge(
     base: str | os.PathLike[str],
     annotations: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
@@ -26,12 +30,10 @@ def merge(
     mag: MagLike | None = None,
     volume_layer: str | None = None,
     relabel: bool | int = False,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    compression: str | None = None,
     existing: str = "error",
     verify: bool = False,
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Merge volume annotations, as WEBKNOSSOS exports them, into a segmentation.
 
@@ -57,16 +59,15 @@ def merge(
         Give each annotation ids of its own for its new segments. New is every id above the largest id of the base, as its JSON states it or as the number
         given here. New ids of the first annotation stay, those of each further one are raised by as much as all ids of the annotations before it take:
         by the largest new id of each less the largest of the base. Other ids, and zero, stay. Where the JSON states too small an id, a number has to be given.
-    block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks] of the result; by default those of the base.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How its blocks are encoded; by default as in the base.
     existing : {"error", "resume", "overwrite"}
         What to do where the mag already exists. An interrupted merge goes on in any case but ``"overwrite"``, which starts anew.
     verify : bool
         Read all voxels back and compare them before the mag appears.
     allow_external : bool
         Write where paths or links lead out of the dataset; by default that is refused.
+    **options
+        How the mag is stored; what is not given is as in the base.
+        {options}
 
     Returns
     -------
@@ -108,6 +109,6 @@ def merge(
         raise ValueError("name at least one annotation")
     found = find_merge(base, urls, target, layer, None if mag is None else Mag.parse(mag), relabel, volume_layer)
     prepare_dataset(base, target)
-    staged = lay_out_merge(found, RechunkOptions(block_len, file_len, compression, command="merge", allow_external=allow_external), existing, num_workers())
+    staged = lay_out_merge(found, RechunkOptions(check(WkwOptions, **options), command="merge", allow_external=allow_external), existing, num_workers())
     report = make(replace(staged, verify=verify))
     return replace(report, note="; ".join(filter(None, (report.note, found.note))))

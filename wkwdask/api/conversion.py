@@ -5,77 +5,67 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from wkwdask.api.imports import import_array, import_images, import_level, import_scale
 from wkwdask.api.n5 import convert_to_n5
+from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.api.pyramids import build_pyramid
-from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_scales, refuse_options, scale_options
+from wkwdask.api.scales import convert_from_scales, convert_to_scales, rechunk_scales, refuse_options
 from wkwdask.api.sources import choose_layer_of, find_layers, find_source
-from wkwdask.api.zarr_images import array_options, convert_to_image
+from wkwdask.api.zarr_images import convert_to_image
 from wkwdask.errors import UnsupportedError
-from wkwdask.formats.n5.compression import make_compression
 from wkwdask.formats.n5.layer import is_named_n5
+from wkwdask.formats.n5.options import N5Options
+from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.precomputed.layer import PREFIX, is_named_precomputed, is_precomputed
+from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.formats.webknossos.dataset import read_datasource
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.zarr.options import ZarrOptions
 from wkwdask.geometry.bounding_box import MAG_1, BoundingBox
 from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
+from wkwdask.model.options import check
 from wkwdask.model.units import length_nm
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.store.paths import local_path
 from wkwdask.verbs.foreign_import import SourceOptions
-from wkwdask.verbs.others.n5_write import N5Encoding
 from wkwdask.verbs.others.zarr_places import is_zarr_image
 from wkwdask.verbs.taken import Taken
 from wkwdask.verbs.wkw.convert import ImportOptions
 from wkwdask.verbs.wkw.export import ExportOptions, check_suffix, lay_out_export
-from wkwdask.verbs.wkw.write import WkwEncoding
 
 if TYPE_CHECKING:
     from wkwdask.api.options import MagLike
     from wkwdask.formats.opening import Found
     from wkwdask.formats.precomputed.info import Lengths
-    from wkwdask.formats.precomputed.sharding import Sharding
     from wkwdask.model.volume import StoredVolume
-    from wkwdask.verbs.others.precomputed_scales import ScaleOptions
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
-_LENGTH = 32
 
-
+@storage_options(WkwOptions, PrecomputedOptions, ZarrOptions, N5Options, TiffOptions)
 def convert(
     source: Paths,
     target: str | os.PathLike[str],
     *,
     layer: str | None = None,
     mag: MagLike | None = None,
-    axes: str | None = None,
+    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     channels: Sequence[int] | None = None,
+    axes: str | None = None,
     dtype: Any = None,
     value_range: tuple[float, float] | None = None,
+    offset: Sequence[int] = (0, 0, 0),
     voxel_size: Sequence[float] | None = None,
     unit: str = "nm",
-    offset: Sequence[int] = (0, 0, 0),
-    bounding_box: BoundingBox | str | Sequence[Any] | None = None,
-    block_len: int = _LENGTH,
-    file_len: int | None = None,
-    compression: str | None = None,
-    level: int = DEFAULT_LEVEL,
-    encoding: str | None = None,
-    sharded: bool | Sharding | None = None,
-    chunk_size: Sequence[int] | None = None,
-    quality: int | None = None,
-    compress: Literal["gzip"] | None = None,
-    force: bool = False,
-    ngff: Literal["0.5", "0.4"] | None = None,
     category: Literal["color", "segmentation"] | None = None,
     pyramid: bool = False,
     on_error: Literal["fail", "fill"] = "fail",
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Make a WKW mag, a precomputed volume, N5 or OME-NGFF of images or of an array in another format, or images where the source is WKW.
 
@@ -99,49 +89,25 @@ def convert(
         The layer of the dataset; for a new one by default ``color`` or ``segmentation``.
     mag : Mag, str, int or sequence of 3 int, optional
         The mag that is written, 1 by default, or exported, by default the finest; between WKW, N5 and precomputed volumes by default all.
+    bounding_box : BoundingBox, str or sequence, optional
+        What is taken over, in mag-1 voxels of the dataset.
+    channels : sequence of int, optional
+        Which channels, in this order; by default all (red, green and blue are three, alpha is one more).
     axes : str, optional
         Order of the source's axes, such as ``"zyx"``, ``"xyz"``, ``"czyx"`` or ``"zyxc"``, ``-`` for one of length 1. By default what the file says, else
         ``"zyx"`` or ``"czyx"``.
-    channels : sequence of int, optional
-        Which channels, in this order; by default all (red, green and blue are three, alpha is one more).
     dtype : dtype_like, optional
         Type of the values; by default that of the source (bits become uint8, half floats float32). Without ``value_range`` a value that does not fit is an
         error.
     value_range : pair of float, optional
         What becomes the least and the greatest value of ``dtype`` (0 and 1 of a float): values are scaled, rounded half to even, and cut off beyond it.
+    offset : sequence of 3 int
+        Voxel of the mag that the first one of the source becomes; between WKW, N5 and precomputed volumes by what all voxels are moved [voxels of mag 1].
+        Below 0 there are no voxels of WKW.
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 along x, y, z, for a new dataset; by default what OME-TIFF, MRC, OME-Zarr or HDF5 attributes say.
     unit : str
         Unit of ``voxel_size``, such as ``"nm"`` or ``"um"``.
-    offset : sequence of 3 int
-        Voxel of the mag that the first one of the source becomes; between WKW, N5 and precomputed volumes by what all voxels are moved [voxels of mag 1].
-        Below 0 there are no voxels of WKW.
-    bounding_box : BoundingBox, str or sequence, optional
-        What is taken over, in mag-1 voxels of the dataset.
-    block_len : int
-        Edge of a block [voxels], a power of two up to 128.
-    file_len : int, optional
-        Edge of a file [blocks], a power of two up to 128; by default, of each mag, the one up to 32 that suits its box.
-    compression : str, optional
-        ``"lz4hc"`` (the default), ``"lz4"`` or ``"raw"``; for an export to TIFF ``"zlib"`` (the default), ``"lzw"``, ``"zstd"`` or ``"raw"``; for an OME-NGFF
-        image ``"zstd"``, ``"blosc"``, ``"gzip"`` or ``"raw"``, see :func:`to_zarr`; for N5 ``"gzip"`` (the default) or another one that :func:`to_n5` writes.
-    level : int
-        LZ4HC level, 1..12; another one than the default also is that of the compression of an OME-NGFF image.
-    encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
-        How chunks of a precomputed volume are encoded; by default compressed_segmentation for segmentations of uint32 and uint64, else raw.
-    sharded : bool or Sharding, optional
-        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default each is a file. Those of an OME-NGFF image
-        are by default; ``False`` makes each a file.
-    chunk_size : sequence of 3 int, optional
-        A chunk of a precomputed volume or an OME-NGFF image, or a block of N5 [voxels]; 64 along each axis by default.
-    quality : int, optional
-        Of jpeg and jxl, 0..100.
-    compress : {"gzip"}, optional
-        Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
-    force : bool
-        Allow a lossy encoding of a segmentation, which changes its ids.
-    ngff : {"0.5", "0.4"}, optional
-        Version of an OME-NGFF image: 0.5 (the default) lies in Zarr 3, 0.4 in Zarr 2, which has no shards.
     category : {"color", "segmentation"}, optional
         What a new layer, or what is made of images in another format, is; by default integers of 32 bits and more in one channel are a segmentation.
     pyramid : bool
@@ -155,6 +121,9 @@ def convert(
     allow_external : bool
         Write where paths or links lead out of the dataset, and read what links, external storage and virtual datasets of an HDF5 file take from outside of its
         folder; by default both are refused.
+    **options
+        How the target is stored: options of its format, by default as for new data (``docs/options.md`` describes all of them, as ``wkwdask convert --help``).
+        {options}
 
     Returns
     -------
@@ -209,11 +178,8 @@ def convert(
     if value_range is not None and len(value_range) != 2:
         raise ValueError(f"value_range must be two numbers, the lower and the higher one, got {value_range!r}")
     range_ = None if value_range is None else (float(value_range[0]), float(value_range[1]))
-    of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
     of_images = {"axes": axes, "on_error": on_error == "fill"}
-    of_wkw = {"block_len": block_len != _LENGTH, "file_len": file_len is not None}
     its_channels, size = None if channels is None else tuple(channels), _lengths_nm(voxel_size, unit)
-    its_level = None if level == DEFAULT_LEVEL else level
 
     def parsed_mag() -> Mag | None:  # of an export it may be a key
         return None if mag is None else Mag.parse(mag)
@@ -224,36 +190,33 @@ def convert(
     as_images = SourceOptions(vec3(offset, "offset"), axes, its_channels, dtype, range_, size, box, on_error == "fill", allow_external)
     whole_images = not any(of_images.values())
     if is_named_n5(target):
-        no_blocks = {name: value for name, value in of_scales.items() if name != "chunk_size"}
-        refuse_options(f"{target} is N5", {**no_blocks, **of_wkw, "category": category, "pyramid": pyramid, "level": its_level, "ngff": ngff})
-        blocks = N5Encoding(vec3(chunk_size or (64, 64, 64), "chunk_size"), make_compression(compression or "gzip"))
+        refuse_options(f"{target} is N5", {"category": category, "pyramid": pyramid})
+        as_dataset = check(N5Options, **options)
         stored_found = find_source(source, whole_images=whole_images)
         if stored_found is None:
             refuse_options(f"{target} gets its finest level of images", {"layer": layer, "mag": None if parsed_mag() in (None, MAG_1) else mag})
-            return import_level(source, target, as_images, blocks, existing)
+            return import_level(source, target, as_images, as_dataset, existing)
         refuse_options(f"{target} is N5", of_images)
-        return convert_to_n5(stored_found.choose(layer), target, take().only(stored_found.mag, source), blocks, size, existing)
+        return convert_to_n5(stored_found.choose(layer), target, take().only(stored_found.mag, source), as_dataset, size, existing)
     if is_zarr_image(target):
-        no_arrays = {"encoding": encoding, "quality": quality, "compress": compress, "force": force}
-        refuse_options(f"{target} is an OME-NGFF image", {**no_arrays, **of_wkw, "pyramid": pyramid})
-        stored_as_arrays = array_options({**of_scales, "compression": compression}, its_level, ngff)
+        refuse_options(f"{target} is an OME-NGFF image", {"pyramid": pyramid})
+        as_array = check(ZarrOptions, **options)
         stored_found = find_source(source, whole_images=whole_images)
         if stored_found is None:
             refuse_options(f"{target} is an OME-NGFF image", {"layer": layer})
-            return import_array(source, target, parsed_mag(), as_images, stored_as_arrays, category, existing)
+            return import_array(source, target, parsed_mag(), as_images, as_array, category, existing)
         refuse_options(f"{target} is an OME-NGFF image", {**of_images, "category": category})
-        return convert_to_image(stored_found.choose(layer), target, take().only(stored_found.mag, source), stored_as_arrays, size, existing)
-    refuse_options(f"{target} is not an OME-NGFF image", {"ngff": ngff})
+        return convert_to_image(stored_found.choose(layer), target, take().only(stored_found.mag, source), as_array, size, existing)
     if is_named_precomputed(target):
         what = f"{target} is a precomputed volume"
-        refuse_options(what, {**of_wkw, "compression": compression, "level": its_level})
+        as_scale = check(PrecomputedOptions, **options)
         stored_found = find_source(source, whole_images=whole_images)
         if stored_found is None:
             refuse_options(what, {"layer": layer})
             kind = None if category is None else {"color": "image"}.get(category, category)
-            return import_scale(source, target, parsed_mag(), as_images, scale_options(of_scales), kind, existing, pyramid=pyramid)
+            return import_scale(source, target, parsed_mag(), as_images, as_scale, kind, existing, pyramid=pyramid)
         refuse_options(what, {**of_images, "category": category})
-        report = _to_scales(stored_found, source, target, layer, take(finest_only=pyramid), scale_options(of_scales), size, existing)
+        report = _to_scales(stored_found, source, target, layer, take(finest_only=pyramid), as_scale, size, existing)
         if not pyramid:
             return report
         finest = PREFIX + report.mags[0].path if report.mags else target  # there may be a finer scale, from which it would be made anew
@@ -264,26 +227,25 @@ def convert(
     found = find_layers(source, whole_images=whole_images)
     chosen, name = (None, layer) if found is None else choose_layer_of(found, layer)
     if found is not None and chosen is not None and (chosen.container is not None or _is_export(target)):
-        refuse_options(f"{source} is exported as images", of_scales)
+        as_files = check(TiffOptions, **options)
         stored_layer, volume = found.open(layer, mag_or_key(mag))
         for option, is_given in (("axes", axes), ("voxel_size", voxel_size), ("category", category), ("pyramid", pyramid), ("offset", any(offset))):
             if is_given:
                 raise ValueError(f"{option} is for what becomes WKW, but {volume.name} is a mag or scale, which is exported")
-        return _export(volume, target, ExportOptions(box, its_channels, dtype, range_, compression), existing, stored_layer.voxel_size_of(volume))
-    refuse_options(f"{source} is converted to WKW", of_scales)
-    stored_as = WkwEncoding(block_len, file_len, compression or "lz4hc", level)
+        return _export(volume, target, ExportOptions(box, its_channels, dtype, range_, as_files), existing, stored_layer.voxel_size_of(volume))
+    as_mag = check(WkwOptions, **options)
     if found is not None and chosen is not None:
         refuse_options(f"{source} is converted to WKW", of_images)
         is_chosen = found.mag is not None or layer is not None or mag is not None
         only = found.mag if is_chosen else _mag_in(target, chosen.mags)
         taken = take(finest_only=pyramid).only(only, source)
-        report = convert_from_scales(chosen, target, name, taken, stored_as, category, size, existing, allow_external=allow_external)
+        report = convert_from_scales(chosen, target, name, taken, as_mag, category, size, existing, allow_external=allow_external)
         if not pyramid:
             return report
         return merge_reports([report, build_pyramid(report.mags[0].path, existing=existing, allow_external=allow_external)])
     if _is_export(target) and read_datasource(local_path(target)) is None:
         raise UnsupportedError(f"{target}: is named as images or an array, and {source} is none of the volumes that are exported: convert it to WKW first")
-    return import_images(source, target, layer, parsed_mag(), ImportOptions(stored_as, as_images, category, allow_external), existing, pyramid=pyramid)
+    return import_images(source, target, layer, parsed_mag(), ImportOptions(as_mag, as_images, category, allow_external), existing, pyramid=pyramid)
 
 
 def _mag_in(target: str | os.PathLike[str], mags: Iterable[Mag]) -> Mag | None:
@@ -298,16 +260,17 @@ def _is_export(target: str | os.PathLike[str]) -> bool:
 
 
 def _to_scales(
-    found: Found, source: Any, target: str | os.PathLike[str], layer: str | None, taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str
-) -> Report:
+    found: Found, source: Any, target: str | os.PathLike[str], layer: str | None, taken: Taken, stored: PrecomputedOptions, voxel_size: Lengths | None,
+    existing: str,
+) -> Report:  # fmt: skip
     """Convert a layer to a precomputed volume."""
     chosen: Any = found.choose(layer)
     if is_precomputed(source):
         if taken != Taken(taken.mags, taken.finest_only) or voxel_size is not None:
             raise UnsupportedError(f"{source}: scales are stored anew as they are; convert to WKW to change their place, type or channels")
         mags = taken.mags_of(chosen.folder, list(chosen.mags)) if taken.finest_only and chosen.key is None else taken.mags
-        return rechunk_scales(str(source), target, mags, existing, None, options, goes_on=taken.finest_only)
-    return convert_to_scales(chosen, target, taken.only(found.mag, source), options, voxel_size, existing)
+        return rechunk_scales(str(source), target, mags, existing, None, stored, goes_on=taken.finest_only)
+    return convert_to_scales(chosen, target, taken.only(found.mag, source), stored, voxel_size, existing)
 
 
 def _lengths_nm(voxel_size: Sequence[float] | None, unit: str) -> tuple[float, float, float] | None:

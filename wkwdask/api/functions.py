@@ -5,15 +5,17 @@ from __future__ import annotations
 import operator
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
+from wkwdask.api.options import StorageKeywords, storage_options
 from wkwdask.errors import TaskFailedError
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import vec3
+from wkwdask.model.options import check
 from wkwdask.runs.job import FlatJob, is_given_up, kept_trace
 from wkwdask.verbs.apply import Reducing, check_signature, function_name
-from wkwdask.verbs.wkw.apply import ApplyOptions, header_for, lay_out_apply, make_application, open_sources, trial_of
+from wkwdask.verbs.wkw.apply import ApplyOptions, header_of_result, lay_out_apply, make_application, open_sources, trial_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from wkwdask.runs.job import Task
 
 
+@storage_options(WkwOptions)
 def apply(
     function: Callable[..., Any],
     sources: str | PathLike[str] | Sequence[str | PathLike[str]],
@@ -35,10 +38,6 @@ def apply(
     chunks: int | Sequence[int] | None = None,
     dtype: npt.DTypeLike | None = None,
     channels: int = 1,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    compression: str | None = None,
-    level: int = DEFAULT_LEVEL,
     category: Literal["color", "segmentation"] | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
     combine: Callable[[Any, Any], Any] = operator.add,
@@ -46,6 +45,7 @@ def apply(
     retries: int = 2,
     most_failures: int = 100,
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Any:
     """Apply a function to volumes, brick by brick: the result becomes a mag, or is combined to one value.
 
@@ -82,14 +82,6 @@ def apply(
         Type of one channel of the result; by default that of the first source. Results are only cast where nothing can be lost.
     channels : int
         Channels of the result.
-    block_len : int, optional
-        Edge of a block [voxels]; by default as in the first source.
-    file_len : int, optional
-        Edge of a file [blocks]; by default the one that suits the box, at most that of the first source, 32 where that is no WKW.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How blocks are encoded; by default as in the first source, LZ4HC if that is raw.
-    level : int
-        LZ4HC level, 1..12.
     category : {"color", "segmentation"}, optional
         What a layer is that the JSON does not know yet; by default integers of 32 bits and more are a segmentation.
     existing : {"error", "resume", "overwrite"}
@@ -106,6 +98,10 @@ def apply(
         With more failed tasks than these the job ends at once; else when all others are done.
     allow_external : bool
         Write where paths or links lead out of the dataset; by default that is refused.
+    **options
+        How the mag is stored; what is not given is as in the first source. Raw blocks become LZ4HC, and files suit the box, at most as long as those of the
+        first source, or 32 blocks where that is no WKW.
+        {options}
 
     Returns
     -------
@@ -154,18 +150,26 @@ def apply(
     from wkwdask.graphs.runners import carry_out, make, num_workers
 
     urls = [sources] if isinstance(sources, (str, PathLike)) else list(sources)
-    options = ApplyOptions(
+    wanted = ApplyOptions(
         _vec3(halo, "halo"), mask, None if where is None else BoundingBox.parse(where), skip_empty, None if chunks is None else _vec3(chunks, "chunks"),
-        dtype, channels, block_len, file_len, compression, level, category, token,
+        dtype, channels, check(WkwOptions, **options), category, token,
         tokenize(function.args, function.keywords) if isinstance(function, partial) else None, retries, most_failures, allow_external,
     )  # fmt: skip
-    if target is None and (options.halo != (0, 0, 0) or mask is not None):
+    if target is None and (wanted.halo != (0, 0, 0) or mask is not None):
         raise ValueError("halo= and mask= go with a target: without one, voxels in a halo or outside a mask would count; a mask can be one of the sources")
-    _try(trial_of(function, urls, target, options))
+    _try(trial_of(function, urls, target, wanted))
     if target is not None:
-        return make(lay_out_apply(function, urls, target, options, existing, num_workers()))
-    volumes, mask_volume = open_sources(urls, options)
-    application = make_application(function, volumes, mask_volume, options, header_for(volumes[0], options, volumes[0].box), volumes[0].box.mag, num_workers())
+        return make(lay_out_apply(function, urls, target, wanted, existing, num_workers()))
+    volumes, mask_volume = open_sources(urls, wanted)
+    application = make_application(
+        function,
+        volumes,
+        mask_volume,
+        wanted,
+        header_of_result(volumes[0], wanted.stored, volumes[0].box, wanted.dtype, wanted.num_channels),
+        volumes[0].box.mag,
+        num_workers(),
+    )
     return carry_out(Reducing(application, combine, most_failures))
 
 

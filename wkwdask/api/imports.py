@@ -30,10 +30,10 @@ from wkwdask.verbs.wkw.write import check_category
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from wkwdask.formats.n5.options import N5Options
+    from wkwdask.formats.precomputed.options import PrecomputedOptions
+    from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.verbs.foreign_import import Import, SourceOptions
-    from wkwdask.verbs.others.n5_write import N5Encoding
-    from wkwdask.verbs.others.precomputed_scales import ScaleOptions
-    from wkwdask.verbs.others.zarr_write import ArrayOptions
     from wkwdask.verbs.wkw.convert import ImportOptions
     from wkwdask.verbs.wkw.places import Place
 
@@ -61,7 +61,7 @@ def import_images(
 
 
 def import_scale(
-    source: Paths, target: str | os.PathLike[str], mag: Mag | None, taken: SourceOptions, stored: ScaleOptions, kind: str | None, existing: str, *,
+    source: Paths, target: str | os.PathLike[str], mag: Mag | None, taken: SourceOptions, stored: PrecomputedOptions, kind: str | None, existing: str, *,
     pyramid: bool,
 ) -> Report:  # fmt: skip
     """Make a scale of a precomputed volume of images or an array; see :func:`wkwdask.api.conversion.convert`."""
@@ -71,7 +71,7 @@ def import_scale(
     return _converted(staged, existing, partial(build_pyramid, PREFIX + staged.staged.folders[0]) if pyramid else None)
 
 
-def import_level(source: Paths, target: str | os.PathLike[str], taken: SourceOptions, stored: N5Encoding, existing: str) -> Report:
+def import_level(source: Paths, target: str | os.PathLike[str], taken: SourceOptions, stored: N5Options, existing: str) -> Report:
     """Make the finest level of an N5 group of images or an array; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.runners import num_workers
 
@@ -84,7 +84,7 @@ def import_level(source: Paths, target: str | os.PathLike[str], taken: SourceOpt
 
 
 def import_array(
-    source: Paths, target: str | os.PathLike[str], mag: Mag | None, taken: SourceOptions, stored: ArrayOptions, category: str | None, existing: str
+    source: Paths, target: str | os.PathLike[str], mag: Mag | None, taken: SourceOptions, stored: ZarrOptions, category: str | None, existing: str
 ) -> Report:
     """Make an array of an OME-NGFF image of images or an array in another format; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.runners import num_workers

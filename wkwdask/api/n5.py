@@ -6,13 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from wkwdask.api.options import PlacedOptions
+from wkwdask.api.options import PlacedOptions, storage_options
 from wkwdask.api.scales import local_mags
 from wkwdask.errors import MissingError
-from wkwdask.formats.n5.compression import make_compression
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.formats.n5.options import N5Options
+from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
-from wkwdask.verbs.others.n5_write import N5Encoding, lay_out_n5_array, lay_out_n5_copy, n5_folder, other_levels
+from wkwdask.model.options import check
+from wkwdask.verbs.others.n5_write import lay_out_n5_array, lay_out_n5_copy, n5_folder, other_levels
 
 if TYPE_CHECKING:
     import os
@@ -33,30 +34,33 @@ if TYPE_CHECKING:
 Compression = Literal["gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"]
 
 
-class N5Options(PlacedOptions, total=False):
+class N5Keywords(PlacedOptions, total=False):
     """What :func:`to_n5` takes."""
 
-    block_size: Sequence[int]
-    compression: Compression
+    chunk_shape: Sequence[int] | None
+    compression: Compression | None
     level: int | None
 
 
 @overload
 def to_n5(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[N5Options]
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[N5Keywords]
 ) -> Report: ...
 
 
 @overload
-def to_n5(array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[N5Options]) -> Delayed: ...
+def to_n5(
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[N5Keywords]
+) -> Delayed: ...
 
 
+@storage_options(N5Options)
 def to_n5(
     array: da.Array | npt.NDArray[Any] | DataArray,
     url: str | os.PathLike[str],
     *,
-    block_size: Sequence[int] = (64, 64, 64),
-    compression: Compression = "gzip",
+    chunk_shape: Sequence[int] | None = None,
+    compression: Compression | None = None,
     level: int | None = None,
     voxel_size: Sequence[float] | None = None,
     offset: Sequence[int] | None = None,
@@ -77,12 +81,7 @@ def to_n5(
     url : str or path
         The dataset's folder, such as ``volume.n5/raw`` or ``volume.n5/raw/s0``, with or without ``n5://`` before it. A name like ``s0`` makes it a level of
         the group above. Remote containers cannot be written.
-    block_size : sequence of 3 int
-        A block along x, y, z [voxels]; it has all channels.
-    compression : {"gzip", "zlib", "bzip2", "xz", "zstd", "blosc", "raw"}
-        How blocks are compressed; zstd and blosc are extensions of N5, which need the extra ``zarr`` here.
-    level : int, optional
-        How hard to compress; by default as N5 does.
+    {options}
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of mag 1 [nm]; by default what a DataArray or the group says.
     offset : sequence of 3 int, optional
@@ -133,13 +132,13 @@ def to_n5(
     wanted = Mag(1, 1, 1) if mag is None else Mag.parse(mag)
     size = given_size(voxel_size, named, wanted)
     lengths = None if size is None else (float(size[0]), float(size[1]), float(size[2]))
-    encoding = N5Encoding(vec3(block_size, "block_size"), make_compression(compression, level))
-    staged = lay_out_n5_array(url, named.offset, content, encoding, existing, wanted, lengths)
+    stored = check(N5Options, chunk_shape=chunk_shape, compression=compression, level=level)
+    staged = lay_out_n5_array(url, named.offset, content, stored, existing, wanted, lengths)
     written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
     return written
 
 
-def convert_to_n5(layer: Image, target: str | os.PathLike[str], taken: Taken, encoding: N5Encoding, voxel_size: Lengths | None, existing: str) -> Report:
+def convert_to_n5(layer: Image, target: str | os.PathLike[str], taken: Taken, stored: N5Options, voxel_size: Lengths | None, existing: str) -> Report:
     """Convert the mags of a layer to levels of an N5 group; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
@@ -157,7 +156,7 @@ def convert_to_n5(layer: Image, target: str | os.PathLike[str], taken: Taken, en
 
     def stage(number: int, mag: Mag, existing: str) -> Rechunk:
         step = Mag.parse(finest.step_to(mag))
-        return lay_out_n5_copy(f"{group}/s{number}", taken.copy_of(layer.volume(mag)), encoding, lengths, step, existing, workers)
+        return lay_out_n5_copy(f"{group}/s{number}", taken.copy_of(layer.volume(mag)), stored, lengths, step, existing, workers)
 
     report = make_all([partial(stage, number, mag) for number, mag in enumerate(mags)], existing)
     return with_others(report, others)

@@ -1,14 +1,35 @@
-"""What the verbs take in several forms."""
+"""Arguments of the public functions that have several forms, and the storage options that they share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar
 
 from wkwdask.geometry.mag import Mag
+from wkwdask.model.options import StorageOptions, options_of, parameter_docs
 
+if TYPE_CHECKING:
+    from wkwdask.formats.precomputed.sharding import Sharding
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 Existing = Literal["error", "resume", "overwrite"]
 MagLike = Mag | str | int | Sequence[int]
+
+
+class StorageKeywords(TypedDict, total=False):
+    """Storage options of all formats. Type checkers read here what the records of the formats say."""
+
+    chunk_shape: Sequence[int] | None
+    shard_shape: Sequence[int] | bool | Sharding | None
+    encoding: str | None
+    compression: str | None
+    level: int | None
+    quality: int | None
+    force: bool
+    ngff: str | None
+    block_len: int | None
+    file_len: int | None
+    any_length: bool
 
 
 class WriteOptions(TypedDict, total=False):
@@ -42,3 +63,16 @@ def parsed_mags(values: dict[str, Any]) -> dict[str, Any]:
     """Parse the mags among options; they may come in any form."""
     single = {name: Mag.parse(values[name]) for name in ("source", "finest", "coarsest") if values.get(name) is not None}
     return {**values, **single, "mags": parse_mags(values.get("mags"))}
+
+
+def storage_options(*records: type[StorageOptions]) -> Callable[[Function], Function]:
+    """Document the storage options of a function, in place of ``{options}`` in its docstring: one by one for one record, else their names."""
+
+    def documented(function: Function) -> Function:
+        names = "\n".join(f"        {record.title}: {', '.join(f'``{name}``' for name, _ in options_of(record))}." for record in records)
+        is_listed = "        {options}\n" in (function.__doc__ or "")
+        mark, text = ("        {options}\n", names) if is_listed else ("    {options}\n", parameter_docs(records[0]))
+        function.__doc__ = (function.__doc__ or "").replace(mark, f"{text}\n")
+        return function
+
+    return documented

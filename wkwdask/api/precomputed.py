@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from wkwdask.api.options import PlacedOptions
+from wkwdask.api.options import PlacedOptions, storage_options
 from wkwdask.errors import ViewerWarning
+from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.geometry.mag import Mag
 from wkwdask.model.levels import lengths_in
-from wkwdask.verbs.others.precomputed_write import ScaleEncoding, lay_out_scale
+from wkwdask.model.options import check
+from wkwdask.verbs.others.precomputed_write import lay_out_scale
 
 if TYPE_CHECKING:
     import os
@@ -28,45 +30,46 @@ if TYPE_CHECKING:
 Encoding = Literal["raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"]
 
 
-class PrecomputedOptions(PlacedOptions, total=False):
+class PrecomputedKeywords(PlacedOptions, total=False):
     """What :func:`to_precomputed` takes."""
 
+    chunk_shape: Sequence[int] | None
+    shard_shape: Sequence[int] | bool | Sharding | None
     encoding: Encoding | None
-    sharded: bool | Sharding
-    chunk_size: Sequence[int]
-    type: Literal["image", "segmentation"] | None
     quality: int | None
-    compress: Literal["gzip"] | None
+    compression: Literal["gzip", "raw"] | None
     force: bool
+    type: Literal["image", "segmentation"] | None
 
 
 @overload
 def to_precomputed(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[PrecomputedOptions]
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[PrecomputedKeywords]
 ) -> Report: ...
 
 
 @overload
 def to_precomputed(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[PrecomputedOptions]
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[PrecomputedKeywords]
 ) -> Delayed: ...
 
 
+@storage_options(PrecomputedOptions)
 def to_precomputed(
     array: da.Array | npt.NDArray[Any] | DataArray,
     url: str | os.PathLike[str],
     *,
+    chunk_shape: Sequence[int] | None = None,
+    shard_shape: Sequence[int] | bool | Sharding | None = None,
     encoding: Encoding | None = None,
-    sharded: bool | Sharding = False,
-    chunk_size: Sequence[int] = (64, 64, 64),
+    quality: int | None = None,
+    compression: Literal["gzip", "raw"] | None = None,
+    force: bool = False,
     voxel_size: Sequence[float] | None = None,
     offset: Sequence[int] | None = None,
     existing: Existing = "error",
     type: Literal["image", "segmentation"] | None = None,
     mag: MagLike | None = None,
-    quality: int | None = None,
-    compress: Literal["gzip"] | None = None,
-    force: bool = False,
     token: str | None = None,
     compute: bool = True,
 ) -> Report | Delayed:
@@ -81,12 +84,7 @@ def to_precomputed(
         The voxels, in any chunks, of a type that the format has. A DataArray has the dimensions x, y, z (and c) in any order.
     url : str or path
         The volume's folder, with or without ``precomputed://`` before it. Remote volumes cannot be written.
-    encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
-        How chunks are encoded; by default compressed_segmentation for segmentations of uint32 and uint64, else raw.
-    sharded : bool or Sharding
-        Whether chunks are put into shards of about 1 GiB (before compression), or how; else each is a file.
-    chunk_size : sequence of 3 int
-        A chunk [voxels].
+    {options}
     voxel_size : sequence of 3 float, optional
         Edge lengths of a voxel of the finest scale [nm]; needed for a new volume, unless a DataArray says it.
     offset : sequence of 3 int, optional
@@ -98,13 +96,6 @@ def to_precomputed(
         What a new volume is; by default integers of 32 bits and more in one channel are a segmentation.
     mag : Mag, str or int, optional
         Which scale: ``"2-2-1"`` adds one to a volume that is there, whose voxels are so many times as long; by default the finest.
-    quality : int, optional
-        Of jpeg and jxl, 0..100; jxl without it is lossless.
-    compress : {"gzip"}, optional
-        Compress chunks that are files of their own, which then have names that end with ``.gz``: cloud-volume and Neuroglancer behind a server that knows such
-        names can read them, tensorstore cannot. Chunks in shards are compressed as the sharding says.
-    force : bool
-        Allow a lossy encoding of a segmentation, which changes its ids.
     token : str, optional
         A name of the array's content: a call with another one does not go on.
     compute : bool
@@ -142,9 +133,11 @@ def to_precomputed(
     content = content_of(voxels, token)
     wanted = None if mag is None else Mag.parse(mag)
     lengths = named.lengths_nm if voxel_size is None else lengths_in(wanted or MAG_1, positive_lengths(voxel_size))
-    stored = ScaleEncoding(encoding, sharded, vec3(chunk_size, "chunk_size"), quality, compress)
+    stored = check(
+        PrecomputedOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, encoding=encoding, quality=quality, compression=compression, force=force
+    )  # fmt: skip
     kind = type or (named.category and {"color": "image"}.get(named.category, named.category))
-    staged, notes = lay_out_scale(url, named.offset, content, stored, existing, kind, wanted, lengths, force=force)
+    staged, notes = lay_out_scale(url, named.offset, content, stored, existing, kind, wanted, lengths)
     for note in notes:
         warnings.warn(note, ViewerWarning, stacklevel=2)
     written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)

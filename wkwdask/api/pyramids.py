@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from wkwdask.api.options import MagLike, parsed_mags
-from wkwdask.api.scales import SCALE_OPTIONS, lay_out_pyramid_of_scales, refuse_options
+from wkwdask.api.options import MagLike, StorageKeywords, parsed_mags, storage_options
+from wkwdask.api.scales import lay_out_pyramid_of_scales, refuse_options
 from wkwdask.formats.precomputed.layer import is_precomputed
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.model.options import check
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.verbs.estimate import PyramidPlan, estimate_pyramid
 from wkwdask.verbs.wkw.pyramid import PyramidOptions, lay_out_pyramid
@@ -20,11 +22,12 @@ from wkwdask.verbs.wkw.upsample import UpsampleOptions, lay_out_upsample
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.precomputed.sharding import Sharding
+    from wkwdask.verbs.others.precomputed_pyramid import ScalePyramid
 
-_OF_MAGS = ("align_with", "compression", "level", "block_len", "file_len", "allow_external")
+_OF_LADDER = {each.name for each in fields(PyramidOptions)} - {"stored"}
 
 
+@storage_options(WkwOptions, PrecomputedOptions)
 def build_pyramid(
     url: str | os.PathLike[str],
     layer: str | Sequence[str] | None = None,
@@ -36,20 +39,11 @@ def build_pyramid(
     align_with: str | bool = True,
     method: str = "default",
     ignore_zero: bool = False,
-    compression: str | None = None,
-    level: int | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    encoding: str | None = None,
-    sharded: bool | Sharding | None = None,
-    chunk_size: Sequence[int] | None = None,
-    quality: int | None = None,
-    compress: Literal["gzip"] | None = None,
-    force: bool = False,
     existing: Literal["error", "resume", "overwrite"] = "error",
     update: bool | Literal["content"] = False,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Make all coarser mags of a layer from its finest mag, in one pass over it.
 
@@ -77,27 +71,6 @@ def build_pyramid(
         How a window becomes a voxel; by default mode for segmentation, median for color, and mean for an image of a precomputed volume.
     ignore_zero : bool
         Zeros do not count, for mode, mean and median: a voxel is zero only where all of its window is.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How blocks are encoded; by default as in the finest mag, LZ4HC if that is raw.
-    level : int, optional
-        LZ4HC level, 1..12; 5 by default.
-    block_len : int, optional
-        Edge of a block of the new mags [voxels], a power of two up to 128; by default as in the finest mag.
-    file_len : int, optional
-        Edge of a file of the new mags [blocks], a power of two up to 128; by default the one that suits the box of each mag, at most that of the finest mag,
-        or 8 where that has a file for each block, as WEBKNOSSOS exports annotations.
-    encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
-        How chunks of a precomputed volume are encoded; by default as in the finest scale.
-    sharded : bool or Sharding, optional
-        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default as in the finest scale.
-    chunk_size : sequence of 3 int, optional
-        A chunk of a precomputed volume [voxels]; by default as in the finest scale.
-    quality : int, optional
-        Of jpeg and jxl, 0..100.
-    compress : {"gzip"}, optional
-        Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
-    force : bool
-        Allow a lossy encoding of a segmentation, which changes its ids.
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags already exists. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew. A finished pyramid with the same settings is no error:
@@ -109,6 +82,10 @@ def build_pyramid(
         Make anew, in place, what lies above this part of the layer [voxels of mag 1].
     allow_external : bool
         Write where paths or links lead out of the dataset; by default that is refused.
+    **options
+        How the new mags or scales are stored; what is not given is as in the finest one. Raw blocks of WKW become LZ4HC, and files suit the box of each mag, at
+        most as long as those of the finest mag, or 8 blocks where that has a file for each block, as WEBKNOSSOS exports annotations.
+        {options}
 
     Returns
     -------
@@ -143,13 +120,12 @@ def build_pyramid(
         return Report((), 0, 0.0)
     given = {
         "finest": finest, "mags": mags, "coarsest": coarsest, "sampling": sampling, "align_with": align_with, "method": method, "ignore_zero": ignore_zero,
-        "compression": compression, "level": level, "block_len": block_len, "file_len": file_len, "encoding": encoding, "sharded": sharded,
-        "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force, "allow_external": allow_external,
+        "allow_external": allow_external, **options,
     }  # fmt: skip
     if is_precomputed(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer, "update": update, "bounding_box": bounding_box})
-        return make(lay_out_pyramid_of_scales(url, existing, num_workers(), **_own_options(url, given)).accepting_finished())
-    options = _pyramid_options(**_own_options(url, given))
+        return make(_pyramid_of_scales(url, given, existing, num_workers()).accepting_finished())
+    wanted = _pyramid_options(given)
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
     names = [layer] if layer is None or isinstance(layer, str) else list(layer)
     if not names:
@@ -157,7 +133,7 @@ def build_pyramid(
     if update not in (True, False, "content"):
         raise ValueError(f'update must be True, False or "content", got {update!r}')
     if not update and box is None:
-        pyramids = [lay_out_pyramid(url, name, options, existing, num_workers()) for name in names]
+        pyramids = [lay_out_pyramid(url, name, wanted, existing, num_workers()) for name in names]
         check_can_be_repeated(len(pyramids), starts_anew=existing == "overwrite")
         if len(pyramids) > 1:  # before the first one is built
             for pyramid in pyramids:
@@ -167,7 +143,7 @@ def build_pyramid(
         raise ValueError(f"existing={existing!r} is about building; update= and bounding_box= change what is there: give one or the other")
     if update == "content" and box is not None:
         raise ValueError('update="content" makes everything anew, bounding_box= a part: give one or the other')
-    return merge_reports([carry_out(Updating(lay_out_update(url, name, options, by_content=update == "content", box=box))) for name in names])
+    return merge_reports([carry_out(Updating(lay_out_update(url, name, wanted, by_content=update == "content", box=box))) for name in names])
 
 
 def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **options: Any) -> PyramidPlan:
@@ -196,14 +172,17 @@ def plan_pyramid(url: str | os.PathLike[str], layer: str | None = None, **option
 
     if layer is not None and not isinstance(layer, str):
         raise TypeError(f"a plan is of one layer, got {layer!r}")
+    if options.keys() & {"update", "bounding_box"}:
+        raise TypeError("a plan is of a whole pyramid: update= and bounding_box= are for build_pyramid")
     existing = options.pop("existing", "error")
     workers = num_workers()
     if is_precomputed(url):
         refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer})
-        return estimate_pyramid(lay_out_pyramid_of_scales(url, existing, workers, **_own_options(url, options)), workers)
-    return estimate_pyramid(lay_out_pyramid(url, layer, _pyramid_options(**_own_options(url, options)), existing, workers), workers)
+        return estimate_pyramid(_pyramid_of_scales(url, options, existing, workers), workers)
+    return estimate_pyramid(lay_out_pyramid(url, layer, _pyramid_options(options), existing, workers), workers)
 
 
+@storage_options(WkwOptions)
 def upsample(
     url: str | os.PathLike[str],
     layer: str | None = None,
@@ -211,12 +190,9 @@ def upsample(
     source: MagLike | None = None,
     finest: MagLike | None = None,
     mags: Sequence[MagLike] | None = None,
-    compression: str | None = None,
-    level: int = DEFAULT_LEVEL,
-    block_len: int | None = None,
-    file_len: int | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Make finer mags of a layer from a coarse one: each voxel becomes a block of equal voxels.
 
@@ -236,20 +212,15 @@ def upsample(
         mag that has data is left alone, unless it was made from the source by this function and ``existing`` is not ``"error"``.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags to make, in place of that ladder. Each is made from the source directly, by any factor on each axis.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How blocks are encoded; by default as in the source, LZ4HC if that is raw.
-    level : int
-        LZ4HC level, 1..12.
-    block_len : int, optional
-        Edge of a block of the new mags [voxels], a power of two up to 128; by default as in the source.
-    file_len : int, optional
-        Edge of a file of the new mags [blocks], a power of two up to 128; by default the one up to 32 that suits the box of each mag, at most 8 where the
-        source has a file for each block.
     existing : {"error", "resume", "overwrite"}
         What to do where one of the mags already exists. ``"resume"`` goes on with an interrupted job (as every value but ``"overwrite"`` does) and does
         nothing where the job was finished; ``"overwrite"`` replaces the mags whole, and starts anew.
     allow_external : bool
         Write where paths or links lead out of the dataset; by default that is refused.
+    **options
+        How the new mags are stored; what is not given is as in the source. Raw blocks become LZ4HC, and files suit the box of each mag, at most 32 blocks long,
+        or 8 where the source has a file for each block.
+        {options}
 
     Returns
     -------
@@ -280,21 +251,21 @@ def upsample(
     from wkwdask.graphs.runners import make, num_workers
 
     mags_of = parsed_mags({"source": source, "finest": finest, "mags": mags})
-    options = UpsampleOptions(**mags_of, compression=compression, level=level, block_len=block_len, file_len=file_len, allow_external=allow_external)
-    return make(lay_out_upsample(url, layer, options, existing, num_workers()))
+    wanted = UpsampleOptions(**mags_of, stored=check(WkwOptions, **options), allow_external=allow_external)
+    return make(lay_out_upsample(url, layer, wanted, existing, num_workers()))
 
 
-def _own_options(url: str | os.PathLike[str], options: dict[str, Any]) -> dict[str, Any]:
-    """Take out the options of the other format, none of which may have been given."""
-    what, others = ("a precomputed volume", _OF_MAGS) if is_precomputed(url) else ("WKW", SCALE_OPTIONS)
-    given = {name: options[name] for name in others if name in options}
-    refuse_options(f"{os.fspath(url)} is {what}", {name: None if value is True and name == "align_with" else value for name, value in given.items()})
-    return {name: value for name, value in options.items() if name not in others}
-
-
-def _pyramid_options(**values: Any) -> PyramidOptions:
+def _pyramid_options(values: dict[str, Any]) -> PyramidOptions:
     """Turn what a user gives into options."""
-    unknown = sorted(set(values) - {field.name for field in fields(PyramidOptions)})
-    if unknown:
-        raise TypeError(f"no such option here: {', '.join(unknown)}")
-    return PyramidOptions(**parsed_mags(values))
+    of_ladder = {name: value for name, value in values.items() if name in _OF_LADDER}
+    return PyramidOptions(**parsed_mags(of_ladder), stored=check(WkwOptions, **{name: value for name, value in values.items() if name not in _OF_LADDER}))
+
+
+def _pyramid_of_scales(url: str | os.PathLike[str], values: dict[str, Any], existing: str, workers: int) -> ScalePyramid:
+    """Stage the pyramid of a precomputed volume."""
+    align_with = values.get("align_with", True)
+    what = f"{os.fspath(url)} is a precomputed volume"
+    refuse_options(what, {"align_with": None if align_with is True else "given", "allow_external": values.get("allow_external")})
+    of_ladder = {name: value for name, value in values.items() if name in _OF_LADDER and name not in ("align_with", "allow_external")}
+    stored = check(PrecomputedOptions, **{name: value for name, value in values.items() if name not in _OF_LADDER})
+    return lay_out_pyramid_of_scales(url, existing, workers, stored, of_ladder)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
-from wkwdask.api.options import MagLike, parse_mags
-from wkwdask.api.scales import rechunk_scales, refuse_options, scale_options
+from wkwdask.api.options import MagLike, StorageKeywords, parse_mags, storage_options
+from wkwdask.api.scales import rechunk_scales, refuse_options
 from wkwdask.errors import ExistsError
 from wkwdask.formats.precomputed.layer import is_precomputed
+from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
+from wkwdask.model.options import check
 from wkwdask.runs.report import Report, merge_reports
 from wkwdask.runs.staged import is_interrupted_call
 from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions, check_moves, find_moves, lay_out_rechunk, prepare_dataset
@@ -18,29 +21,19 @@ from wkwdask.verbs.wkw.rechunk import Move, RechunkOptions, check_moves, find_mo
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from wkwdask.formats.precomputed.sharding import Sharding
 
-
+@storage_options(WkwOptions, PrecomputedOptions)
 def rechunk(
     url: str | os.PathLike[str],
     target: str | os.PathLike[str] | None = None,
     *,
     layer: str | Sequence[str] | None = None,
     mags: Sequence[MagLike] | str | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    compression: str | None = None,
-    level: int | None = None,
-    encoding: str | None = None,
-    sharded: bool | Sharding | None = None,
-    chunk_size: Sequence[int] | None = None,
-    quality: int | None = None,
-    compress: Literal["gzip"] | None = None,
-    force: bool = False,
     bounding_box: BoundingBox | str | Sequence[Any] | None = None,
     existing: str = "error",
     verify: bool | None = None,
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Store mags with other files, blocks or compression, in their place or somewhere else; all voxels stay as they are.
 
@@ -60,25 +53,6 @@ def rechunk(
         The layers of a dataset, by default all.
     mags : sequence of Mag, str, int or sequence of 3 int, optional
         The mags, by default all of each layer.
-    block_len, file_len : int, optional
-        Edge of a block [voxels] and of a file [blocks], powers of two up to 128; by default as they are. With ``bounding_box``, files are at
-        most as long, and suit the box.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How blocks are encoded; by default as they are.
-    level : int, optional
-        LZ4HC level, 1..12: blocks are encoded anew even where nothing else changes. Where blocks have to be encoded and none is given, it is 5.
-    encoding : {"raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl"}, optional
-        How chunks of a precomputed volume are encoded; by default as in each scale.
-    sharded : bool or Sharding, optional
-        Whether chunks of a precomputed volume are put into shards, or how (:func:`choose_sharding`); by default as in each scale.
-    chunk_size : sequence of 3 int, optional
-        A chunk of a precomputed volume [voxels]; by default as in each scale. Where a scale that is stored in several is stored anew, it has one.
-    quality : int, optional
-        Of jpeg and jxl, 0..100.
-    compress : {"gzip"}, optional
-        Compress chunks of a precomputed volume that are files of their own, see :func:`to_precomputed`.
-    force : bool
-        Allow a lossy encoding of a segmentation, which changes its ids.
     bounding_box : BoundingBox, str or sequence, optional
         What to take over, in mag-1 voxels; only with a target.
     existing : {"error", "resume", "overwrite"}
@@ -87,6 +61,10 @@ def rechunk(
         Read all voxels back and compare them before a mag appears; by default where mags are replaced in their place.
     allow_external : bool
         Write where paths or links lead out of the dataset; by default that is refused.
+    **options
+        How mags or scales are stored; what is not given is unchanged. With ``level``, blocks are encoded again even where nothing else changes. With
+        ``bounding_box``, files of WKW are at most as long as they were, and suit the box. A scale that is stored in chunks of several sizes gets one size.
+        {options}
 
     Returns
     -------
@@ -123,20 +101,14 @@ def rechunk(
     >>> report.files
     1
     """
-    of_scales = {"encoding": encoding, "sharded": sharded, "chunk_size": chunk_size, "quality": quality, "compress": compress, "force": force}
     if is_precomputed(url):
-        of_mags = {
-            "layer": layer, "block_len": block_len, "file_len": file_len, "compression": compression, "level": level, "bounding_box": bounding_box,
-            "allow_external": allow_external,
-        }  # fmt: skip
-        refuse_options(f"{os.fspath(url)} is a precomputed volume", of_mags)
-        return rechunk_scales(url, target, mags, existing, verify, scale_options(of_scales))
-    refuse_options(f"{os.fspath(url)} is WKW", of_scales)
+        refuse_options(f"{os.fspath(url)} is a precomputed volume", {"layer": layer, "bounding_box": bounding_box, "allow_external": allow_external})
+        return rechunk_scales(url, target, mags, existing, verify, check(PrecomputedOptions, **options))
     box = None if bounding_box is None else BoundingBox.parse(bounding_box)
-    options = RechunkOptions(block_len, file_len, compression, level, box, allow_external=allow_external)
+    wanted = RechunkOptions(check(WkwOptions, **options), box, allow_external=allow_external)
     layers = [layer] if isinstance(layer, str) else layer
     moves = find_moves(url, target, layers, parse_mags(mags), allow_external=allow_external)
-    reports = store_anew(url, target, moves, options, existing, verify)
+    reports = store_anew(url, target, moves, wanted, existing, verify)
     return merge_reports(reports) if reports else Report((), 0, 0.0, "nothing to do: all mags are stored like that")
 
 
@@ -181,7 +153,7 @@ def store_anew(
         existing = "resume"
     prepare_dataset(url, target)
     are_in_place = any(move.folder is None for move in moves)
-    check_can_be_repeated(len(moves), starts_anew=options.level is not None if are_in_place else existing == "overwrite")
+    check_can_be_repeated(len(moves), starts_anew=options.stored.level is not None if are_in_place else existing == "overwrite")
     reports = []
     for move in moves:
         staged = lay_out_rechunk(move, options, existing, workers)

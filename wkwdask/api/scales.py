@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from wkwdask.formats.precomputed.info import default_key
 from wkwdask.formats.precomputed.layer import location_of, open_precomputed_layer
 from wkwdask.formats.precomputed.writable import is_lossy
 from wkwdask.geometry.bounding_box import MAG_1
-from wkwdask.geometry.mag import Mag, vec3
 from wkwdask.model.image import mag_or_key
 from wkwdask.model.levels import lengths_in
 from wkwdask.runs.report import Report, merge_reports
@@ -22,8 +21,8 @@ from wkwdask.runs.staged import finish_what_was_left
 from wkwdask.store.paths import is_remote
 from wkwdask.verbs.others.precomputed_copy import ScaleCopy, lay_out_copy
 from wkwdask.verbs.others.precomputed_pyramid import ScalePyramid, ScalePyramidOptions, lay_out_scale_pyramid
-from wkwdask.verbs.others.precomputed_scales import ScaleOptions, source_settings, stored_like
-from wkwdask.verbs.others.precomputed_write import VolumeType, default_kind
+from wkwdask.verbs.others.precomputed_scales import source_settings, stored_like
+from wkwdask.verbs.others.precomputed_write import VolumeType, default_kind, new_scale
 from wkwdask.verbs.taken import check_alike
 from wkwdask.verbs.wkw.convert import target_folder
 from wkwdask.verbs.wkw.mags import check_not_replaced
@@ -34,20 +33,12 @@ if TYPE_CHECKING:
 
     from wkwdask.api.options import MagLike
     from wkwdask.formats.precomputed.info import Lengths, Scale
+    from wkwdask.formats.precomputed.options import PrecomputedOptions
+    from wkwdask.formats.wkw.options import WkwOptions
+    from wkwdask.geometry.mag import Mag
     from wkwdask.model.image import Image, Level
     from wkwdask.verbs.rechunk import Copy, Rechunk
     from wkwdask.verbs.taken import Taken
-    from wkwdask.verbs.wkw.write import WkwEncoding
-
-SCALE_OPTIONS = ("encoding", "sharded", "chunk_size", "quality", "compress", "force")
-
-
-def scale_options(values: dict[str, Any]) -> ScaleOptions:
-    """Take what says how scales are stored out of a verb's options."""
-    given = {name: values.pop(name) for name in SCALE_OPTIONS if name in values}
-    if given.get("chunk_size") is not None:
-        given["chunk_size"] = vec3(given["chunk_size"], "chunk_size")
-    return ScaleOptions(**given)
 
 
 def refuse_options(what: str, values: dict[str, Any]) -> None:
@@ -57,16 +48,12 @@ def refuse_options(what: str, values: dict[str, Any]) -> None:
         raise ValueError(f"{what}: {', '.join(f'{name}=' for name in given)} {'is' if len(given) == 1 else 'are'} not for it")
 
 
-def lay_out_pyramid_of_scales(url: str | os.PathLike[str], existing: str, workers: int, **options: Any) -> ScalePyramid:
+def lay_out_pyramid_of_scales(
+    url: str | os.PathLike[str], existing: str, workers: int, stored: PrecomputedOptions, of_ladder: dict[str, Any]
+) -> ScalePyramid:  # fmt: skip
     """Stage the pyramid of a precomputed volume; see :func:`wkwdask.api.pyramids.build_pyramid`."""
-    stored = scale_options(options)
-    unknown = sorted(set(options) - {field.name for field in fields(ScalePyramidOptions)})
-    if unknown:
-        raise TypeError(f"{os.fspath(url)} is a precomputed volume: {', '.join(unknown)} {'is' if len(unknown) == 1 else 'are'} not for it")
-    for name in ("finest", "coarsest"):
-        options[name] = mag_or_key(options.get(name))
-    options["mags"] = parse_mags(options.get("mags"))
-    staged = lay_out_scale_pyramid(url, ScalePyramidOptions(scale=stored, **options), existing, workers)
+    options = {**of_ladder, **{name: mag_or_key(of_ladder.get(name)) for name in ("finest", "coarsest")}, "mags": parse_mags(of_ladder.get("mags"))}
+    staged = lay_out_scale_pyramid(url, ScalePyramidOptions(stored=stored, **options), existing, workers)
     _warn(staged.notes)
     return staged
 
@@ -77,7 +64,7 @@ def rechunk_scales(
     mags: Sequence[MagLike] | str | None,
     existing: str,
     verify: bool | None,
-    options: ScaleOptions,
+    stored: PrecomputedOptions,
     *,
     goes_on: bool = False,
 ) -> Report:
@@ -94,16 +81,16 @@ def rechunk_scales(
             finish_what_was_left(place, f"{place}/{level.key}", "rechunk")
         layer = open_precomputed_layer(url)
     volume = VolumeType(layer.details.info.type, layer.details.info.dtype, layer.details.info.num_channels)
-    pairs: list[tuple[Scale, Scale]] = [(level.details, stored_like(level.details, options, volume)) for level in _chosen(layer, mags)]
-    if in_place and options.compress is None:
-        pairs = [(scale, new) for scale, new in pairs if scale != (new if options.chunk_size else replace(new, chunk_sizes=scale.chunk_sizes))]
+    pairs: list[tuple[Scale, Scale]] = [(level.details, stored_like(level.details, stored, volume)) for level in _chosen(layer, mags)]
+    if in_place and stored.compression is None:
+        pairs = [(scale, new) for scale, new in pairs if scale != (new if stored.chunk_shape else replace(new, chunk_sizes=scale.chunk_sizes))]
     check_can_be_repeated(len(pairs), starts_anew=existing == "overwrite" and not in_place)
     workers = num_workers()
 
     def stage(scale: Scale, new: Scale, existing: str) -> Rechunk:
         source: Any = layer.find(scale.key).open()
         copy = ScaleCopy(source, source_settings(source), partial(check_not_replaced, source), new)
-        return lay_out_copy(place, volume.kind, copy, "rechunk", existing, workers, in_place=in_place, compress=options.compress, force=options.force)
+        return lay_out_copy(place, volume.kind, copy, stored, "rechunk", existing, workers, in_place=in_place)
 
     if not in_place:
         existing = existing_of_call([partial(stage, scale, new) for scale, new in pairs], existing, goes_on=goes_on)
@@ -134,7 +121,9 @@ def local_mags(layer: Image) -> list[Mag]:
     return [mag for mag, folder in layer.mags.items() if layer.container is None or not is_remote(folder)]
 
 
-def convert_to_scales(layer: Image, target: str | os.PathLike[str], taken: Taken, options: ScaleOptions, voxel_size: Lengths | None, existing: str) -> Report:
+def convert_to_scales(
+    layer: Image, target: str | os.PathLike[str], taken: Taken, stored: PrecomputedOptions, voxel_size: Lengths | None, existing: str
+) -> Report:
     """Convert mags of a layer in WKW, N5 or Zarr to scales of a precomputed volume; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
@@ -153,16 +142,16 @@ def convert_to_scales(layer: Image, target: str | os.PathLike[str], taken: Taken
     def stage(copy: Copy, existing: str) -> Rechunk:
         box = copy.source.box
         lengths = lengths_in(box.mag, size)
-        scale = options.of_new().scale(default_key(lengths), box.size, box.topleft, lengths, volume)
+        scale = new_scale(stored, default_key(lengths), box, lengths, volume)
         into = ScaleCopy(copy.source, copy.input, copy.check_unchanged, scale)
-        return lay_out_copy(location_of(target), volume.kind, into, "convert", existing, workers, compress=options.compress, force=options.force)
+        return lay_out_copy(location_of(target), volume.kind, into, stored, "convert", existing, workers)
 
     # The finest comes first, so that the volume is never without the one that says where it lies.
     return make_all([partial(stage, copy) for copy in copies], existing, goes_on=taken.finest_only)
 
 
 def convert_from_scales(
-    layer: Image, target: str | os.PathLike[str], layer_name: str | None, taken: Taken, encoding: WkwEncoding, category: str | None,
+    layer: Image, target: str | os.PathLike[str], layer_name: str | None, taken: Taken, stored: WkwOptions, category: str | None,
     voxel_size: Lengths | None, existing: str, *, allow_external: bool,
 ) -> Report:  # fmt: skip
     """Convert a precomputed volume, N5 or Zarr to mags of a WKW layer; see :func:`wkwdask.api.conversion.convert`."""
@@ -174,7 +163,7 @@ def convert_from_scales(
     mags = taken.mags_of(layer.folder, list(layer.mags))
     first = layer.volume(mags[0])
     category = category or layer.category or {"image": "color"}.get(guess := default_kind(first.dtype, first.num_channels), guess)
-    options = StoreOptions(encoding, category, voxel_size or layer.voxel_size_nm, allow_external)
+    options = StoreOptions(stored, category, voxel_size or layer.voxel_size_nm, allow_external)
     copies = [taken.copy_of(layer.volume(mag)) for mag in mags]
     check_alike(copies)
     for copy in copies:  # before the first is made

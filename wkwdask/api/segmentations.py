@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.api.options import StorageKeywords, storage_options
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag
 from wkwdask.ids.id_source import mapping_path, write_mapping
@@ -15,6 +16,7 @@ from wkwdask.ids.label_statistics import make_label_survey
 from wkwdask.ids.survey import Surveying
 from wkwdask.ids.wkw_components import ComponentsOptions, lay_out_components, open_labels
 from wkwdask.ids.wkw_remap import RemapOptions, lay_out_remap
+from wkwdask.model.options import check
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from wkwdask.runs.report import Report
 
 
+@storage_options(WkwOptions)
 def connected_components(
     source: str | PathLike[str],
     target: str | PathLike[str],
@@ -38,12 +41,9 @@ def connected_components(
     mag: MagLike | None = None,
     where: BoundingBox | str | Sequence[Any] | None = None,
     dtype: npt.DTypeLike | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    compression: str | None = None,
-    level: int = DEFAULT_LEVEL,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Label the connected components of a layer, across the borders of its files, as a new segmentation.
 
@@ -72,18 +72,14 @@ def connected_components(
         What is labelled: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero, and joins nothing.
     dtype : dtype_like, optional
         Type of the ids; by default uint32, or uint64 where there are more than 2^32 - 1 components.
-    block_len : int, optional
-        Edge of a block [voxels]; by default as in the source.
-    file_len : int, optional
-        Edge of a file [blocks]; by default the one that suits the box, at most that of the source, 32 where that is no WKW.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How blocks are encoded; by default as in the source, LZ4HC if that is raw.
-    level : int
-        LZ4HC level, 1..12.
     existing : {"error", "resume", "overwrite"}
         What to do where the mag already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
     allow_external : bool
         Write where links lead out of the dataset; by default that is refused.
+    **options
+        How the mag is stored; what is not given is as in the source. Raw blocks become LZ4HC, and files suit the box, at most as long as those of the
+        source, or 32 blocks where that is no WKW.
+        {options}
 
     Returns
     -------
@@ -130,13 +126,14 @@ def connected_components(
     """
     from wkwdask.graphs.runners import make, num_workers
 
-    options = ComponentsOptions(
-        threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level, allow_external
+    wanted = ComponentsOptions(
+        threshold, connectivity, min_voxels, None if where is None else BoundingBox.parse(where), dtype, check(WkwOptions, **options), allow_external
     )
-    staged = lay_out_components(source, target, options, existing, num_workers(), layer, None if mag is None else Mag.parse(mag))
+    staged = lay_out_components(source, target, wanted, existing, num_workers(), layer, None if mag is None else Mag.parse(mag))
     return make(staged)
 
 
+@storage_options(WkwOptions)
 def remap(
     source: str | PathLike[str],
     target: str | PathLike[str],
@@ -147,12 +144,9 @@ def remap(
     mag: MagLike | None = None,
     where: BoundingBox | str | Sequence[Any] | None = None,
     dtype: npt.DTypeLike | None = None,
-    block_len: int | None = None,
-    file_len: int | None = None,
-    compression: str | None = None,
-    level: int = DEFAULT_LEVEL,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Give the ids of a segmentation other ids, as a new layer: merge, rename or remove segments.
 
@@ -187,18 +181,14 @@ def remap(
         What is mapped: x, y, z, width, height, depth [voxels of mag 1]. Everything else becomes zero.
     dtype : dtype_like, optional
         Type of the new ids; by default as in the source.
-    block_len : int, optional
-        Edge of a block [voxels]; by default as in the source.
-    file_len : int, optional
-        Edge of a file [blocks]; by default the one that suits the box, at most that of the source, 32 where that is no WKW.
-    compression : {"lz4hc", "lz4", "raw"}, optional
-        How blocks are encoded; by default as in the source, LZ4HC if that is raw.
-    level : int
-        LZ4HC level, 1..12.
     existing : {"error", "resume", "overwrite"}
         What to do where the mag already exists. An interrupted job goes on in any case but ``"overwrite"``, which starts anew.
     allow_external : bool
         Write where links lead out of the dataset; by default that is refused.
+    **options
+        How the mag is stored; what is not given is as in the source. Raw blocks become LZ4HC, and files suit the box, at most as long as those of the
+        source, or 32 blocks where that is no WKW.
+        {options}
 
     Returns
     -------
@@ -240,10 +230,9 @@ def remap(
     >>> np.unique(wkwdask.read(f"{folder}/merged/1")).tolist()
     [0, 1, 2, 3, 4, 6]
     """
-    options = RemapOptions(
-        default, None if where is None else BoundingBox.parse(where), dtype, block_len, file_len, compression, level, allow_external=allow_external
-    )
-    return _remapped(source, target, mapping, options, existing, layer, mag)
+    area = None if where is None else BoundingBox.parse(where)
+    wanted = RemapOptions(default, area, dtype, check(WkwOptions, **options), allow_external=allow_external)
+    return _remapped(source, target, mapping, wanted, existing, layer, mag)
 
 
 def _remapped(
@@ -264,6 +253,7 @@ def remove_dust(
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Remove the segments of few voxels, as a new layer: they become 0, all others keep their ids.
 
@@ -279,6 +269,8 @@ def remove_dust(
         As for :func:`remap`.
     allow_external : bool
         Write where links lead out of the dataset; by default that is refused.
+    **options
+        As for :func:`remap`.
 
     Returns
     -------
@@ -306,9 +298,8 @@ def remove_dust(
         raise ValueError(f"min_voxels must not be negative, got {min_voxels}")
     ids, counts = _counted(source, layer, mag)
     small = ids[counts < min_voxels]
-    report = _remapped(
-        source, target, (small, np.zeros_like(small)), RemapOptions(dtype=dtype, command="dust", allow_external=allow_external), existing, layer, mag
-    )
+    wanted = RemapOptions(dtype=dtype, stored=check(WkwOptions, **options), command="dust", allow_external=allow_external)
+    report = _remapped(source, target, (small, np.zeros_like(small)), wanted, existing, layer, mag)
     return _noted(report, f"{len(small)} of {len(ids)} segments removed")
 
 
@@ -322,6 +313,7 @@ def renumber(
     dtype: npt.DTypeLike | None = None,
     existing: Literal["error", "resume", "overwrite"] = "error",
     allow_external: bool = False,
+    **options: Unpack[StorageKeywords],
 ) -> Report:
     """Give the n segments of a layer the ids 1 to n, in the order of their old ones, as a new layer.
 
@@ -339,6 +331,8 @@ def renumber(
         As for :func:`remap`.
     allow_external : bool
         Write where links lead out of the dataset; by default that is refused.
+    **options
+        As for :func:`remap`.
 
     Returns
     -------
@@ -370,7 +364,8 @@ def renumber(
     path = None if mapping is None else mapping_path(mapping)
     ids, _ = _counted(source, layer, mag)
     new = np.arange(1, len(ids) + 1, dtype=np.uint64)
-    report = _remapped(source, target, (ids, new), RemapOptions(dtype=dtype, command="renumber", allow_external=allow_external), existing, layer, mag)
+    wanted = RemapOptions(dtype=dtype, stored=check(WkwOptions, **options), command="renumber", allow_external=allow_external)
+    report = _remapped(source, target, (ids, new), wanted, existing, layer, mag)
     if path is not None:
         write_mapping(path, ids, new)
     return _noted(report, f"{len(ids)} segments" + (f", old and new ids in {path}" if path is not None else ""))

@@ -6,12 +6,14 @@ import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from wkwdask.api.options import PlacedOptions
+from wkwdask.api.options import PlacedOptions, storage_options
 from wkwdask.errors import ViewerWarning
-from wkwdask.geometry.mag import Mag, vec3
+from wkwdask.formats.zarr.options import ZarrOptions
+from wkwdask.geometry.mag import Mag
 from wkwdask.model.extras import need
+from wkwdask.model.options import check
 from wkwdask.verbs.others.zarr_places import image_place, labels_note
-from wkwdask.verbs.others.zarr_write import ArrayCopy, ArrayOptions, is_ids, lay_out_copy, lay_out_image_array
+from wkwdask.verbs.others.zarr_write import ArrayCopy, is_ids, lay_out_copy, lay_out_image_array
 from wkwdask.verbs.taken import check_alike
 
 if TYPE_CHECKING:
@@ -34,29 +36,30 @@ Compression = Literal["blosc", "zstd", "gzip", "raw"]
 Version = Literal["0.5", "0.4"]
 
 
-class ZarrOptions(PlacedOptions, total=False):
+class ZarrKeywords(PlacedOptions, total=False):
     """What :func:`to_zarr` takes."""
 
-    chunk_shape: Sequence[int]
-    shard_shape: Sequence[int] | bool
+    chunk_shape: Sequence[int] | None
+    shard_shape: Sequence[int] | bool | None
     compression: Compression | None
     level: int | None
-    version: Version | None
+    ngff: Version | None
     category: Literal["color", "segmentation"] | None
 
 
 @overload
 def to_zarr(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[ZarrOptions]
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[True] = True, **options: Unpack[ZarrKeywords]
 ) -> Report: ...
 
 
 @overload
 def to_zarr(
-    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[ZarrOptions]
+    array: da.Array | npt.NDArray[Any] | DataArray, url: str | os.PathLike[str], *, compute: Literal[False], **options: Unpack[ZarrKeywords]
 ) -> Delayed: ...
 
 
+@storage_options(ZarrOptions)
 def to_zarr(
     array: da.Array | npt.NDArray[Any] | DataArray,
     url: str | os.PathLike[str],
@@ -64,11 +67,11 @@ def to_zarr(
     voxel_size: Sequence[float] | None = None,
     offset: Sequence[int] | None = None,
     mag: MagLike | None = None,
-    chunk_shape: Sequence[int] = (64, 64, 64),
-    shard_shape: Sequence[int] | bool = True,
+    chunk_shape: Sequence[int] | None = None,
+    shard_shape: Sequence[int] | bool | None = None,
     compression: Compression | None = None,
     level: int | None = None,
-    version: Version | None = None,
+    ngff: Version | None = None,
     category: Literal["color", "segmentation"] | None = None,
     existing: Existing = "error",
     token: str | None = None,
@@ -92,16 +95,7 @@ def to_zarr(
         Absolute voxel of the mag that element 0 is; may be negative. By default 0, or what the coordinates of a DataArray say.
     mag : Mag, str or int, optional
         Which mag: ``"2-2-1"`` adds an array to an image that is there; by default 1.
-    chunk_shape : sequence of 3 int
-        A chunk along x, y, z [voxels].
-    shard_shape : sequence of 3 int or bool
-        A shard along x, y, z [voxels], a power of two of chunks; by default at most 512 MiB before compression. False makes each chunk a file.
-    compression : {"zstd", "blosc", "gzip", "raw"}, optional
-        How chunks are compressed; blosc is Zstandard behind a shuffle of bytes. By default zstd for segmentations and bytes, else blosc.
-    level : int, optional
-        Its level; by default 3, for gzip 5.
-    version : {"0.5", "0.4"}, optional
-        Of OME-NGFF: 0.5 lies in Zarr 3, 0.4 in Zarr 2, which has no shards. By default that of the image, else 0.5.
+    {options}
     category : {"color", "segmentation"}, optional
         Whether voxels are ids; by default integers of 32 bits and more in one channel are.
     existing : {"error", "resume", "overwrite"}
@@ -149,14 +143,13 @@ def to_zarr(
     if category not in (None, "color", "segmentation"):
         raise ValueError(f'category must be "color" or "segmentation", got {category!r}')
     known = category or named.category
-    shards = shard_shape if isinstance(shard_shape, bool) else vec3(shard_shape, "shard_shape")
-    options = ArrayOptions(vec3(chunk_shape, "chunk_shape"), shards, compression, level, version)
-    staged = lay_out_image_array(url, named.offset, content, options, existing, wanted, size, is_label=None if known is None else known == "segmentation")
+    stored = check(ZarrOptions, chunk_shape=chunk_shape, shard_shape=shard_shape, compression=compression, level=level, ngff=ngff)
+    staged = lay_out_image_array(url, named.offset, content, stored, existing, wanted, size, is_label=None if known is None else known == "segmentation")
     written: Report | Delayed = write_now_or_later(staged, voxels, content.trusted, compute=compute)
     return written
 
 
-def convert_to_image(layer: Image, target: str | os.PathLike[str], taken: Taken, options: ArrayOptions, voxel_size: Lengths | None, existing: str) -> Report:
+def convert_to_image(layer: Image, target: str | os.PathLike[str], taken: Taken, stored: ZarrOptions, voxel_size: Lengths | None, existing: str) -> Report:
     """Convert mags of a layer of any format to an OME-NGFF image; see :func:`wkwdask.api.conversion.convert`."""
     from wkwdask.graphs.calls import make_all
     from wkwdask.graphs.runners import num_workers
@@ -169,7 +162,7 @@ def convert_to_image(layer: Image, target: str | os.PathLike[str], taken: Taken,
     image_place(target).check_voxel_size(size, mags)
     copies = [taken.copy_of(layer.volume(mag)) for mag in mags]
     check_alike(copies)
-    stage = partial(lay_out_copy, target, options=options, workers=num_workers())
+    stage = partial(lay_out_copy, target, options=stored, workers=num_workers())
     report = make_all([partial(stage, _as_array(copy, layer, size)) for copy in copies], existing)
     note = labels_note(target)
     if note:
@@ -181,11 +174,3 @@ def _as_array(copy: Copy, layer: Image, voxel_size: Lengths) -> ArrayCopy:
     source = copy.source
     is_label = layer.category == "segmentation" if layer.category is not None else is_ids(source.dtype, source.num_channels)
     return ArrayCopy(source, copy.input, copy.check_unchanged, voxel_size, is_label)
-
-
-def array_options(values: dict[str, Any], level: int | None, version: str | None) -> ArrayOptions:
-    """Take what says how arrays are stored out of the options of :func:`wkwdask.convert`."""
-    chunk_size, sharded = values["chunk_size"], values["sharded"]
-    if not (sharded is None or isinstance(sharded, bool)):
-        raise ValueError("sharded= takes True or False for an OME-NGFF image: to_zarr writes shards of a given shape")
-    return ArrayOptions((64, 64, 64) if chunk_size is None else vec3(chunk_size, "chunk_size"), sharded is not False, values["compression"], level, version)

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
+from wkwdask.formats.wkw.options import WkwOptions
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-@click.command(short_help="Apply your own function to layers.")
+@click.command(cls=StorageCommand, short_help="Apply your own function to layers.")
 @click.argument("function")
 @click.argument("sources", nargs=-1, required=True)
 @click.option("--reduce", "is_reduction", is_flag=True, help="Write no target: print the sum of what the function returns.")
@@ -26,13 +28,10 @@ if TYPE_CHECKING:
 @click.option("--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="A keyword argument of the function; JSON, else text. Several times for several.")
 @click.option("--dtype", help="Type of the result. Default: as in the first source.")
 @click.option("--channels", type=click.IntRange(1), default=1, show_default=True, help="Channels of the result.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the first source.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits the box, at most as in the first source.")
-@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the first source, lz4hc if that is raw.")
-@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--token", help="Version of the function: an interrupted run of another version is not resumed.")
 @click.option("--retries", type=click.IntRange(0), default=2, show_default=True, help="Retries after an error that may pass, such as a timeout.")
+@storage_options(WkwOptions, default="as in the first source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option

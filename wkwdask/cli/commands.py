@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, METHODS, SAMPLINGS, cluster_options, existing_of, external_option, resume_option, scale_options, split_mags
+from wkwdask.cli.shared import METHODS, SAMPLINGS, cluster_options, existing_of, external_option, resume_option, split_mags
+from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
+from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.wkw.options import WkwOptions
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -46,7 +49,7 @@ def info(path: str, as_json: bool) -> None:
         print_summary(summary)
 
 
-@click.command(short_help="Make all coarser mags of layers.")
+@click.command(cls=StorageCommand, short_help="Make all coarser mags of layers.")
 @click.argument("path")
 @click.option("--layer", "layers", multiple=True, help="The layer; several times for several. May be omitted where there is one.")
 @click.option("--all-layers", is_flag=True, help="All layers of the dataset.")
@@ -62,11 +65,7 @@ def info(path: str, as_json: bool) -> None:
     help="How a window is reduced to a voxel. Default: mode for segmentation, median for color, mean for precomputed images.",
 )
 @click.option("--ignore-zero", is_flag=True, help="Ignore zeros (mode, mean, median).")
-@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the finest mag, lz4hc if that is raw.")
-@click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level, 5 by default; 9 makes the smallest usual files, slowly.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the finest mag.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits each mag, at most as in the finest, 8 if that is 1.")
-@scale_options
+@storage_options(WkwOptions, PrecomputedOptions, default="as in the finest mag; raw blocks of WKW become lz4hc")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace existing mags; discard an interrupted run.")
 @click.option("--update", is_flag=True, help="Rebuild, in place, the files above source files that changed.")
@@ -120,16 +119,13 @@ def _all_layers(path: str) -> list[str]:
     return [*(layer.name for layer in located.layers), *(odd.name for odd in located.odd)]
 
 
-@click.command(short_help="Make finer mags of a layer from a coarse one.")
+@click.command(cls=StorageCommand, short_help="Make finer mags of a layer from a coarse one.")
 @click.argument("path")
 @click.option("--layer", help="The layer. May be omitted where there is one.")
 @click.option("--mag", "source", metavar="MAG", help="The coarse mag to start from. Default: the finest that has files.")
 @click.option("--finest", metavar="MAG", help="The finest mag to make; mags of WEBKNOSSOS's ladder above it that are missing are made too. Default: 1.")
 @click.option("--mags", metavar="MAG,MAG", help="The mags to make instead of that ladder, such as 1,2-2-1.")
-@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the coarse mag, lz4hc if that is raw.")
-@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level; 9 makes the smallest usual files, slowly.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the coarse mag.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits each mag, at most 32, or 8 if the coarse mag has 1.")
+@storage_options(WkwOptions, default="as in the coarse mag, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace existing mags; discard an interrupted run.")
 @external_option

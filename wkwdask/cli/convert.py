@@ -7,14 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import cluster_options, existing_of, external_option, numbers, resume_option, scale_options
+from wkwdask.cli.shared import cluster_options, existing_of, external_option, numbers, resume_option
+from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
+from wkwdask.formats.n5.options import N5Options
+from wkwdask.formats.pictures.options import TiffOptions
+from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.wkw.options import WkwOptions
+from wkwdask.formats.zarr.options import ZarrOptions
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-@click.command(short_help="Convert images and arrays to WKW, and back.")
+@click.command(cls=StorageCommand, short_help="Convert images and arrays to WKW, and back.")
 @click.argument("source", nargs=-1, required=True)
 @click.argument("target")
 @click.option("--layer", help="The layer of the dataset. Default for a new one: color or segmentation.")
@@ -32,18 +38,10 @@ if TYPE_CHECKING:
 @click.option("--unit", default="nm", show_default=True, help="Unit of the voxel size.")
 @click.option("--offset", metavar="X,Y,Z", default="0,0,0", show_default=True, help="Position of the first voxel of the source.")
 @click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to convert [voxels of mag 1 of the dataset].")
-@click.option("--block-len", type=int, default=32, show_default=True, metavar="VOXELS", help="Edge length of a block.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits the box, at most 32.")
-@click.option(
-    "--compression",
-    help="lz4hc (default), lz4 or raw; TIFF: zlib (default), lzw, zstd, raw; OME-NGFF: zstd, blosc, gzip, raw; N5: gzip (default), zstd, blosc...",
-)
-@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
-@click.option("--ngff", type=click.Choice(("0.5", "0.4")), help="Version of OME-NGFF. Default: 0.5 (Zarr 3); 0.4 is Zarr 2 without shards.")
 @click.option("--category", type=click.Choice(("color", "segmentation")), help="Category of a new layer. Default: chosen by the data type.")
 @click.option("--pyramid", is_flag=True, help="Build the coarser mags too.")
 @click.option("--on-error", type=click.Choice(("fail", "fill")), default="fail", show_default=True, help="Bad and missing slices: an error, or zeros.")
-@scale_options
+@storage_options(WkwOptions, PrecomputedOptions, ZarrOptions, N5Options, TiffOptions)
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing target; discard an interrupted run.")
 @click.option("--dry-run", is_flag=True, help="Print the plan: tasks, files, bytes, memory, time. Nothing is written.")
@@ -67,8 +65,8 @@ def convert(
       wkwdask convert 'raw/slice_*.tif' dataset/color/1 --dtype uint8 --range 0,4095
       wkwdask convert labels.h5:/volumes/labels dataset --layer neurons --category segmentation
       wkwdask convert dataset/color/1 sections-of-it/ --box 1000,1000,500,512,512,100
-      wkwdask convert dataset precomputed://neurons --layer segmentation --sharded
-      wkwdask convert sections/ precomputed://em --voxel-size 4,4,35 --encoding jpeg --sharded --pyramid
+      wkwdask convert dataset precomputed://neurons --layer segmentation --shard-shape auto
+      wkwdask convert sections/ precomputed://em --voxel-size 4,4,35 --encoding jpeg --shard-shape auto --pyramid
       wkwdask convert dataset n5://volume.n5/em --layer color
       wkwdask convert precomputed://gs://bucket/em dataset --layer color --box 1000,1000,500,512,512,100
       wkwdask convert dataset em.ome.zarr --layer color

@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
+from wkwdask.formats.wkw.options import WkwOptions
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-@click.command(short_help="Merge volume annotations into a segmentation.")
+@click.command(cls=StorageCommand, short_help="Merge volume annotations into a segmentation.")
 @click.argument("base")
 @click.argument("annotations", nargs=-1, required=True)
 @click.argument("target")
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
 @click.option("--volume-layer", metavar="NAME", help="The volume layer of annotations with several. Default: the one that was made on the layer.")
 @click.option("--relabel", is_flag=True, help="Give the new segments of each annotation unique ids.")
 @click.option("--largest-id", type=int, metavar="ID", help="The largest id of BASE, with --relabel. Default: the largestSegmentId of its JSON.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in BASE.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: as in BASE.")
-@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in BASE.")
 @click.option("--verify", is_flag=True, help="Compare all voxels before the mag is published.")
+@storage_options(WkwOptions, default="as in BASE")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option, scale_options, split_mags
+from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option, split_mags
+from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
+from wkwdask.formats.precomputed.options import PrecomputedOptions
+from wkwdask.formats.wkw.options import WkwOptions
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -17,9 +20,6 @@ _MOVES = (
     click.argument("target", required=False),
     click.option("--layer", "layers", multiple=True, help="The layer; several times for several. Default: all."),
     click.option("--mags", metavar="MAG,MAG", help="The mags, such as 1,2-2-1. Default: all."),
-    click.option("--level", type=click.IntRange(1, 12), help="LZ4HC level; all blocks are encoded again, even if nothing else changes."),
-    click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: unchanged."),
-    click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: unchanged."),
     click.option("--box", "bounding_box", metavar="X,Y,Z,W,H,D", help="Bounding box to store [voxels of mag 1]; needs a target."),
     click.option("--verify/--no-verify", default=None, help="Compare all voxels before a mag is published. Default: if it replaces a mag in place."),
     resume_option,
@@ -36,10 +36,9 @@ def _moves(command: Any) -> Any:
     return command
 
 
-@click.command(short_help="Store mags with other files, blocks or compression.")
+@click.command(cls=StorageCommand, short_help="Store mags with other files, blocks or compression.")
 @_moves
-@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: unchanged.")
-@scale_options
+@storage_options(WkwOptions, PrecomputedOptions, default="unchanged")
 def rechunk(**options: Any) -> None:
     """Store mags with other files, blocks or compression, in place or at TARGET. Voxel values do not change.
 
@@ -51,14 +50,14 @@ def rechunk(**options: Any) -> None:
       wkwdask rechunk dataset --file-len 32
       wkwdask rechunk dataset/color/1 --block-len 64 --file-len 16
       wkwdask rechunk dataset small-copy --box 1000,1000,500,512,512,256
-      wkwdask rechunk precomputed://neurons precomputed://sharded-neurons --sharded
+      wkwdask rechunk precomputed://neurons precomputed://sharded-neurons --shard-shape auto
     """
     _store_anew(**options)
 
 
-@click.command(short_help="Compress mags that are raw, or compress them better.")
+@click.command(cls=StorageCommand, short_help="Compress mags that are raw, or compress them better.")
 @_moves
-@click.option("--compression", type=click.Choice(COMPRESSIONS), default="lz4hc", show_default=True, help="How blocks are encoded.")
+@storage_options(WkwOptions, default="lz4hc, all else unchanged")
 def compress(**options: Any) -> None:
     """Compress mags, in place or at TARGET. Voxel values do not change.
 
@@ -68,7 +67,7 @@ def compress(**options: Any) -> None:
       wkwdask compress dataset --layer color --level 9
       wkwdask compress dataset/color/1 elsewhere/color/1 --compression lz4
     """
-    _store_anew(**options)
+    _store_anew(**{"compression": "lz4hc", **options})
 
 
 def _store_anew(

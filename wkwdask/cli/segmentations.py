@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wkwdask.cli.shared import COMPRESSIONS, cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.shared import cluster_options, existing_of, external_option, resume_option
+from wkwdask.cli.storage import StorageCommand, storage_options
 from wkwdask.cli.words import on_command_line
+from wkwdask.formats.wkw.options import WkwOptions
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-@click.command(short_help="Label connected components.")
+@click.command(cls=StorageCommand, short_help="Label connected components.")
 @click.argument("source")
 @click.argument("target")
 @click.option(
@@ -31,10 +33,7 @@ if TYPE_CHECKING:
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to label [voxels of mag 1]; everything else becomes zero.")
 @click.option("--dtype", help="Type of the ids. Default: uint32, uint64 where there are too many.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the source.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits the box, at most as in the source.")
-@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the source, lz4hc if that is raw.")
-@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
+@storage_options(WkwOptions, default="as in the source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
@@ -81,7 +80,7 @@ def _number(text: str) -> float:
         return float(text)
 
 
-@click.command(short_help="Map ids to other ids: merge, rename or remove segments.")
+@click.command(cls=StorageCommand, short_help="Map ids to other ids: merge, rename or remove segments.")
 @click.argument("source")
 @click.argument("target")
 @click.argument("mapping")
@@ -92,10 +91,7 @@ def _number(text: str) -> float:
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--where", metavar="X,Y,Z,W,H,D", help="Bounding box to map [voxels of mag 1]; everything else becomes zero.")
 @click.option("--dtype", help="Type of the new ids. Default: as in the source.")
-@click.option("--block-len", type=int, metavar="VOXELS", help="Edge length of a block. Default: as in the source.")
-@click.option("--file-len", type=int, metavar="BLOCKS", help="Edge length of a file. Default: what suits the box, at most as in the source.")
-@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Default: as in the source, lz4hc if that is raw.")
-@click.option("--level", type=click.IntRange(1, 12), default=5, show_default=True, help="LZ4HC level.")
+@storage_options(WkwOptions, default="as in the source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
@@ -120,13 +116,14 @@ def remap(source: str, target: str, mapping: str, resume: bool, overwrite: bool,
     click.echo(on_command_line(str(report)))
 
 
-@click.command(short_help="Remove small segments.")
+@click.command(cls=StorageCommand, short_help="Remove small segments.")
 @click.argument("source")
 @click.argument("target")
 @click.option("--min-voxels", type=click.IntRange(0), required=True, help="Segments of fewer voxels become 0.")
 @click.option("--layer", help="The layer, where SOURCE is a dataset.")
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--dtype", help="Type of the ids. Default: as in the source.")
+@storage_options(WkwOptions, default="as in the source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option
@@ -145,13 +142,14 @@ def dust(source: str, target: str, resume: bool, overwrite: bool, cluster: Abstr
     click.echo(on_command_line(str(report)))
 
 
-@click.command(short_help="Renumber segments to 1, 2, 3...")
+@click.command(cls=StorageCommand, short_help="Renumber segments to 1, 2, 3...")
 @click.argument("source")
 @click.argument("target")
 @click.option("--mapping", metavar="FILE", help="Write the old and the new ids: .csv, .parquet or .npy, which remap reads.")
 @click.option("--layer", help="The layer, where SOURCE is a dataset.")
 @click.option("--mag", help="The mag. Default: the finest.")
 @click.option("--dtype", help="Type of the new ids. Default: as in the source.")
+@storage_options(WkwOptions, default="as in the source, lz4hc if that is raw")
 @resume_option
 @click.option("--overwrite", is_flag=True, help="Replace an existing mag; discard an interrupted run.")
 @external_option

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 METHODS = ("default", "median", "mode", "mean", "min", "max", "nearest")
-COMPRESSIONS = ("lz4hc", "lz4", "raw")
-ENCODINGS = ("raw", "compressed_segmentation", "compresso", "jpeg", "png", "jxl")
 SAMPLINGS = ("anisotropic", "isotropic", "constant_z")
 
 external_option = click.option(
@@ -43,26 +41,6 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
         from wkwdask.clusters.connect import cluster as run_on
 
         return command(*args, cluster=run_on(cluster or scheduler, report=performance_report), **options)
-
-    return run
-
-
-def scale_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the options that say how scales of a precomputed volume are stored."""
-
-    @click.option(
-        "--encoding", type=click.Choice(ENCODINGS), help="Encoding of chunks, for precomputed volumes. Default: unchanged, or chosen by the data type."
-    )
-    @click.option(
-        "--sharded/--unsharded", default=None, help="Store chunks in shards or as single files, for precomputed volumes. Default: unchanged, or single files."
-    )
-    @click.option("--chunk-size", metavar="X,Y,Z", help="Size of a chunk, for precomputed volumes [voxels]. Default: unchanged, or 64,64,64.")
-    @click.option("--quality", type=click.IntRange(0, 100), help="Quality of jpeg and jxl.")
-    @click.option("--gzip", "compress", flag_value="gzip", help="Compress chunks that are single files (.gz); tensorstore cannot read these.")
-    @click.option("--force", is_flag=True, help="Allow a lossy encoding of a segmentation, which changes its ids.")
-    @functools.wraps(command)
-    def run(*args: Any, chunk_size: str | None, **options: Any) -> Any:
-        return command(*args, chunk_size=None if chunk_size is None else numbers(chunk_size, "chunk-size", int), **options)
 
     return run
 

@@ -21,6 +21,7 @@ _FLAGS = {
 _VERBS = {"build_pyramid": "pyramid", "open_dataset": "info", "connected_components": "components"}
 _GROUPS: list[click.Group] = []
 _ARGUMENT = re.compile(r"""(?<![\w/.?&=-])([a-z]\w*)=(?:"([^"]*)"|'([^']*)'|(True|False)|\(([\d., ]+)\)|(\d+(?=[^\w.]|$)))?""")
+_LIST = re.compile(r"(?<= has no option )\w+|(?<= has no options )[\w, ]+|(?<=; it has: )[\w, ]+")
 _CALL = re.compile(r"\b(" + "|".join(_VERBS) + r")\(([^()]*)\)")
 
 
@@ -42,6 +43,7 @@ def on_command_line(text: str) -> str:
     >>> on_command_line('existing="overwrite" starts anew; choose one with layer=, or build_pyramid(update=True)')
     '--overwrite starts anew; choose one with --layer, or wkwdask pyramid --update'
     """
+    text = _LIST.sub(lambda found: re.sub(r"\w+", lambda name: _options().get(name[0], name[0]), found[0]), text)
     text = _CALL.sub(lambda found: f"wkwdask {_VERBS[found[1]]} {found[2]}".rstrip(), text)
     return _ARGUMENT.sub(_as_option, text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 from wkwdask.errors import BoundsError
 from wkwdask.formats.pictures.foreign import open_any
 from wkwdask.formats.wkw.header import format_header, make_header
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import HEADER_NAME, WkwVolume
 from wkwdask.ids.components import Components, Labelling, faces_job, label_job, number, tabulate
 from wkwdask.kernels.labels.components import CONNECTIVITIES
@@ -23,10 +23,10 @@ from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store.new_files import publish_bytes
 from wkwdask.verbs.apply import ApplyJob
-from wkwdask.verbs.wkw.apply import ApplyOptions, header_for
+from wkwdask.verbs.wkw.apply import header_of_result
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, open_source, presence, source_token
 from wkwdask.verbs.wkw.places import Place, edit_for, place_of
-from wkwdask.verbs.wkw.write import check_level, staged_target, stored_settings
+from wkwdask.verbs.wkw.write import staged_target, stored_settings
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -54,14 +54,8 @@ class ComponentsOptions:
     """What is labelled [voxels of mag 1]."""
     dtype: Any = None
     """Type of the ids; None for the smallest of uint32 and uint64."""
-    block_len: int | None = None
-    """Edge of a block [voxels]."""
-    file_len: int | None = None
-    """Edge of a file [blocks]."""
-    compression: str | None = None
-    """How blocks are encoded."""
-    level: int = DEFAULT_LEVEL
-    """LZ4HC level."""
+    stored: WkwOptions = field(default_factory=WkwOptions)
+    """How the result is stored."""
     allow_external: bool = False
     """Whether links of the target may lead out of its dataset."""
 
@@ -159,7 +153,6 @@ def lay_out_components(
     mag: Mag | None = None,
 ) -> ComponentsSearch:
     """Check and lay out the making of components, or find the interrupted job that is to go on."""
-    check_level(options.level)
     if options.connectivity not in CONNECTIVITIES:
         raise ValueError(f"connectivity must be 6, 18 or 26, got {options.connectivity}")
     if options.min_voxels < 0:
@@ -174,17 +167,16 @@ def lay_out_components(
     dtype = np.dtype(np.uint32 if options.dtype is None else options.dtype)
     if dtype.kind not in "iu":
         raise TypeError(f"ids are integers, got dtype {dtype.name}")
-    stored = ApplyOptions(dtype=dtype, block_len=options.block_len, file_len=options.file_len, compression=options.compression)
-    header = header_for(source, stored, box)
+    header = header_of_result(source, options.stored, box, dtype)
     settings = settings_of(
         _COMMAND, source=source.name, box=box_setting(box), where=box_setting(area), limits=None if limits is None else str(limits),
         connectivity=options.connectivity, min_voxels=options.min_voxels, dtype="auto" if options.dtype is None else dtype.name,
-        **stored_settings(header, options.level), input=token_of(source),
+        **stored_settings(header, options.stored.chosen_level), input=token_of(source),
     )  # fmt: skip
     draft = stage(f"{_COMMAND} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
     plan = plan_components(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, source.dtype.itemsize, workers, draft.shape())
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
-    made = staged_target(draft, header, options.level, box)
+    made = staged_target(draft, header, options.stored.chosen_level, box)
     labelling = Labelling(source, plan, area, limits, options.connectivity, options.min_voxels, made.scratch_folder)
     edit = edit_for(place, header, box, "segmentation")
     staged = draft.mags([made], box.volume * source.dtype.itemsize, edit, record)

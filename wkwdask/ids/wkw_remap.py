@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import BoundsError, MissingError
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.ids.id_map import IdMap, saved_map
 from wkwdask.ids.id_source import IdSource, open_mapping
@@ -23,10 +23,10 @@ from wkwdask.runs.staged import StagedMags, settings_of
 from wkwdask.store import files
 from wkwdask.store.paths import local_path
 from wkwdask.verbs.apply import Application, ApplyJob
-from wkwdask.verbs.wkw.apply import ApplyOptions, header_for
+from wkwdask.verbs.wkw.apply import header_of_result
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, presence
 from wkwdask.verbs.wkw.places import Place, edit_for
-from wkwdask.verbs.wkw.write import check_level, staged_target, stored_settings
+from wkwdask.verbs.wkw.write import staged_target, stored_settings
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -51,14 +51,8 @@ class RemapOptions:
     """What is mapped [voxels of mag 1]; everything else becomes zero."""
     dtype: Any = None
     """Type of the ids, by default as in the source."""
-    block_len: int | None = None
-    """Edge of a block [voxels]."""
-    file_len: int | None = None
-    """Edge of a file [blocks]."""
-    compression: str | None = None
-    """How blocks are encoded."""
-    level: int = DEFAULT_LEVEL
-    """LZ4HC level."""
+    stored: WkwOptions = field(default_factory=WkwOptions)
+    """How the result is stored."""
     command: str = "remap"
     """What a user asked for."""
     allow_external: bool = False
@@ -147,7 +141,6 @@ def lay_out_remap(
     mag: Mag | None = None,
 ) -> Remap:
     """Check and lay out the mapping of a layer's ids, or find the interrupted job that is to go on."""
-    check_level(options.level)
     if options.default not in DEFAULTS:
         raise ValueError(f"default must be 'keep' or 'zero', got {options.default!r}")
     source = open_labels(url, layer, mag)
@@ -160,17 +153,16 @@ def lay_out_remap(
     area = None if options.where is None else options.where.in_mag(box.mag).intersection(box)
     if area is not None and area.is_empty:
         raise BoundsError(f"{source.name}: where={options.where} holds nothing of it, its box is {box}")
-    stored = ApplyOptions(dtype=dtype, block_len=options.block_len, file_len=options.file_len, compression=options.compression)
-    header = header_for(source, stored, box)
+    header = header_of_result(source, options.stored, box, dtype)
     settings = settings_of(
         options.command, source=source.name, box=box_setting(box), where=None if area is None else box_setting(area), mapping=found.digest(),
-        default=options.default, dtype=header.dtype.name, **stored_settings(header, options.level), input=token_of(source),
+        default=options.default, dtype=header.dtype.name, **stored_settings(header, options.stored.chosen_level), input=token_of(source),
     )  # fmt: skip
     draft = stage(f"{options.command} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
     voxel_nbytes = source.dtype.itemsize + header.voxel_nbytes
     plan = plan_bricks(box, (header.block_len,) * 3, (header.file_len_vx,) * 3, voxel_nbytes, workers, None, draft.shape())
     record = {"region": plan.region_shape, "presence": presence(source, [plan.region_shape])}
-    made = staged_target(draft, header, options.level, box)
+    made = staged_target(draft, header, options.stored.chosen_level, box)
     edit = edit_for(place, header, box, "segmentation")
     staged = draft.mags([made], box.volume * source.dtype.itemsize, edit, record)
     return Remap(source, found, Application(map_ids, (source,), plan, where=area), made, staged, place, options.default == "keep")

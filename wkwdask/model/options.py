@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Record = TypeVar("Record", bound="StorageOptions")
 WORDS = {"auto": True, "none": False}
-"""Names of the values of a shape that is chosen, or that there is none, on the command line."""
+"""Names, on the command line, of True and False as a shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Option:
     """Documentation, range and default of one option."""
 
     doc: str
-    """One or two sentences."""
+    """One or two sentences, in which ``{auto}`` and ``{none}`` stand for True and False."""
     kind: Literal["shape", "choice", "number", "flag"]
     """The type of its values; a shape is three lengths along x, y, z."""
     default: Any = None
@@ -48,11 +48,11 @@ class Option:
             if self.bounds is not None and not self.bounds[0] <= number <= self.bounds[1]:
                 raise ValueError(f"{what} must be in {self.bounds[0]}..{self.bounds[1]}, got {value!r}")
             return number
-        if self.kind == "shape" and not (self.takes_words and not isinstance(value, (list, tuple))):
-            shape = vec3(value, what)
-            if min(shape) < 1:
-                raise ValueError(f"{what} must be positive, got {shape}")
-            return shape
+        if self.kind == "shape" and not (self.takes_words and not hasattr(value, "__len__")):
+            lengths = vec3(value if hasattr(value, "__len__") else (), what)
+            if min(lengths) < 1:
+                raise ValueError(f"{what} must be positive, got {lengths}")
+            return lengths
         return value
 
     @property
@@ -70,6 +70,11 @@ class Option:
         if self.default_doc or self.default is None:
             return self.default_doc
         return ",".join(map(str, self.default)) if self.kind == "shape" else str(self.default)
+
+    def text(self, auto: str = "True", none: str = "False", *, with_default: bool = True) -> str:
+        """The documentation, with the default of a new array."""
+        default = f" Default: {self.default_text}." if with_default and self.default_text else ""
+        return f"{self.doc}{default}".replace("{auto}", auto).replace("{none}", none)
 
 
 def _quoted(text: str) -> str:
@@ -126,6 +131,10 @@ class StorageOptions:
         if self.levels and getattr(self, "compression", None) is not None:
             self.level_of(getattr(self, "compression", ""))
 
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if getattr(self, each.name) != each.default}
+
     def of_new(self) -> Self:
         """Fill in the defaults of a new array."""
         missing = {name: option.default for name, option in options_of(type(self)) if getattr(self, name) is None}
@@ -162,22 +171,25 @@ def parameter_docs(record: type[StorageOptions], indent: str = "    ") -> str:
     """Document the options of a record as the parameters of a function."""
     lines = []
     for name, option in options_of(record):
-        default = option.default_text
-        lines += [f"{name} : {option.type_doc}", f"    {option.doc}{f' Default: {default}.' if default else ''}"]
+        lines += [f"{name} : {option.type_doc}", f"    {option.text()}"]
     return "\n".join(f"{indent}{line}" for line in lines)
 
 
 def reference(records: Sequence[type[StorageOptions]]) -> str:
     """Write the reference of all options in Markdown."""
-    parts = ["# Storage options\n\nGenerated from the records in `wkwdask/formats/*/options.py`. On the command line, `chunk_shape` is `--chunk-shape`."]
+    parts = [
+        "# Storage options\n\nEach format takes its own options, in Python (`chunk_shape=(64, 64, 64)`) and on the command line (`--chunk-shape 64,64,64`). "
+        "Functions that make new data from stored data take what is not given from their source. The defaults below are those of all other new data. "
+        "This page is generated from the records in `wkwdask/formats/*/options.py`."
+    ]
     for record in records:
-        rows = [f"## {record.title}", "", "| option | values | default for new data | |", "|---|---|---|---|"]
+        rows = [f"## {record.title}", "", "| option | values | default | |", "|---|---|---|---|"]
         for name, option in options_of(record):
-            values = {"choice": ", ".join(option.choices), "flag": "True or False", "number": "whole number", "shape": "x, y, z"}[option.kind]
-            if option.bounds is not None:
-                values = f"{option.bounds[0]}..{option.bounds[1]}"
-            rows.append(f"| `{name}` | {values}{', True, False' if option.takes_words else ''} | {option.default_text} | {option.doc} |")
+            values = f"{option.bounds[0]} to {option.bounds[1]}" if option.bounds else {"number": "whole number", "shape": "x, y, z"}.get(option.kind, "")
+            words = ", `True` (`auto`), `False` (`none`)" if option.takes_words else ""
+            cells = (f"`{name}`", f"{', '.join(option.choices) or values}{words}", option.default_text, option.text(with_default=False))
+            rows.append(f"| {' | '.join(cells)} |".replace("{auto}", "`True`").replace("{none}", "`False`"))
         if record.levels:
-            rows += ["", "Levels: " + "; ".join(f"{name} {least}..{most} (default {usual})" for name, (usual, least, most) in record.levels.items()) + "."]
+            rows += ["", "Levels: " + "; ".join(f"{name} {least} to {most} (default {usual})" for name, (usual, least, most) in record.levels.items()) + "."]
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"

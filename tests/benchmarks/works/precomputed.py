@@ -122,7 +122,7 @@ class Pyramid(Written):
         new = self.source.with_name(f"{self.source.name}-new")
         shutil.rmtree(new, ignore_errors=True)
         edge = edge_of_chunks(self.size)
-        wkwdask.to_precomputed(self.voxels, new, sharded=ours(self.size, self.dtype, sharded=self.sharded), chunk_size=(edge,) * 3, voxel_size=RESOLUTION)
+        wkwdask.to_precomputed(self.voxels, new, shard_shape=ours(self.size, self.dtype, sharded=self.sharded), chunk_shape=(edge,) * 3, voxel_size=RESOLUTION)
         new.rename(self.source)
 
     def prepare(self) -> None:

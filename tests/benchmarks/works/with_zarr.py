@@ -79,7 +79,7 @@ class Export(zarr_images.Export):
     def run(self) -> None:
         """Convert."""
         dataset, layer, _ = self.path.rsplit("/", 2)
-        wkwdask.convert(dataset, self.folder / "a.ome.zarr", layer=layer, voxel_size=(4, 4, 4), chunk_size=(self.chunk,) * 3)
+        wkwdask.convert(dataset, self.folder / "a.ome.zarr", layer=layer, voxel_size=(4, 4, 4), chunk_shape=(self.chunk,) * 3)
 
     @property
     def array(self) -> Path:

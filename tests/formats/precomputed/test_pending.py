@@ -20,7 +20,7 @@ class _Killed(BaseException):
 
 
 def write(folder):
-    wkwdask.to_precomputed(VOXELS, folder, voxel_size=(4, 4, 40), chunk_size=(10, 10, 10))
+    wkwdask.to_precomputed(VOXELS, folder, voxel_size=(4, 4, 40), chunk_shape=(10, 10, 10))
     return folder
 
 
@@ -40,15 +40,15 @@ def die_at(patch, name):
 
 
 def into_shards(folder):
-    wkwdask.rechunk(folder, sharded=True)
+    wkwdask.rechunk(folder, shard_shape=True)
 
 
 def other_chunks(folder):
-    wkwdask.rechunk(folder, chunk_size=(16, 16, 16))
+    wkwdask.rechunk(folder, chunk_shape=(16, 16, 16))
 
 
 def elsewhere(folder):
-    wkwdask.to_precomputed(VOXELS, folder, chunk_size=(10, 10, 10), offset=(5, 0, 0), existing="overwrite")
+    wkwdask.to_precomputed(VOXELS, folder, chunk_shape=(10, 10, 10), offset=(5, 0, 0), existing="overwrite")
 
 
 @pytest.fixture(params=[into_shards, other_chunks, elsewhere])

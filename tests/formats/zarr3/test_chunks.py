@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from wkwdask.formats.zarr.chunks import ChunkEncoding, check_compression, format_index, index_nbytes
+from wkwdask.formats.zarr.chunks import ChunkEncoding, format_index, index_nbytes
+from wkwdask.formats.zarr.options import ZarrOptions
 
 zarr = pytest.importorskip("zarr", minversion="3.1.4", reason="zarr, of the extra zarr, is not installed")
 
@@ -23,7 +24,7 @@ def test_an_index(tmp_path):
 @pytest.mark.parametrize("compression", ["raw", "zstd", "blosc", "gzip"])
 def test_a_chunk_at_the_border(tmp_path, compression):
     """It is filled up with zeros."""
-    encoding = ChunkEncoding(np.dtype("int16"), 2, (4, 3, 2), compression, check_compression(compression, None))
+    encoding = ChunkEncoding(np.dtype("int16"), 2, (4, 3, 2), compression, ZarrOptions(compression=compression).level_of(compression))
     voxels = np.arange(2 * 3 * 3 * 1, dtype=">i2").reshape(2, 3, 3, 1)
     codecs = encoding.document((3, 3, 1), None, {})["codecs"]
     array = zarr.create_array(str(tmp_path / "a"), shape=(2, 1, 3, 3), chunks=(2, 2, 3, 4), dtype="int16", serializer=codecs[0], compressors=codecs[1:])
@@ -33,8 +34,8 @@ def test_a_chunk_at_the_border(tmp_path, compression):
 
 
 def test_levels():
-    assert [check_compression(name, None) for name in ("zstd", "blosc", "gzip", "raw")] == [3, 3, 5, 0]
+    assert [ZarrOptions().level_of(name) for name in ("zstd", "blosc", "gzip", "raw")] == [3, 3, 5, 0]
     with pytest.raises(ValueError, match="must be one of"):
-        check_compression("lzma", None)
-    with pytest.raises(ValueError, match=r"level of raw must be in 0\.\.0"):
-        check_compression("raw", 1)
+        ZarrOptions(compression="lzma")
+    with pytest.raises(ValueError, match="compression raw of OME-NGFF has no level"):
+        ZarrOptions(compression="raw", level=1)

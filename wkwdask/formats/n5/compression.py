@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.errors import UnsupportedError
+from wkwdask.formats.n5.options import N5Options
 
 if TYPE_CHECKING:
     from wkwdask.model.json_text import Problems
@@ -43,25 +44,15 @@ class Compression:
 
 def make_compression(name: str, level: int | None = None) -> Compression:
     """Choose a compression for blocks that are written."""
-    # name of the option, its default, least and greatest value
-    known = {"raw": None, "gzip": ("level", -1, -1, 9), "zlib": ("level", -1, -1, 9), "bzip2": ("blockSize", 9, 1, 9), "xz": ("preset", 6, 0, 9)}
-    known |= {"zstd": ("level", 3, 1, 22), "blosc": ("clevel", 5, 0, 9)}
-    if name not in known:
-        raise ValueError(f"compression of N5 must be one of {', '.join(known)}, got {name!r}")
-    setting = known[name]
-    if setting is None:
-        if level is not None:
-            raise ValueError("level= is for compressed blocks, and these are raw")
-        return Compression()
-    option, default, least, greatest = setting
-    if level is not None and not least <= level <= greatest:
-        raise ValueError(f"level of {name} must be in {least}..{greatest}, got {level}")
-    options: dict[str, Any] = {option: default if level is None else level}
+    level = N5Options(compression=name, level=level).level_of(name)
+    if name == "zlib":
+        return Compression("gzip", (("level", level), ("useZlib", True)))
+    options: dict[str, Any] = {} if name == "raw" else {{"bzip2": "blockSize", "xz": "preset", "blosc": "clevel"}.get(name, "level"): level}
     if name == "gzip":
         options["useZlib"] = False
     if name == "blosc":
         options = {"cname": "zstd", **options, "shuffle": 1, "blocksize": 0}
-    return Compression("gzip", (("level", options["level"]), ("useZlib", True))) if name == "zlib" else Compression(name, tuple(options.items()))
+    return Compression(name, tuple(options.items()))
 
 
 def parse_compression(document: dict[str, Any], source: str, problems: Problems) -> Compression:

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.volume import Volume
 
-TIFF_COMPRESSIONS = ("zlib", "lzw", "zstd", "raw")
 SLAB_NBYTES = 256 << 20
 _STRETCH_NBYTES = 64 << 20
 _ZARR_SHARD_NBYTES = 128 << 20

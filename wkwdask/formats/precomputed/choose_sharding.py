@@ -10,10 +10,12 @@ from wkwdask.formats.precomputed import images
 from wkwdask.formats.precomputed.sharding import Sharding
 from wkwdask.geometry import compressed_morton
 from wkwdask.geometry.mag import vec3
+from wkwdask.plans.shards import given_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.precomputed.info import Scale
     from wkwdask.geometry.mag import Vec3
 
 TARGET_SHARD_NBYTES = 1 << 30
@@ -81,8 +83,24 @@ def choose_sharding(
 
 def sharding_for(grid: Vec3, chunk_nbytes: int, *, target_shard_nbytes: int = TARGET_SHARD_NBYTES, data_encoding: str = "gzip") -> Sharding:
     """Choose the sharding of a grid of chunks; see :func:`choose_sharding`."""
+    return _sharding(grid, max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1, data_encoding)
+
+
+def sharding_of_shape(shape: Vec3, scale: Scale) -> Sharding:
+    """Choose the sharding whose shards have a shape [voxels], or hold the whole scale along the axes where it is shorter."""
+    grid = scale.grid
+    x, y, z = (min(cells, 1 << (most - 1).bit_length()) for cells, most in zip(given_cells(shape, scale.chunk_size), grid, strict=True))
+    possible = [compressed_morton.cells_per_axis(bits, grid) for bits in range(len(compressed_morton.bit_axes(grid)) + 1)]
+    if (x, y, z) not in possible:
+        shapes = ", ".join("x".join(str(n * edge) for n, edge in zip(cells, scale.chunk_size, strict=True)) for cells in possible)
+        raise ValueError(f"a shard of {shape} voxels is no range of chunk identifiers of scale {scale.key!r}; its shards can have {shapes} voxels")
+    return _sharding(grid, possible.index((x, y, z)), data_encoding_of(scale.encoding))
+
+
+def _sharding(grid: Vec3, bits: int, data_encoding: str) -> Sharding:
+    """Make a sharding whose shards hold as many chunks as so many bits tell apart."""
     total = len(compressed_morton.bit_axes(grid))
-    within = min(total, max(1, target_shard_nbytes // chunk_nbytes).bit_length() - 1)
+    within = min(total, bits)
     preshift = max(min(within, _MINISHARD_BITS), within - _INDEX_BITS)
     return Sharding(preshift, within - preshift, total - within, minishard_index_encoding="gzip", data_encoding=data_encoding)
 

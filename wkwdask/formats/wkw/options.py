@@ -10,38 +10,40 @@ from wkwdask.model.options import StorageOptions, choice, flag, number, shape
 if TYPE_CHECKING:
     from wkwdask.geometry.mag import Vec3
 
+DEFAULT_BLOCK_LEN = 32
 DEFAULT_LEVEL = 5
 
 
 @dataclass(frozen=True, slots=True)
 class WkwOptions(StorageOptions):
-    """How a mag is stored as WKW; lengths that are given are the same in ``chunk_shape`` and ``block_len``."""
+    """How a mag is stored as WKW."""
 
     name: ClassVar[str] = "wkw"
     title: ClassVar[str] = "WKW"
 
-    chunk_shape: Vec3 | None = shape("A block [voxels]: a cube whose edge is a power of two up to 128.", (32, 32, 32))
+    chunk_shape: Vec3 | None = shape("A block [voxels]: a cube whose edge is a power of two up to 128.", (DEFAULT_BLOCK_LEN,) * 3)
     shard_shape: Vec3 | None = shape(
         "A file [voxels]: a cube of a power of two of blocks, up to 128 along an edge.", default_doc="suits the box, at most 32 blocks"
     )
     compression: str | None = choice("Encoding of blocks.", ("lz4hc", "lz4", "raw"), "lz4hc")
     level: int | None = number("Level of LZ4HC; 9 makes the smallest usual files, slowly.", (1, 12), DEFAULT_LEVEL)
-    block_len: int | None = number("Edge of a block [voxels]: `chunk_shape` as one number.")
-    file_len: int | None = number("Edge of a file [blocks]: `shard_shape` in blocks.")
+    block_len: int | None = number("Edge of a block [voxels]: `chunk_shape` as one number.", (1, 1 << 15))
+    file_len: int | None = number("Edge of a file [blocks]: `shard_shape` in blocks.", (1, 1 << 15))
     any_length: bool = flag("Allow blocks and files up to 32768 long, which the reference library cannot read.")
 
     def __post_init__(self) -> None:
         StorageOptions.__post_init__(self)
-        if self.block_len is not None and self.chunk_shape not in (None, (self.block_len,) * 3):
+        if self.block_len is not None and self.chunk_shape is not None:
             raise ValueError("block_len= is chunk_shape= as one number: give one of them")
         if self.file_len is not None and self.shard_shape is not None:
             raise ValueError("file_len= is shard_shape= in blocks: give one of them")
+        self.file_len_of(self.block_len_or(1))
+
+    def block_len_or(self, default: int) -> int:
+        """Return the edge of a block [voxels], a default where it was not given."""
         if self.chunk_shape is not None:
-            object.__setattr__(self, "block_len", _edge(self.chunk_shape, "chunk_shape", "block"))
-        elif self.block_len is not None:
-            object.__setattr__(self, "chunk_shape", (self.block_len,) * 3)
-        if self.block_len is not None:
-            self.file_len_of(self.block_len)
+            return _edge(self.chunk_shape, "chunk_shape", "block")
+        return default if self.block_len is None else self.block_len
 
     def file_len_of(self, block_len: int) -> int | None:
         """Return the edge of a file of such blocks [blocks], None where it was not given."""

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from wkwdask.geometry.mag import Vec3
 
-COMPRESSIONS = {"blosc": (3, 0, 9), "zstd": (3, -7, 22), "gzip": (5, 0, 9), "raw": (0, 0, 0)}
-"""How chunks can be compressed: default, lowest and highest level. blosc is Zstandard behind a shuffle of bytes."""
 INDEX_ENTRY_NBYTES = 16
 CHECKSUM_NBYTES = 4
 ABSENT = np.uint64(0xFFFF_FFFF_FFFF_FFFF)
@@ -36,7 +34,7 @@ class ChunkEncoding:
     chunk_shape: Vec3
     """A chunk along x, y, z [voxels]."""
     compression: str
-    """One of :data:`COMPRESSIONS`."""
+    """One of those of :class:`ZarrOptions`."""
     level: int
     """Its level."""
 
@@ -93,16 +91,6 @@ def _compressor(compression: str, level: int) -> Any:
     if compression == "blosc":
         return codecs.Blosc("zstd", level, codecs.Blosc.SHUFFLE)
     return codecs.Zstd(level) if compression == "zstd" else codecs.GZip(level)
-
-
-def check_compression(compression: str, level: int | None) -> int:
-    """Give the level of a compression."""
-    if compression not in COMPRESSIONS:
-        raise ValueError(f"compression of Zarr chunks must be one of {', '.join(COMPRESSIONS)}, got {compression!r}")
-    usual, lowest, highest = COMPRESSIONS[compression]
-    if level is not None and not lowest <= level <= highest:
-        raise ValueError(f"level of {compression} must be in {lowest}..{highest}, got {level}")
-    return usual if level is None else level
 
 
 def index_nbytes(num_chunks: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from wkwdask.verbs.foreign_import import imported_mag
 from wkwdask.verbs.rechunk import copied
 
 if TYPE_CHECKING:
-    from wkwdask.formats.n5.compression import Compression
+    from wkwdask.formats.n5.options import N5Options
     from wkwdask.model.levels import Lengths
     from wkwdask.runs.content import Content
     from wkwdask.runs.stage import Draft
@@ -41,27 +41,20 @@ _CONVERT = "convert"
 _LARGEST_BLOCK_LEN = (1 << 31) - 1
 
 
-@dataclass(frozen=True, slots=True)
-class N5Encoding:
-    """How a new dataset is stored."""
-
-    block_size: Vec3 = (64, 64, 64)
-    """A block along x, y, z [voxels]; it has all channels."""
-    compression: Compression = field(default_factory=lambda: make_compression("gzip"))
-    """How blocks are compressed."""
-
-    def dataset(self, size: Vec3, dtype: Any, num_channels: int) -> N5Dataset:
-        """Describe a dataset."""
-        native = np.dtype(dtype).newbyteorder("=")
-        if native.name not in DTYPES:
-            hint = {"bool": "uint8", "float16": "float32"}.get(native.name)
-            advice = f'cast with .astype("{hint}")' if hint else "cast to one of these"
-            raise TypeError(f"N5 has no type for {native.name}; it stores {', '.join(DTYPES)}: {advice}")
-        channels = (num_channels,) if num_channels > 1 else ()
-        dataset = N5Dataset((*size, *channels), (*self.block_size, *channels), native, self.compression)
-        if min(self.block_size) < 1 or max(self.block_size) > _LARGEST_BLOCK_LEN or dataset.block_nbytes > LARGEST_BLOCK:
-            raise ValueError(f"block_size must be three lengths of a block of at most {LARGEST_BLOCK} bytes, got {self.block_size} of {native.name}")
-        return dataset
+def new_dataset(stored: N5Options, size: Vec3, dtype: Any, num_channels: int) -> N5Dataset:
+    """Describe a dataset."""
+    options: Any = stored.of_new()
+    native = np.dtype(dtype).newbyteorder("=")
+    if native.name not in DTYPES:
+        hint = {"bool": "uint8", "float16": "float32"}.get(native.name)
+        advice = f'cast with .astype("{hint}")' if hint else "cast to one of these"
+        raise TypeError(f"N5 has no type for {native.name}; it stores {', '.join(DTYPES)}: {advice}")
+    channels = (num_channels,) if num_channels > 1 else ()
+    block: Vec3 = options.chunk_shape
+    dataset = N5Dataset((*size, *channels), (*block, *channels), native, make_compression(options.compression, options.level))
+    if max(block) > _LARGEST_BLOCK_LEN or dataset.block_nbytes > LARGEST_BLOCK:
+        raise ValueError(f"chunk_shape must be three lengths of a block of at most {LARGEST_BLOCK} bytes, got {block} of {native.name}")
+    return dataset
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +147,13 @@ def _place_settings(dataset: N5Dataset, at: LevelPlace) -> dict[str, Any]:
 
 
 def lay_out_n5_array(
-    url: str | os.PathLike[str], offset: Vec3, content: Content, encoding: N5Encoding, existing: str, mag: Mag | None = None, lengths_nm: Lengths | None = None
+    url: str | os.PathLike[str], offset: Vec3, content: Content, stored: N5Options, existing: str, mag: Mag | None = None, lengths_nm: Lengths | None = None
 ) -> StagedMags:
     """Check and lay out the writing of an array as one dataset."""
     check_existing(existing)
     place = n5_place(n5_folder(url))
     num_channels, width, height, depth = content.shape
-    dataset = encoding.dataset((width, height, depth), content.dtype, num_channels)
+    dataset = new_dataset(stored, (width, height, depth), content.dtype, num_channels)
     at = LevelPlace(mag or Mag(1, 1, 1), offset, lengths_nm or place.lengths_nm)
     settings = {**settings_of(_COMMAND, folder=place.folder), **_place_settings(dataset, at)}
     draft = stage_array(f"{_COMMAND} into {place.folder}", place.parent, place.folder, settings, existing, content)
@@ -169,24 +162,22 @@ def lay_out_n5_array(
     return draft.mags([target], nbytes_in, edit, goes_on_by_itself=False, not_compared=content.not_compared)
 
 
-def lay_out_n5_copy(folder: str, copy: Copy, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, workers: int) -> Rechunk:
+def lay_out_n5_copy(folder: str, copy: Copy, stored: N5Options, lengths_nm: Lengths | None, mag: Mag, existing: str, workers: int) -> Rechunk:
     """Check and lay out the making of one level of the voxels of a volume, or find the interrupted job that is to go on."""
-    draft, staged = _level(folder, copy.source, encoding, lengths_nm, mag, existing, copy.input)
+    draft, staged = _level(folder, copy.source, stored, lengths_nm, mag, existing, copy.input)
     return copied(copy, draft, staged, workers)
 
 
-def lay_out_n5_import(folder: str, imported: Imported, encoding: N5Encoding, lengths_nm: Lengths | None, existing: str, workers: int) -> Import:
+def lay_out_n5_import(folder: str, imported: Imported, stored: N5Options, lengths_nm: Lengths | None, existing: str, workers: int) -> Import:
     """Check and lay out the making of a group's finest level of images or an array; parameters and errors as for :func:`lay_out_n5_copy`."""
-    draft, staged = _level(folder, imported.source, encoding, lengths_nm, MAG_1, existing, imported.settings)
+    draft, staged = _level(folder, imported.source, stored, lengths_nm, MAG_1, existing, imported.settings)
     return imported_mag(imported, draft, staged, workers)
 
 
-def _level(
-    folder: str, source: Any, encoding: N5Encoding, lengths_nm: Lengths | None, mag: Mag, existing: str, known: dict[str, Any]
-) -> tuple[Draft, StagedMags]:
+def _level(folder: str, source: Any, stored: N5Options, lengths_nm: Lengths | None, mag: Mag, existing: str, known: dict[str, Any]) -> tuple[Draft, StagedMags]:
     """Lay out a level that has the voxels of a source."""
     place = n5_place(folder, is_level=True)
-    dataset = encoding.dataset(source.box.size, source.dtype, source.num_channels)
+    dataset = new_dataset(stored, source.box.size, source.dtype, source.num_channels)
     at = LevelPlace(mag, source.box.topleft, lengths_nm)
     settings = {**settings_of(_CONVERT, folder=place.folder), **_place_settings(dataset, at), **known}
     draft = stage(f"{_CONVERT} into {place.folder}", place.parent, [place.folder], settings, existing)

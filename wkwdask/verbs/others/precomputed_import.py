@@ -11,21 +11,21 @@ from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import settings_of
 from wkwdask.verbs.foreign_import import Import, Imported, SourceOptions, imported_mag, open_source
 from wkwdask.verbs.others.precomputed_places import volume_place
-from wkwdask.verbs.others.precomputed_write import lay_out_scales, resolution_for, type_at
+from wkwdask.verbs.others.precomputed_write import lay_out_scales, new_scale, resolution_for, type_at
 
 if TYPE_CHECKING:
     import os
 
     from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.formats.precomputed.options import PrecomputedOptions
     from wkwdask.geometry.mag import Mag
     from wkwdask.verbs.others.precomputed_places import VolumePlace
-    from wkwdask.verbs.others.precomputed_scales import ScaleOptions
 
 _COMMAND = "convert"
 
 
 def lay_out_scale_import(
-    source: Any, url: str | os.PathLike[str], mag: Mag, taken: SourceOptions, stored: ScaleOptions, kind: str | None, existing: str, workers: int
+    source: Any, url: str | os.PathLike[str], mag: Mag, taken: SourceOptions, stored: PrecomputedOptions, kind: str | None, existing: str, workers: int
 ) -> Import:
     """Check and lay out the import of one scale, or find the interrupted job that is to go on."""
     place = volume_place(url)
@@ -33,13 +33,13 @@ def lay_out_scale_import(
     voxels = imported.source
     volume = type_at(place, voxels.dtype, voxels.num_channels, kind)
     resolution = resolution_for(place, mag, _lengths(place, mag, taken.voxel_size_nm, imported.foreign.voxel_size_nm))
-    scale = stored.of_new().scale(place.key_for(resolution), voxels.box.size, voxels.box.topleft, resolution, volume)
+    scale = new_scale(stored, place.key_for(resolution), voxels.box, resolution, volume)
     folder = place.folder_of(scale.key)
-    settings = settings_of(_COMMAND, folder=folder, type=volume.kind, dtype=volume.dtype.name, channels=volume.num_channels, compress=stored.compress)
+    settings = settings_of(_COMMAND, folder=folder, type=volume.kind, dtype=volume.dtype.name, channels=volume.num_channels, compress=stored.file_compression)
     settings |= {**imported.settings, "scale": scale_entry(scale)}
     draft = stage(f"{_COMMAND} into {folder}", place.folder, [folder], settings, existing)
     nbytes_in = voxels.box.volume * volume.num_channels * volume.dtype.itemsize
-    staged, warnings = lay_out_scales(place, volume, [(scale, mag)], draft, nbytes_in, compress=stored.compress, force=stored.force)
+    staged, warnings = lay_out_scales(place, volume, [(scale, mag)], draft, nbytes_in, stored)
     return replace(imported_mag(imported, draft, staged, workers), warnings=tuple(warnings))
 
 

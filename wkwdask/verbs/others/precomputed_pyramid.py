@@ -11,6 +11,7 @@ from wkwdask.errors import MissingError, ReplacedError, ResumeError, Unsupported
 from wkwdask.formats.precomputed.files import num_files
 from wkwdask.formats.precomputed.info_edits import scale_entry
 from wkwdask.formats.precomputed.layer import open_precomputed_layer
+from wkwdask.formats.precomputed.options import PrecomputedOptions
 from wkwdask.geometry.bounding_box import MAG_1
 from wkwdask.model.states import digest
 from wkwdask.plans.mag_ladder import default_coarsest, listed_mags, mag_ladder
@@ -19,7 +20,7 @@ from wkwdask.runs.stage import stage
 from wkwdask.runs.staged import finish_what_was_left, settings_of
 from wkwdask.store.pieces import MEMORY_NBYTES
 from wkwdask.verbs.others.precomputed_places import SAME, volume_place
-from wkwdask.verbs.others.precomputed_scales import ScaleOptions, source_settings, stored_like
+from wkwdask.verbs.others.precomputed_scales import source_settings, stored_like
 from wkwdask.verbs.others.precomputed_write import VolumeType, lay_out_scales
 from wkwdask.verbs.pyramid import Pyramid, check_method
 from wkwdask.verbs.wkw.mags import check_not_replaced
@@ -50,7 +51,7 @@ class ScalePyramidOptions:
     """Where the ladder ends."""
     sampling: str | None = None
     """Rule of the ladder."""
-    scale: ScaleOptions = field(default_factory=ScaleOptions)
+    stored: PrecomputedOptions = field(default_factory=PrecomputedOptions)
     """How the scales are stored."""
 
 
@@ -97,19 +98,17 @@ def lay_out_scale_pyramid(url: str | os.PathLike[str], options: ScalePyramidOpti
     volume = VolumeType(layer.details.info.type, source.dtype, source.num_channels)
     method = choose_method(options, volume.kind)
     mags = choose_mags(source, options, layer.voxel_size_nm)
-    scales = _ladder(place, finest, source.box.mag, mags, options.scale, volume)
+    scales = _ladder(place, finest, source.box.mag, mags, options.stored, volume)
     folders = [place.folder_of(scale.key) for scale in scales]
     states = source.volume.stored_states()
     settings = {
-        **settings_of("build_pyramid", method=method, ignore_zero=options.ignore_zero, compress=options.scale.compress), **source_settings(source, states),
+        **settings_of("build_pyramid", method=method, ignore_zero=options.ignore_zero, compress=options.stored.file_compression),
+        **source_settings(source, states),
         "scales": [scale_entry(scale) for scale in scales],
     }  # fmt: skip
     draft = stage(f"build_pyramid of {place.folder}", place.folder, folders, settings, existing)
     voxel_nbytes = volume.num_channels * volume.dtype.itemsize
-    staged, notes = lay_out_scales(
-        place, volume, list(zip(scales, mags, strict=True)), draft, source.box.volume * voxel_nbytes, compress=options.scale.compress,
-        force=options.scale.force,
-    )  # fmt: skip
+    staged, notes = lay_out_scales(place, volume, list(zip(scales, mags, strict=True)), draft, source.box.volume * voxel_nbytes, options.stored)
     origins = [(0, 0, 0), *(scale.voxel_offset for scale in scales)]
     chunk = scales[0].chunk_size if scales else finest.chunk_size
     passes = plan_framed_passes(source.box, mags, origins, chunk, [target.shard_shape for target in staged.targets], voxel_nbytes, workers, draft.shapes())
@@ -137,7 +136,7 @@ def choose_mags(source: AbsoluteVolume, options: ScalePyramidOptions, voxel_size
     return mag_ladder(finest, coarsest, voxel_size_nm, sampling)
 
 
-def _ladder(place: VolumePlace, finest: Scale, mag: Mag, mags: list[Mag], options: ScaleOptions, volume: VolumeType) -> list[Scale]:
+def _ladder(place: VolumePlace, finest: Scale, mag: Mag, mags: list[Mag], options: PrecomputedOptions, volume: VolumeType) -> list[Scale]:
     """Describe the scales, each by the one before it; a scale that is there keeps its key."""
     scales: list[Scale] = []
     scale = stored_like(finest, options, volume)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from types import NoneType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import ExistsError
-from wkwdask.formats.precomputed.choose_sharding import choose_sharding
+from wkwdask.formats.precomputed.choose_sharding import choose_sharding, sharding_of_shape
 from wkwdask.formats.precomputed.chunk import ChunkCodec
 from wkwdask.formats.precomputed.info import FILE_NAME, Scale
 from wkwdask.formats.precomputed.info_edits import new_document, provenance_document, scale_entry
 from wkwdask.formats.precomputed.metadata_edit import InfoEdit
 from wkwdask.formats.precomputed.sharding import Sharding
-from wkwdask.formats.precomputed.target import SUFFIXES, PrecomputedTarget
+from wkwdask.formats.precomputed.target import PrecomputedTarget
 from wkwdask.formats.precomputed.writable import check_writable
 from wkwdask.formats.replaceable import is_taken
+from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.geometry.mag import Mag, Vec3
 from wkwdask.runs.stage import check_existing, stage_array
 from wkwdask.runs.staged import settings_of
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.formats.precomputed.options import PrecomputedOptions
     from wkwdask.runs.content import Content
     from wkwdask.runs.stage import Draft
     from wkwdask.runs.staged import StagedMags
@@ -51,31 +52,28 @@ class VolumeType:
     """Values per voxel."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScaleEncoding:
-    """How a new scale is to be stored."""
+def new_scale(options: PrecomputedOptions, key: str, box: BoundingBox, resolution: Lengths, volume: VolumeType) -> Scale:
+    """Describe a scale that is not made of another one."""
+    stored = options.of_new()
+    encoding = options.encoding or default_encoding(volume)
+    chunk: Any = stored.chunk_shape
+    blocks = BLOCK_SIZE if encoding == "compressed_segmentation" else None
+    hints = quality_hint(encoding, options.quality)
+    scale = Scale(key, box.size, box.topleft, chunk, resolution, encoding, None, blocks, chunk_sizes=(chunk,), options=hints)
+    sharding = given_sharding(stored.shard_shape, scale, volume)
+    check_compress(options.file_compression, sharding)
+    return replace(scale, sharding=sharding)
 
-    encoding: str | None = None
-    """One of ``wkwdask.formats.precomputed.info.ENCODINGS``; None for compressed_segmentation where that is possible for a segmentation, else raw."""
-    sharded: bool | Sharding = False
-    """Whether chunks are put into shards, or how."""
-    chunk_size: Vec3 = (64, 64, 64)
-    """A chunk [voxels]."""
-    quality: int | None = None
-    """Of jpeg and jxl, 0..100."""
-    compress: str | None = None
-    """How chunks that are files of their own are compressed, None or ``"gzip"``."""
 
-    def scale(self, key: str, size: Vec3, offset: Vec3, resolution: Lengths, volume: VolumeType) -> Scale:
-        """Describe the scale."""
-        encoding = self.encoding or default_encoding(volume)
-        options = quality_hint(encoding, self.quality)
-        sharding = None if isinstance(self.sharded, bool) else self.sharded
-        if self.sharded is True:
-            sharding = choose_sharding(size, self.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=encoding)
-        check_compress(self.compress, sharding)
-        block_size = BLOCK_SIZE if encoding == "compressed_segmentation" else None
-        return Scale(key, size, offset, self.chunk_size, resolution, encoding, sharding, block_size, chunk_sizes=(self.chunk_size,), options=options)
+def given_sharding(asked: Any, scale: Scale, volume: VolumeType) -> Sharding | None:
+    """Return the sharding that a user asks for: a shape, whether there is one, or one as it is."""
+    if asked is False or isinstance(asked, Sharding):
+        return asked or None
+    if asked is True:
+        return choose_sharding(scale.size, scale.chunk_size, volume.dtype, num_channels=volume.num_channels, encoding=scale.encoding)
+    if not isinstance(asked, tuple):
+        raise TypeError(f"shard_shape must be three lengths, True, False or a Sharding, such as choose_sharding returns, got {asked!r}")
+    return sharding_of_shape(asked, scale)
 
 
 def quality_hint(encoding: str, quality: int | None) -> dict[str, Any]:
@@ -87,14 +85,10 @@ def quality_hint(encoding: str, quality: int | None) -> dict[str, Any]:
     return {_QUALITIES[encoding]: quality}
 
 
-def check_compress(compress: str | None, sharding: object) -> None:
+def check_compress(compress: str | None, sharding: Sharding | None) -> None:
     """Make sure that files of chunks can be compressed like that."""
-    if not isinstance(sharding, (Sharding, NoneType)):
-        raise TypeError(f"sharded must be True, False or a Sharding, such as choose_sharding gives, got {sharding!r}")
-    if compress not in SUFFIXES:
-        raise ValueError(f'compress must be None or "gzip", got {compress!r}')
     if sharding is not None and compress is not None:
-        raise ValueError("compress= is for chunks that are files of their own; sharded chunks are compressed as the sharding says (data_encoding)")
+        raise ValueError("compression= is for chunks that are files of their own; sharded chunks are compressed as the sharding says (data_encoding)")
 
 
 def default_kind(dtype: np.dtype[Any], num_channels: int) -> str:
@@ -125,18 +119,18 @@ def type_at(place: VolumePlace, dtype: Any, num_channels: int, kind: str | None)
 
 
 def lay_out_scales(
-    place: VolumePlace, volume: VolumeType, scales: Sequence[tuple[Scale, Mag]], draft: Draft, nbytes_in: int, *,
-    compress: str | None = None, force: bool = False, **options: Any,
+    place: VolumePlace, volume: VolumeType, scales: Sequence[tuple[Scale, Mag]], draft: Draft, nbytes_in: int, stored: PrecomputedOptions,
+    **options: Any,
 ) -> tuple[StagedMags, list[str]]:  # fmt: skip
     """Check and lay out the making of scales of one volume, in whatever way."""
     notes: list[str] = []
     targets = []
     for number, (scale, mag) in enumerate(scales):
-        notes += check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=force)
+        notes += check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=stored.force)
         _check_free(place, scale, draft.folders[number], options.get("existing", draft.existing))
         staged = draft.staged(f"scale-{number}")
         codec = ChunkCodec.of_scale(scale, volume.dtype, volume.num_channels)
-        targets.append(PrecomputedTarget(staged, f"{staged}.parts", mag, scale, codec, compress))
+        targets.append(PrecomputedTarget(staged, f"{staged}.parts", mag, scale, codec, stored.file_compression))
     new = new_document(volume.kind, volume.dtype, volume.num_channels)
     edit = InfoEdit(place.folder, tuple(scale for scale, _ in scales), new, provenance_document())
     return draft.mags(targets, nbytes_in, edit, **options), list(dict.fromkeys(notes))
@@ -149,8 +143,8 @@ def _check_free(place: VolumePlace, scale: Scale, folder: str, existing: str) ->
 
 
 def lay_out_scale(
-    url: str | os.PathLike[str], offset: Vec3, content: Content, encoding: ScaleEncoding, existing: str, kind: str | None = None, mag: Mag | None = None,
-    lengths_nm: Lengths | None = None, *, force: bool = False,
+    url: str | os.PathLike[str], offset: Vec3, content: Content, options: PrecomputedOptions, existing: str, kind: str | None = None, mag: Mag | None = None,
+    lengths_nm: Lengths | None = None,
 ) -> tuple[StagedMags, list[str]]:  # fmt: skip
     """Check and lay out the writing of an array as one scale."""
     check_existing(existing)
@@ -159,15 +153,13 @@ def lay_out_scale(
     resolution = resolution_for(place, mag, lengths_nm)
     volume = type_at(place, content.dtype, content.shape[0], kind)
     _, width, height, depth = content.shape
-    scale = encoding.scale(place.key_for(resolution), (width, height, depth), offset, resolution, volume)
+    scale = new_scale(options, place.key_for(resolution), BoundingBox(offset, (width, height, depth), mag), resolution, volume)
     folder = place.folder_of(scale.key)
-    settings = settings_of(_COMMAND, folder=folder, type=volume.kind, scale=scale_entry(scale), compress=encoding.compress)
-    check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=force)
+    settings = settings_of(_COMMAND, folder=folder, type=volume.kind, scale=scale_entry(scale), compress=options.file_compression)
+    check_writable(scale, volume.dtype, volume.num_channels, volume.kind, force=options.force)
     draft = stage_array(f"{_COMMAND} into {folder}", place.folder, folder, settings, existing, content)
     nbytes_in = width * height * depth * volume.num_channels * volume.dtype.itemsize
-    return lay_out_scales(
-        place, volume, [(scale, mag)], draft, nbytes_in, compress=encoding.compress, force=force, goes_on_by_itself=False, not_compared=content.not_compared
-    )
+    return lay_out_scales(place, volume, [(scale, mag)], draft, nbytes_in, options, goes_on_by_itself=False, not_compared=content.not_compared)
 
 
 def resolution_for(place: VolumePlace, mag: Mag, lengths_nm: Lengths | None) -> Lengths:

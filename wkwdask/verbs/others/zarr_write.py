@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from wkwdask.errors import FormatError
-from wkwdask.formats.zarr.chunks import ChunkEncoding, check_compression
+from wkwdask.formats.zarr.chunks import ChunkEncoding
 from wkwdask.formats.zarr.ngff_edit import LABELS, NgffEdit
 from wkwdask.formats.zarr.ngff_image import VERSIONS, letters_of, level_of, multiscale
 from wkwdask.formats.zarr.target import ZarrTarget
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import os
 
     from wkwdask.formats.precomputed.info import Lengths
+    from wkwdask.formats.zarr.options import ZarrOptions
     from wkwdask.geometry.mag import Vec3
     from wkwdask.runs.content import Content
     from wkwdask.runs.stage import Draft
@@ -36,22 +37,6 @@ if TYPE_CHECKING:
 _COMMAND = "to_zarr"
 _CONVERT = "convert"
 _NO_SIZE = "voxel_size= is needed for a new image: the edge lengths of a voxel of mag 1 in nanometres, such as (4, 4, 40)"
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayOptions:
-    """How new arrays are stored."""
-
-    chunk_shape: Vec3 = (64, 64, 64)
-    """A chunk along x, y, z [voxels]."""
-    shard_shape: Vec3 | bool = True
-    """A shard [voxels], or whether there are any."""
-    compression: str | None = None
-    """One of ``wkwdask.formats.zarr.chunks.COMPRESSIONS``, by default as :func:`default_compression` says."""
-    level: int | None = None
-    """Its level."""
-    version: str | None = None
-    """Of OME-NGFF: ``"0.5"`` in Zarr 3, ``"0.4"`` in Zarr 2; by default as the image, else 0.5."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +69,28 @@ def default_compression(dtype: np.dtype[Any], *, is_label: bool) -> str:
     return "zstd" if is_label or dtype.itemsize == 1 else "blosc"
 
 
-def target_of(staged: str, new: NewArray, options: ArrayOptions, version: str) -> ZarrTarget:
+def target_of(staged: str, new: NewArray, options: ZarrOptions, version: str) -> ZarrTarget:
     """Lay out an array."""
+    stored: Any = options.of_new()
     compression = options.compression or default_compression(new.dtype, is_label=new.is_label)
-    level = check_compression(compression, options.level)
-    if min(options.chunk_shape) < 1:
-        raise ValueError(f"a chunk must have at least one voxel along each axis, got {options.chunk_shape}")
-    is_sharded = options.shard_shape is not False
+    is_sharded = stored.shard_shape is not False
     if is_sharded and version == "0.4":
-        if options.shard_shape is not True:
+        if stored.shard_shape is not True:
             raise ValueError("OME-NGFF 0.4 lies in Zarr 2, which has no shards: leave shards out, or write version 0.5")
         is_sharded = False
-    encoding = ChunkEncoding(new.dtype.newbyteorder("="), new.num_channels, options.chunk_shape, compression, level)
-    if isinstance(options.shard_shape, bool):
-        cells = shard_cells(new.size, options.chunk_shape, new.dtype.itemsize * new.num_channels, is_sharded=is_sharded)
+    encoding = ChunkEncoding(new.dtype.newbyteorder("="), new.num_channels, stored.chunk_shape, compression, options.level_of(compression))
+    if isinstance(stored.shard_shape, bool):
+        cells = shard_cells(new.size, stored.chunk_shape, new.dtype.itemsize * new.num_channels, is_sharded=is_sharded)
     else:
-        cells = given_cells(options.shard_shape, options.chunk_shape)
+        cells = given_cells(stored.shard_shape, stored.chunk_shape)
     return ZarrTarget(staged, f"{staged}.parts", new.mag, new.size, new.origin, encoding, cells, is_sharded, 3 if version == "0.5" else 2)
 
 
-def _version(place: ImagePlace, options: ArrayOptions) -> str:
+def _version(place: ImagePlace, options: ZarrOptions) -> str:
     """Decide which version of OME-NGFF is written."""
-    version = options.version or place.version or "0.5"
-    if version not in VERSIONS and not options.version:
-        raise FormatError(f"{place.folder}: is an image of OME-NGFF {version!r}, written are {' and '.join(VERSIONS)}")
+    version = options.ngff or place.version or "0.5"
     if version not in VERSIONS:
-        raise ValueError(f"OME-NGFF is written in version {' or '.join(VERSIONS)}, got {version!r}")
+        raise FormatError(f"{place.folder}: is an image of OME-NGFF {version!r}, written are {' and '.join(VERSIONS)}")
     return version
 
 
@@ -135,7 +116,7 @@ def _edit(place: ImagePlace, new: NewArray, version: str) -> NgffEdit:
 
 
 def lay_out_image_array(
-    url: str | os.PathLike[str], offset: Vec3, content: Content, options: ArrayOptions, existing: str, mag: Mag | None = None,
+    url: str | os.PathLike[str], offset: Vec3, content: Content, options: ZarrOptions, existing: str, mag: Mag | None = None,
     voxel_size: Lengths | None = None, *, is_label: bool | None = None,
 ) -> StagedMags:  # fmt: skip
     """Check and lay out the writing of an array as one mag of an image."""
@@ -176,14 +157,14 @@ class ArrayCopy(Copy):
     """Whether voxels are ids."""
 
 
-def lay_out_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, options: ArrayOptions, workers: int) -> Rechunk:
+def lay_out_copy(url: str | os.PathLike[str], copy: ArrayCopy, existing: str, options: ZarrOptions, workers: int) -> Rechunk:
     """Check and lay out the making of one array, or find the interrupted job that is to go on."""
     draft, staged = _array(url, copy.source, copy.voxel_size_nm, existing, options, copy.input, is_label=copy.is_label)
     return copied(copy, draft, staged, workers)
 
 
 def lay_out_image_import(
-    url: str | os.PathLike[str], imported: Imported, voxel_size_nm: Lengths | None, existing: str, options: ArrayOptions, workers: int, *,
+    url: str | os.PathLike[str], imported: Imported, voxel_size_nm: Lengths | None, existing: str, options: ZarrOptions, workers: int, *,
     is_label: bool | None,
 ) -> Import:  # fmt: skip
     """Check and lay out the making of one array of images or an array in another format."""
@@ -198,7 +179,7 @@ def lay_out_image_import(
 
 
 def _array(
-    url: str | os.PathLike[str], source: Any, voxel_size_nm: Lengths, existing: str, options: ArrayOptions, known: dict[str, Any], *, is_label: bool
+    url: str | os.PathLike[str], source: Any, voxel_size_nm: Lengths, existing: str, options: ZarrOptions, known: dict[str, Any], *, is_label: bool
 ) -> tuple[Draft, StagedMags]:
     """Lay out an array that has the voxels of a source."""
     place = image_place(url)

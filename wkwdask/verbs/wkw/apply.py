@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from wkwdask.errors import BoundsError
 from wkwdask.formats.pictures.foreign import open_any
-from wkwdask.formats.wkw.header import BlockType
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.plans.apply import plan_bricks
 from wkwdask.plans.file_len import LARGEST_FILE_LEN
@@ -23,7 +20,7 @@ from wkwdask.verbs.aligned import is_finer
 from wkwdask.verbs.apply import Application, ApplyJob, TrialSpec, function_name
 from wkwdask.verbs.wkw.mags import box_setting, source_token
 from wkwdask.verbs.wkw.places import edit_for, place_of
-from wkwdask.verbs.wkw.write import check_level, new_header, staged_target, stored_settings
+from wkwdask.verbs.wkw.write import header_for, staged_target, stored_settings
 
 if TYPE_CHECKING:
     import os
@@ -57,14 +54,8 @@ class ApplyOptions:
     """Type of one channel of the result; by default that of the first source."""
     num_channels: int = 1
     """Channels of the result."""
-    block_len: int | None = None
-    """Edge of a block [voxels]."""
-    file_len: int | None = None
-    """Edge of a file [blocks]."""
-    compression: str | None = None
-    """How blocks are encoded."""
-    level: int = DEFAULT_LEVEL
-    """LZ4HC level."""
+    stored: WkwOptions = field(default_factory=WkwOptions)
+    """How the result is stored."""
     category: str | None = None
     """What a new layer is."""
     token: str | None = None
@@ -138,32 +129,25 @@ def trial_of(function: Callable[..., Any], sources: Sequence[str | os.PathLike[s
     """Lay out one call of a function before anything is planned."""
     volumes, mask = open_sources(sources, options)
     mag = volumes[0].box.mag if target is None else place_of(target, allow_external=options.allow_external).mag
-    header = header_for(volumes[0], options, volumes[0].box.in_mag(mag))
+    header = header_of_result(volumes[0], options.stored, volumes[0].box.in_mag(mag), options.dtype, options.num_channels)
     application = make_application(function, volumes, mask, options, header, mag, 1)
     return TrialSpec(application, None if target is None else header, (header.block_len,) * 3).task()
 
 
-def header_for(first: Volume, options: ApplyOptions, box: BoundingBox) -> WkwHeader:
+def header_of_result(first: Volume, stored: WkwOptions, box: BoundingBox, dtype: Any = None, num_channels: int = 1) -> WkwHeader:
     """Choose how a result is stored: what is not given as in the first source where that is WKW, with files as long as suits the box of the result."""
     like = first.header if isinstance(first, WkwVolume) else None
-    block_len = options.block_len or (32 if like is None else like.block_len)
-    largest = LARGEST_FILE_LEN if like is None else like.file_len
-    block_type = BlockType.LZ4HC if like is None or not like.is_compressed else like.block_type
-    if options.compression is not None:
-        block_type = BlockType.parse(options.compression)
-    dtype = first.dtype if options.dtype is None else np.dtype(options.dtype)
-    return new_header(dtype, options.num_channels, block_len, options.file_len, block_type, box, largest)
+    return header_for(stored, first.dtype if dtype is None else dtype, num_channels, box, like, LARGEST_FILE_LEN if like is None else like.file_len)
 
 
 def lay_out_apply(
     function: Callable[..., Any], sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str], options: ApplyOptions, existing: str, workers: int
 ) -> Apply:
     """Check and lay out the making of a mag by a function, or find the interrupted job that is to go on."""
-    check_level(options.level)
     volumes, mask = open_sources(sources, options)
     place = place_of(target, allow_external=options.allow_external)
     box = volumes[0].box.in_mag(place.mag)
-    header = header_for(volumes[0], options, box)
+    header = header_of_result(volumes[0], options.stored, box, options.dtype, options.num_channels)
     given = {
         "halo": ",".join(map(str, options.halo)),
         "mask": None if mask is None else mask.name,
@@ -173,11 +157,11 @@ def lay_out_apply(
     settings = settings_of(
         _COMMAND, function=function_name(function), arguments=options.arguments, token=options.token, sources=",".join(volume.name for volume in volumes),
         box=box_setting(box), skips_empty=int(options.skips_empty), dtype=header.dtype.name, channels=header.num_channels,
-        **stored_settings(header, options.level), input=_token((*volumes, *(() if mask is None else (mask,)))), **given,
+        **stored_settings(header, options.stored.chosen_level), input=_token((*volumes, *(() if mask is None else (mask,)))), **given,
     )  # fmt: skip
     draft = stage(f"{_COMMAND} {function_name(function)} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
     application = make_application(function, volumes, mask, options, header, place.mag, workers, draft.shape())
-    made = staged_target(draft, header, options.level, box)
+    made = staged_target(draft, header, options.stored.chosen_level, box)
     nbytes = sum(volume.box.volume * volume.dtype.itemsize * volume.num_channels for volume in volumes)
     edit = edit_for(place, header, box, options.category)
     plan = {"region": application.plan.region_shape}

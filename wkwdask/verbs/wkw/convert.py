@@ -15,12 +15,13 @@ from wkwdask.store.paths import local_path
 from wkwdask.verbs.foreign_import import Import, SourceOptions, staged_import, token_of
 from wkwdask.verbs.wkw.mags import box_setting
 from wkwdask.verbs.wkw.places import Place, edit_for, in_new_dataset, place_of, voxel_size_of_new
-from wkwdask.verbs.wkw.write import WkwEncoding, check_category, staged_target, stored_settings
+from wkwdask.verbs.wkw.write import check_category, header_for, staged_target, stored_settings
 
 if TYPE_CHECKING:
     from wkwdask.formats.pictures.foreign import Foreign
     from wkwdask.formats.webknossos.layer_edit import LayerEdit
     from wkwdask.formats.wkw.header import WkwHeader
+    from wkwdask.formats.wkw.options import WkwOptions
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.verbs.convert import Source
 
@@ -33,7 +34,7 @@ COMMAND = "convert"
 class ImportOptions:
     """What a user may choose for an import."""
 
-    encoding: WkwEncoding
+    stored: WkwOptions
     """How the mag is stored."""
     taken: SourceOptions = field(default_factory=SourceOptions)
     """What of the source is taken over, and where it goes."""
@@ -81,14 +82,14 @@ def _mag_named(name: str) -> Mag | None:
 def lay_out_import(source: Source, foreign: Foreign, url: str, options: ImportOptions, existing: str, workers: int) -> tuple[Import, Place]:
     """Check and lay out the import of one mag, or find the interrupted job that is to go on."""
     check_category(options.category)
-    header = options.encoding.header(source.dtype, source.num_channels, source.box)
+    header = header_for(options.stored, source.dtype, source.num_channels, source.box)
     place = place_of(url, allow_external=options.allow_external)
     box = source.box
     token = token_of(source)
-    settings = convert_settings(place, header, box, options.encoding.level) | {"on_error": options.taken.on_error, "input": token}
+    settings = convert_settings(place, header, box, options.stored.chosen_level) | {"on_error": options.taken.on_error, "input": token}
     place, edit = placed(place, header, box, options.category, foreign.voxel_size_nm, options.taken.voxel_size_nm)
     draft = stage(f"{COMMAND} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
-    target = staged_target(draft, header, options.encoding.level, box)
+    target = staged_target(draft, header, options.stored.chosen_level, box)
     staged = draft.mags([target], box.volume * header.voxel_nbytes, edit)
     return staged_import(source, foreign, draft, staged, options.taken, workers), place
 

@@ -9,15 +9,16 @@ import contextlib
 import os
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wkwdask.errors import BoundsError, ExistsError, UnsupportedError
-from wkwdask.formats.pictures.exported import TIFF_COMPRESSIONS, Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
+from wkwdask.formats.pictures.exported import Form, NpyOutput, SectionsOutput, ZarrOutput, is_exported_zarr, is_section, write_tiff
 from wkwdask.formats.pictures.foreign import HDF5_SUFFIXES, MRC_SUFFIXES
 from wkwdask.formats.pictures.images import IMAGE_SUFFIXES
+from wkwdask.formats.pictures.options import TiffOptions
 from wkwdask.formats.pictures.tiff_pages import TIFF_SUFFIXES
 from wkwdask.formats.record_paths import check_no_links
 from wkwdask.geometry.mag import Mag
@@ -70,7 +71,7 @@ class ExportOptions:
     """Type of the values, by default as it is."""
     value_range: tuple[float, float] | None = None
     """What becomes the least and the greatest value of the type."""
-    compression: str | None = None
+    stored: TiffOptions = field(default_factory=TiffOptions)
     """How TIFFs are encoded."""
 
 
@@ -224,7 +225,7 @@ def lay_out_export(mag: StoredVolume, target: str | os.PathLike[str], options: E
     channels, dtype = range(mag.num_channels) if options.channels is None else options.channels, source.dtype
     if path.lower().endswith(_OME_SUFFIXES) and dtype.kind in "iu" and dtype.itemsize == 8:
         raise UnsupportedError(f"{path}: OME-TIFF has no {dtype}: cast it with dtype=, or export to .tif, .npy or .zarr")
-    compression = _compression(path, options.compression)
+    compression = _compression(path, options.stored.compression)
     settings = settings_of(
         _COMMAND, source=mag.name, box=box_setting(box), channels=",".join(map(str, channels)), dtype=dtype.name, value_range=options.value_range,
         compression=compression, input=source_token(mag),
@@ -247,8 +248,6 @@ def _compression(path: str, asked: str | None) -> str:
         if asked is not None:
             raise ValueError(f"{path}: compression is for TIFF; .npy has none, .zarr its own")
         return "raw"
-    if asked is not None and asked not in TIFF_COMPRESSIONS:
-        raise ValueError(f"compression of TIFF must be one of {', '.join(TIFF_COMPRESSIONS)}, got {asked!r}")
     return asked or "zlib"
 
 

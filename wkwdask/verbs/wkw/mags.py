@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,18 +13,18 @@ import numpy as np
 from wkwdask.errors import FormatError, IncompleteWriteError, MissingError
 from wkwdask.formats.webknossos.dataset import choose_layer, locate, wkw_volume
 from wkwdask.formats.webknossos.layer_edit import LayerEdit
-from wkwdask.formats.wkw.header import BlockType, WkwHeader
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import WkwOptions
 from wkwdask.formats.wkw.volume import WkwVolume
 from wkwdask.plans.cells import SparseCells
 from wkwdask.plans.mag_ladder import check_one_ladder
 from wkwdask.store.paths import is_remote
 from wkwdask.verbs.wkw.places import check_inside_dataset, json_path, real_folder
-from wkwdask.verbs.wkw.write import check_level, new_header
+from wkwdask.verbs.wkw.write import header_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from wkwdask.formats.wkw.header import WkwHeader
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.geometry.mag import Mag, Vec3
     from wkwdask.model.image import Image
@@ -42,22 +42,10 @@ class NewMagsOptions:
 
     mags: tuple[Mag, ...] | None = None
     """The mags to make."""
-    compression: str | None = None
-    """How blocks are encoded."""
-    level: int | None = None
-    """LZ4HC level."""
-    block_len: int | None = None
-    """Edge of a block [voxels]."""
-    file_len: int | None = None
-    """Edge of a file [blocks]."""
+    stored: WkwOptions = field(default_factory=WkwOptions)
+    """How they are stored."""
     allow_external: bool = False
     """Whether mags may be written outside of the dataset."""
-
-    def chosen_level(self) -> int:
-        """Give the LZ4HC level."""
-        level = DEFAULT_LEVEL if self.level is None else self.level
-        check_level(level)
-        return level
 
 
 def open_source(
@@ -142,16 +130,11 @@ def mag_folder(layer: Image, mag: Mag) -> str:
     return real_folder(layer, folder)
 
 
-def header_like(source: WkwVolume, options: NewMagsOptions, box: BoundingBox, largest: int = 1) -> WkwHeader:
+def header_like(source: WkwVolume, stored: WkwOptions, box: BoundingBox, largest: int = 1) -> WkwHeader:
     """Choose how a new mag is stored: what is not given as in the mag that it is made from, but raw becomes LZ4HC."""
     before = source.header
-    block_type = before.block_type if before.is_compressed else BlockType.LZ4HC
-    if options.compression is not None:
-        block_type = BlockType.parse(options.compression)
-    block_len = before.block_len if options.block_len is None else options.block_len
     largest = max(largest, before.file_len) if before.file_len > 1 else _FILE_LEN_AFTER_SINGLE_BLOCKS
-    is_as_before = (block_len, options.file_len or before.file_len) == (before.block_len, before.file_len)
-    return new_header(before.dtype, before.num_channels, block_len, options.file_len, block_type, box, largest, any_length=is_as_before)
+    return header_for(stored, before.dtype, before.num_channels, box, before, largest)
 
 
 def edit_of(layer: Image, mags: Sequence[Mag], folders: Sequence[str], headers: Sequence[WkwHeader]) -> LayerEdit | None:

@@ -99,7 +99,7 @@ class WkwPyramid(Pyramid):
 
 def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options: PyramidOptions, existing: str, workers: int) -> WkwPyramid:
     """Check and lay out the building of a pyramid, or find the interrupted one that is to go on."""
-    level = options.chosen_level()
+    level = options.stored.chosen_level
     layer, source = open_source(url, layer_name, options.finest, "finest", allow_external=options.allow_external)
     method = choose_method(layer, options)
     mags = choose_mags(layer, source, options)
@@ -107,8 +107,8 @@ def lay_out_pyramid(url: str | os.PathLike[str], layer_name: str | None, options
     folders = tuple(mag_folder(layer, mag) for mag in mags)
     check_apart(layer, source, mags, folders)
     parent = parent_of(layer, folders)
-    headers = [header_like(source, options, source.box.in_mag(mag)) for mag in mags]
-    header = headers[0] if headers else header_like(source, options, source.box)
+    headers = [header_like(source, options.stored, source.box.in_mag(mag)) for mag in mags]
+    header = headers[0] if headers else header_like(source, options.stored, source.box)
     settings = settings_of(
         "build_pyramid", source=source.box.mag, box=box_setting(source.box), mags=",".join(mag.name for mag in mags),
         method=method, ignore_zero=options.ignore_zero, **stored_settings(header, level_of(header, level), *headers[1:]), input=source_token(source),

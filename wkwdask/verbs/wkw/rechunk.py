@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from wkwdask.formats.replaceable import check_targets, is_taken
 from wkwdask.formats.webknossos.dataset import choose_layer, locate, read_datasource, update_datasource, wkw_volume
 from wkwdask.formats.webknossos.datasource_edits import with_name
 from wkwdask.formats.wkw.header import BlockType, WkwHeader
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
+from wkwdask.formats.wkw.options import DEFAULT_LEVEL, WkwOptions
 from wkwdask.formats.wkw.splice import can_splice
 from wkwdask.formats.wkw.stored_file import open_if_stored
 from wkwdask.formats.wkw.volume import files_box, filled_box
@@ -28,7 +28,7 @@ from wkwdask.store.provenance import read_provenance
 from wkwdask.verbs.rechunk import Rechunk
 from wkwdask.verbs.wkw.mags import box_setting, check_not_replaced, edit_of, presence, source_token
 from wkwdask.verbs.wkw.places import check_inside_dataset, edit_for, other_layers_with, parent_of, place_of, real_folder
-from wkwdask.verbs.wkw.write import check_level, new_header, staged_target, stored_settings
+from wkwdask.verbs.wkw.write import header_for, staged_target, stored_settings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,14 +51,8 @@ _MUCH = 2
 class RechunkOptions:
     """How mags are to be stored; None leaves it as it is."""
 
-    block_len: int | None = None
-    """Edge of a block [voxels]."""
-    file_len: int | None = None
-    """Edge of a file [blocks]."""
-    compression: str | None = None
-    """How blocks are encoded."""
-    level: int | None = None
-    """LZ4HC level; blocks are encoded anew where it is given."""
+    stored: WkwOptions = field(default_factory=WkwOptions)
+    """Blocks, files and compression; blocks are encoded anew where a level is given."""
     box: BoundingBox | None = None
     """What is taken over [voxels of mag 1]; everything outside is left behind."""
     translate: Vec3 = (0, 0, 0)
@@ -150,7 +144,6 @@ def prepare_dataset(url: str | os.PathLike[str], target: str | os.PathLike[str] 
 def lay_out_rechunk(move: Move, options: RechunkOptions, existing: str, workers: int) -> Rechunk | None:
     """Check and lay out one mag that is to be stored anew."""
     check_existing(existing)
-    check_level(DEFAULT_LEVEL if options.level is None else options.level)
     in_place = move.folder is None
     if in_place:
         listed = move.layer.mags[move.mag]
@@ -165,7 +158,7 @@ def lay_out_rechunk(move: Move, options: RechunkOptions, existing: str, workers:
     if move.folder is None:
         if options.box is not None:
             raise ValueError("a bounding box in place would lose what lies outside it: give another place")
-        if options.level is None and header == source.header.with_block_type(source.header.block_type) and _is_stored_alike(source):
+        if options.stored.level is None and header == source.header.with_block_type(source.header.block_type) and _is_stored_alike(source):
             return None
         folder, edit = source.folder, edit_of(move.layer, [move.mag], [source.folder], [header])
     else:
@@ -193,12 +186,12 @@ def lay_out(
     in_place = folder == source.folder
     settings = settings_of(
         options.command, source=source.box.mag, box=box_setting(source.box), translate=options.translate,
-        **stored_settings(header, options.level or 0), input=source_token(source), **more,
+        **stored_settings(header, options.stored.level or 0), input=source_token(source), **more,
     )  # fmt: skip
     draft = stage(f"{options.command} of {source.folder}", parent, [folder], settings, existing)
-    target = staged_target(draft, header, DEFAULT_LEVEL if options.level is None else options.level, volume.box)
+    target = staged_target(draft, header, options.stored.chosen_level, volume.box)
     region = draft.shape()
-    if options.level is None and can_splice(volume, target):
+    if options.stored.level is None and can_splice(volume, target):
         target = replace(target, keeps_files=options.command == "copy" and options.box is None and _shows_no_more(edit, volume.box))
         plan: RegionGrid = plan_splicing(volume.box, source.shard_shape, target.shard_shape, header.voxel_nbytes, workers, region)
     else:
@@ -249,7 +242,6 @@ def _is_stored_alike(source: WkwVolume) -> bool:
 
 def check_moves(moves: Sequence[Move], options: RechunkOptions, existing: str) -> None:
     """Make sure, before the first mag, that all can be moved."""
-    check_level(DEFAULT_LEVEL if options.level is None else options.level)
     between = dict.fromkeys(move.mag for move in moves if any(a % n for a, n in zip(options.translate, move.mag.factors, strict=True)))
     if between:
         raise ValueError(
@@ -303,15 +295,16 @@ def _translated(source: WkwVolume, by: Vec3) -> WkwVolume | TranslatedVolume[Wkw
 def header_of(source: WkwVolume, options: RechunkOptions, box: BoundingBox | None = None) -> WkwHeader:
     """Choose how a mag is stored: what is not given as it is. Files of a part of a mag are as long as suits its box, where that is given."""
     before = source.header
-    block_type = before.block_type if options.compression is None else BlockType.parse(options.compression)
-    if options.level is not None and block_type is not BlockType.LZ4HC:
+    block_type = before.block_type if options.stored.compression is None else BlockType.parse(options.stored.compression)
+    if options.stored.level is not None and block_type is not BlockType.LZ4HC:
         raise ValueError(f"level is for LZ4HC, but {source.folder} is to be stored as {block_type.label}")
-    block_len = before.block_len if options.block_len is None else options.block_len
-    file_len = before.file_len if options.file_len is None and box is None else options.file_len
+    block_len = options.stored.block_len_or(before.block_len)
+    given = options.stored.file_len_of(block_len)
+    file_len = before.file_len if given is None and box is None else given
     if (block_len, file_len) == (before.block_len, before.file_len):
         return before.with_block_type(block_type)
-    is_as_before = (block_len, file_len) == (before.block_len, None)
-    return new_header(before.dtype, before.num_channels, block_len, file_len, block_type, box or source.box, before.file_len, any_length=is_as_before)
+    stored = replace(options.stored, compression=block_type.label, shard_shape=None, file_len=file_len)
+    return header_for(stored, before.dtype, before.num_channels, box or source.box, before, before.file_len)
 
 
 def _edit_elsewhere(move: Move, place: Place, box: BoundingBox, header: WkwHeader, options: RechunkOptions) -> LayerEdit | None:

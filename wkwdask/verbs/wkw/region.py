@@ -12,7 +12,6 @@ import numpy as np
 from wkwdask.errors import BoundsError, IncompleteWriteError
 from wkwdask.formats.webknossos.dataset import choose_layer, locate, open_volume
 from wkwdask.formats.webknossos.layer_edit import raise_largest_id
-from wkwdask.formats.wkw.options import DEFAULT_LEVEL
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.formats.wkw.volume import read_header
 from wkwdask.geometry.grid import cell_range
@@ -26,11 +25,11 @@ from wkwdask.store.locks import ShardBox, guarded
 from wkwdask.store.records import RECORD_NAME, merge_record
 from wkwdask.verbs.wkw.mags import box_setting
 from wkwdask.verbs.wkw.places import check_files_inside, check_inside_dataset, real_folder
-from wkwdask.verbs.wkw.write import check_level
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from wkwdask.formats.wkw.options import WkwOptions
     from wkwdask.formats.wkw.volume import WkwVolume
     from wkwdask.geometry.bounding_box import BoundingBox
     from wkwdask.runs.content import Content
@@ -95,25 +94,24 @@ class StagedRegion(StagedMags):
 
 
 def lay_out_region(
-    url: str | os.PathLike[str], region: BoundingBox, content: Content, level: int | None, existing: str, *, allow_external: bool = False
+    url: str | os.PathLike[str], region: BoundingBox, content: Content, stored: WkwOptions, existing: str, *, allow_external: bool = False
 ) -> StagedRegion:
     """Check and lay out the writing of an array into a part of a mag."""
     check_existing(existing)
-    check_level(DEFAULT_LEVEL if level is None else level)
     volume = open_volume(url)
     _check_fits(volume, region, content, has_box=_has_box(url))
     layer = choose_layer(locate(url, allow_external=allow_external), None)
     check_inside_dataset(layer, volume.folder)
     folder = real_folder(layer, volume.folder)
     volume = replace(volume, folder=os.path.realpath(folder) if os.path.islink(folder) else folder)  # its locks are known by one name
-    settings = settings_of(_COMMAND, folder=volume.folder, box=box_setting(region), level=level or 0)
+    settings = settings_of(_COMMAND, folder=volume.folder, box=box_setting(region), level=stored.level or 0)
     ranges = cell_range(region, volume.shard_shape)
     shards = ShardBox((ranges[0].start, ranges[1].start, ranges[2].start), (ranges[0].stop, ranges[1].stop, ranges[2].stop))
     check_files_inside(layer, volume.folder, shards)
     parent = os.path.dirname(volume.folder)
     draft = stage_array(f"{_COMMAND} {region} of {volume.folder}", parent, volume.folder, settings, existing, content, shards)
     parts = f"{draft.staged(region.mag.long_name)}.parts"
-    target = WkwTarget(volume.folder, parts, volume.header, DEFAULT_LEVEL if level is None else level, region, is_living=True, merges=True)
+    target = WkwTarget(volume.folder, parts, volume.header, stored.chosen_level, region, is_living=True, merges=True)
     nbytes, dataset = region.volume * volume.header.voxel_nbytes, layer.container.dataset_folder
     return StagedRegion(
         draft.owner, parent, (target,), draft.folders, nbytes, None, draft.settings, existing, goes_on_by_itself=False, not_compared=content.not_compared,

@@ -10,9 +10,10 @@ from wkwdask.runs.stage import stage
 from wkwdask.verbs.rechunk import Copy, Rechunk, copied
 from wkwdask.verbs.wkw.convert import COMMAND, convert_settings, placed
 from wkwdask.verbs.wkw.places import place_of
-from wkwdask.verbs.wkw.write import WkwEncoding, check_category, staged_target
+from wkwdask.verbs.wkw.write import check_category, header_for, staged_target
 
 if TYPE_CHECKING:
+    from wkwdask.formats.wkw.options import WkwOptions
     from wkwdask.model.volume import Volume
 
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 class StoreOptions:
     """How the mags of a layer are stored."""
 
-    encoding: WkwEncoding
+    stored: WkwOptions
     """Blocks, files and compression."""
     category: str
     """What a new layer is."""
@@ -45,10 +46,10 @@ def lay_out_store(copy: Copy, url: str, options: StoreOptions, existing: str, wo
     source = copy.source
     box = source.box
     check_not_below_zero(source)
-    header = options.encoding.header(source.dtype, source.num_channels, box)
+    header = header_for(options.stored, source.dtype, source.num_channels, box)
     place = place_of(url, allow_external=options.allow_external)
-    settings = convert_settings(place, header, box, options.encoding.level) | copy.input
+    settings = convert_settings(place, header, box, options.stored.chosen_level) | copy.input
     place, edit = placed(place, header, box, options.category, None, options.voxel_size_nm)
     draft = stage(f"{COMMAND} into {place.folder}", place.layer.folder, [place.folder], settings, existing)
-    target = staged_target(draft, header, options.encoding.level, box)
+    target = staged_target(draft, header, options.stored.chosen_level, box)
     return copied(copy, draft, draft.mags([target], box.volume * header.voxel_nbytes, edit), workers)

@@ -164,7 +164,7 @@ def lay_out_update(
 
 def _check_options(options: PyramidOptions) -> None:
     """Refuse what would be of no effect."""
-    given = [name for name in ("compression", "block_len", "file_len", "sampling", "level") if getattr(options, name) is not None]
+    given = [*options.stored.given(), *(["sampling"] if options.sampling is not None else [])]
     if options.align_with is not True:
         given.append("align_with")
     if given:

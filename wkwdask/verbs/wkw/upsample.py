@@ -102,15 +102,15 @@ class Upsample(Plan):
 
 def lay_out_upsample(url: str | os.PathLike[str], layer_name: str | None, options: UpsampleOptions, existing: str, workers: int) -> Upsample:
     """Check and lay out the making of finer mags, or find the interrupted job that is to go on."""
-    level = options.chosen_level()
+    level = options.stored.chosen_level
     layer, source = open_source(url, layer_name, options.source, "source", _earlier_source, allow_external=options.allow_external)
     box = layer.container.record.bounding_box if layer.container.record is not None else source.box.in_mag(MAG_1)
     mags = _choose_mags(layer, source.box.mag, box, options, existing)
     folders = tuple(mag_folder(layer, mag) for mag in mags)
     check_apart(layer, source, mags, folders)
     parent = parent_of(layer, folders)
-    headers = [header_like(source, options, box.in_mag(mag), LARGEST_FILE_LEN) for mag in mags]
-    header = headers[0] if headers else header_like(source, options, source.box)
+    headers = [header_like(source, options.stored, box.in_mag(mag), LARGEST_FILE_LEN) for mag in mags]
+    header = headers[0] if headers else header_like(source, options.stored, source.box)
     settings = settings_of(
         _COMMAND, source=source.box.mag, box=box_setting(source.box), layer_box=box_setting(box), mags=",".join(mag.name for mag in mags),
         **stored_settings(header, level_of(header, level), *headers[1:]), input=source_token(source),

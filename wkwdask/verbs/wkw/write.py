@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from wkwdask.formats.wkw.header import BlockType, WkwHeader, make_header
+from wkwdask.formats.wkw.options import DEFAULT_BLOCK_LEN
 from wkwdask.formats.wkw.target import WkwTarget
 from wkwdask.geometry.bounding_box import BoundingBox
 from wkwdask.plans.file_len import LARGEST_FILE_LEN, suitable_file_len
@@ -16,6 +17,7 @@ from wkwdask.verbs.wkw.places import dataset_of_lengths, edit_for, in_new_datase
 if TYPE_CHECKING:
     import os
 
+    from wkwdask.formats.wkw.options import WkwOptions
     from wkwdask.geometry.mag import Vec3
     from wkwdask.model.levels import Lengths
     from wkwdask.runs.content import Content
@@ -25,39 +27,22 @@ if TYPE_CHECKING:
 _COMMAND = "to_wkw"
 
 
-@dataclass(frozen=True, slots=True)
-class WkwEncoding:
-    """How a new mag is to be stored."""
-
-    block_len: int
-    """Edge of a block [voxels]."""
-    file_len: int | None
-    """Edge of a file [blocks]; None for the length that suits the box of the mag."""
-    compression: str
-    """``"lz4hc"``, ``"lz4"`` or ``"raw"``."""
-    level: int
-    """LZ4HC level."""
-    any_length: bool = False
-    """Allow lengths that the reference library cannot read."""
-
-    def header(self, dtype: Any, num_channels: int, box: BoundingBox) -> WkwHeader:
-        """Make the header of a mag of some type that has data in a box."""
-        check_level(self.level)
-        block_type = BlockType.parse(self.compression)
-        return new_header(dtype, num_channels, self.block_len, self.file_len, block_type, box, any_length=self.any_length)
-
-
-def new_header(
-    dtype: Any, num_channels: int, block_len: int, file_len: int | None, block_type: BlockType, box: BoundingBox, largest: int = LARGEST_FILE_LEN,
-    *, any_length: bool = False,
+def header_for(
+    stored: WkwOptions, dtype: Any, num_channels: int, box: BoundingBox, like: WkwHeader | None = None, largest: int = LARGEST_FILE_LEN
 ) -> WkwHeader:  # fmt: skip
-    """Make the header of a mag that has data in a box; without ``file_len`` its files are as long as suits the box, at most ``largest`` blocks."""
-    length = 1 if file_len is None else file_len
-    header = make_header(dtype, num_channels, block_len=block_len, file_len=length, block_type=block_type, any_length=any_length)
+    """Make the header of a mag that has data in a box: what is not given is as in another mag, but raw becomes LZ4HC, and files suit the box."""
+    block_len = stored.block_len_or(DEFAULT_BLOCK_LEN if like is None else like.block_len)
+    file_len = stored.file_len_of(block_len)
+    is_like = like is not None and block_len == like.block_len and file_len in (None, like.file_len)
+    block_type = BlockType.LZ4HC if like is None or not like.is_compressed else like.block_type
+    if stored.compression is not None:
+        block_type = BlockType.parse(stored.compression)
+    header = make_header(
+        dtype, num_channels, block_len=block_len, file_len=1 if file_len is None else file_len, block_type=block_type, any_length=stored.any_length or is_like
+    )  # fmt: skip
     if file_len is not None:
         return header
-    suitable = suitable_file_len(box, block_len, header.voxel_nbytes, is_compressed=header.is_compressed, largest=largest)
-    return replace(header, file_len=suitable)
+    return replace(header, file_len=suitable_file_len(box, block_len, header.voxel_nbytes, is_compressed=header.is_compressed, largest=largest))
 
 
 def stored_settings(header: WkwHeader, level: int, *others: WkwHeader) -> dict[str, Any]:
@@ -72,12 +57,6 @@ def level_of(header: WkwHeader, level: int) -> int:
     return level if header.block_type is BlockType.LZ4HC else 0
 
 
-def check_level(level: int) -> None:
-    """Make sure that an LZ4HC level is one that there is."""
-    if not 1 <= level <= 12:
-        raise ValueError(f"level must be in 1..12, got {level}")
-
-
 def check_category(category: str | None) -> None:
     """Make sure that the category of a layer is one that there is."""
     if category not in (None, "color", "segmentation"):
@@ -85,7 +64,7 @@ def check_category(category: str | None) -> None:
 
 
 def lay_out_write(
-    url: str | os.PathLike[str], topleft: Vec3, content: Content, encoding: WkwEncoding, existing: str, category: str | None,
+    url: str | os.PathLike[str], topleft: Vec3, content: Content, stored: WkwOptions, existing: str, category: str | None,
     lengths_nm: Lengths | None = None, voxel_size_nm: Lengths | None = None, *, allow_external: bool = False,
 ) -> StagedMags:  # fmt: skip
     """Check and lay out the writing of an array as one mag."""
@@ -102,15 +81,21 @@ def lay_out_write(
     if voxel_size is not None:
         place = in_new_dataset(place, voxel_size)
     box = BoundingBox(topleft, content.shape[1:], place.mag)
-    header = encoding.header(content.dtype, content.shape[0], box)
+    header = header_for(stored, content.dtype, content.shape[0], box)
     settings = settings_of(
-        _COMMAND, folder=place.folder, box=box, block_len=header.block_len, file_len=header.file_len, compression=encoding.compression, level=encoding.level
+        _COMMAND,
+        folder=place.folder,
+        box=box,
+        block_len=header.block_len,
+        file_len=header.file_len,
+        compression=header.block_type.label,
+        level=stored.chosen_level,
     )
     draft = stage_array(f"{_COMMAND} into {place.folder}", place.layer.folder, place.folder, settings, existing, content)
     edit = edit_for(place, header, box, category)
     if edit is not None:
         edit = replace(edit, voxel_size_nm=voxel_size)
-    target = staged_target(draft, header, encoding.level, box)
+    target = staged_target(draft, header, stored.chosen_level, box)
     return draft.mags([target], box.volume * header.voxel_nbytes, edit, goes_on_by_itself=False, not_compared=content.not_compared)
 
 
